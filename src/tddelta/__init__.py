@@ -1,0 +1,94 @@
+"""Value functions split across time scales, TD(Δ).
+
+The public names, resolved when they are first used: importing this package loads neither a deep-learning framework
+nor anything else that a caller of the pure target functions does not need.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tddelta import testing as testing
+    from tddelta.decomposition import compose as compose
+    from tddelta.decomposition import decompose as decompose
+    from tddelta.deep.agents import AGENTS as AGENTS
+    from tddelta.deep.agents import Agent as Agent
+    from tddelta.deep.policy import load as load
+    from tddelta.errors import CheckpointError as CheckpointError
+    from tddelta.errors import ConfigError as ConfigError
+    from tddelta.errors import ContractionWarning as ContractionWarning
+    from tddelta.errors import DataError as DataError
+    from tddelta.errors import MissingExtra as MissingExtra
+    from tddelta.errors import ShapeError as ShapeError
+    from tddelta.errors import TDDeltaError as TDDeltaError
+    from tddelta.experiments import compare as compare
+    from tddelta.experiments import train as train
+    from tddelta.runs import load_runs as load_runs
+    from tddelta.targets import advantages as advantages
+    from tddelta.targets import lambda_targets as lambda_targets
+    from tddelta.targets import n_step_targets as n_step_targets
+    from tddelta.targets import successors as successors
+    from tddelta.targets import td_errors as td_errors
+    from tddelta.timescales import TimeScales as TimeScales
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "timescales": ("TimeScales",),
+    "decomposition": ("compose", "decompose"),
+    "targets": ("advantages", "lambda_targets", "n_step_targets", "successors", "td_errors"),
+    "deep.agents": ("AGENTS", "Agent"),
+    "experiments": ("compare", "train"),
+    "deep.policy": ("load",),
+    "runs": ("load_runs",),
+    "errors": (
+        "CheckpointError",
+        "ConfigError",
+        "ContractionWarning",
+        "DataError",
+        "MissingExtra",
+        "ShapeError",
+        "TDDeltaError",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AGENTS",
+    "Agent",
+    "CheckpointError",
+    "ConfigError",
+    "ContractionWarning",
+    "DataError",
+    "MissingExtra",
+    "ShapeError",
+    "TDDeltaError",
+    "TimeScales",
+    "__version__",
+    "advantages",
+    "compare",
+    "compose",
+    "decompose",
+    "lambda_targets",
+    "load",
+    "load_runs",
+    "n_step_targets",
+    "successors",
+    "td_errors",
+    "testing",
+    "train",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "testing":
+        return import_module("tddelta.testing")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'tddelta' has no attribute {name!r}")
+    value = getattr(import_module(f"tddelta.{_HOME_OF[name]}"), name)
+    globals()[name] = value  # found once, then an ordinary attribute
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
