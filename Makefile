@@ -1,0 +1,82 @@
+# One verb per job. PYTHON chooses the interpreter, VENV the environment, OUT the folder of `make demo`.
+#   make demo   make test   make check   make docs   make bench   make results   make constraints   make clean
+
+PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done) python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+OUT ?= runs/$(shell date +%Y%m%d-%H%M%S)
+WORKERS ?= 2
+TORCH_VERSION := 2.13.0
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# Two test workers share the cores: each computes on one thread instead of fighting for all of them.
+TEST_ENVIRONMENT := PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
+PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_FLAGS)
+
+.PHONY: demo test check docs bench results constraints clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.train
+	$(BIN)/tddelta compare Breakout-MinAtar SpaceInvaders-MinAtar --agents ppo ppo+ ppo-multi ppo-delta \
+		--seeds 3 --steps 300_000 --out $(OUT)
+
+# The quick tests first: a mistake shows early.
+test: $(VENV)/.test $(VENV)/.torch
+	$(PYTEST) -m "not slow"
+	$(PYTEST) -m slow
+
+check: $(VENV)/.check docs
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: $(VENV)/.check
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs: docs/_build/html/index.html"
+
+bench: $(VENV)/.train
+	$(BIN)/python benchmarks/run_all.py $(BENCH_FLAGS)
+
+results: $(VENV)/.train
+	$(BIN)/tddelta reproduce $(RESULTS_FLAGS)
+
+# Installs everything anew in an empty environment and writes down what came.
+constraints:
+	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,test,check,docs]"
+	{ echo "# The versions that tests, docs and \`make demo\` use, for all extras together; \`make constraints\` renews the list."; \
+	  .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools --exclude wheel; } > constraints.new
+	mv constraints.new constraints.txt && rm -rf .venv-constraints
+
+clean:
+	rm -rf $(VENV) .venv-* docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "tddelta needs Python 3.11 or newer; '$(PYTHON)' is not. Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# Stamp files: an extra is installed again only after the project file or the pinned versions change.
+$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing tddelta[train] into $(VENV) ..."
+	$(INSTALL) --editable ".[train]"
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing tddelta[train,test] into $(VENV) ..."
+	$(INSTALL) --editable ".[train,test]"
+	@touch $@ $(VENV)/.train
+
+$(VENV)/.check: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing tddelta[train,test,check,docs] into $(VENV) ..."
+	$(INSTALL) --editable ".[train,test,check,docs]"
+	@touch $@ $(VENV)/.train $(VENV)/.test
+
+# The tests with PyTorch tensors run where PyTorch is installed: on Python 3.11, and elsewhere with TORCH=1.
+$(VENV)/.torch: Makefile | $(VENV)/.test
+	@if [ -n "$(TORCH)" ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+		echo "Installing torch==$(TORCH_VERSION) into $(VENV) ..."; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION); \
+	fi
+	@touch $@

@@ -1,0 +1,42 @@
+"""Options and hooks for the whole test run."""
+
+from collections.abc import Generator
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-unexpected-skips",
+        action="store_true",
+        help="a skipped test fails, unless it needs PyTorch and PyTorch is not installed",
+    )
+
+
+def _refuse_skip(config: pytest.Config, report: Any) -> None:
+    if not report.skipped or hasattr(report, "wasxfail") or not config.getoption("--no-unexpected-skips"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if "torch" in reason and find_spec("torch") is None:
+        return
+    report.outcome = "failed"
+    report.longrepr = f"unexpected skip ({reason}): install what the test needs, or remove the skip"
+
+
+# In the reports themselves, not in a summary: under pytest-xdist a worker does not send skipped modules on.
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _refuse_skip(item.config, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_skip(collector.config, report)
+    return report
