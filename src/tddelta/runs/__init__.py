@@ -1,0 +1,38 @@
+"""The run directory: what one training run leaves behind, and all that experiments and reports share.
+
+```
+OUT/ENV/AGENT/seed-N/
+  config.json             what was run; equal bytes for equal runs
+  status.json             running, finished, interrupted or failed, and how far it came
+  metrics.jsonl           one line per update
+  timing.jsonl            wall-clock times, versions, machine and command; nothing else in the folder holds any
+  episodes.npz            steps, returns and lengths of the training episodes
+  evaluations.jsonl       one line per evaluation, if there was any
+  rollout.npz             one recorded episode of the final policy
+  critic.npz              predicted values and realised discounted returns of held-out states
+  parameters.safetensors  network parameters and normalisers
+```
+
+Reading needs NumPy and the standard library only, and nothing here is ever unpickled.
+A whole file is written under a temporary name and renamed, so it is there completely or not at all;
+a `.jsonl` file is appended to, and a last line that a crash cut short is ignored.
+"""
+
+from tddelta.runs.files import FORMAT, Arrays, read_parameters
+from tddelta.runs.reading import Run, Runs, config_hash, find_runs, load_runs, run_path
+from tddelta.runs.writing import RunWriter, append_evaluation, is_being_written
+
+__all__ = [
+    "FORMAT",
+    "Arrays",
+    "Run",
+    "RunWriter",
+    "Runs",
+    "append_evaluation",
+    "config_hash",
+    "find_runs",
+    "is_being_written",
+    "load_runs",
+    "read_parameters",
+    "run_path",
+]

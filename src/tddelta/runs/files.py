@@ -1,0 +1,154 @@
+"""Files of a run directory, one by one: strict JSON, JSON lines, archives of arrays, tensors."""
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta.errors import CheckpointError
+
+FORMAT = 1
+"""The version of the run directory's layout. A reader refuses a newer one."""
+
+Arrays = dict[str, npt.NDArray[Any]]
+"""Arrays by name."""
+
+# what NumPy raises on a file that is cut short, of another kind, or a pickle
+_UNREADABLE = (OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error)
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as strict JSON knows it: Python numbers, lists, and None for NaN and infinities."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def replace(path: Path, write: Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
+    """Write a whole file under a temporary name beside `path`, then rename it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        write(file)
+        if durable:  # the contents must reach the disk before the name does
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Write strict JSON, replacing the file."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    replace(path, lambda file: file.write(text.encode()), durable=durable)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; CheckpointError names the file when there is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing: the run directory is incomplete, so train it again") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged, not JSON ({error}): train this run again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a {type(value).__name__}, not a JSON object: it is no file of tddelta")
+    return value
+
+
+def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows to a `.jsonl` file, after removing what a crash left of its last line."""
+    text = "".join(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(text.encode())
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a `.jsonl` file up to its last whole line; one that does not exist has no rows."""
+    rows: list[dict[str, Any]] = []
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return rows
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from error
+    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break  # a crash cut it short, or it is being written at this moment
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged in line {number} ({error}): delete that line") from error
+        if not isinstance(row, dict):
+            raise CheckpointError(f"{path} line {number} is not a JSON object: it is no file of tddelta")
+        rows.append(row)
+    return rows
+
+
+def read_arrays(path: Path) -> Arrays | None:
+    """Read an `.npz` archive without unpickling anything; None where there is no such file."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except _UNREADABLE as error:
+        raise CheckpointError(f"{path} is no archive of plain arrays, or damaged ({error}): train it again") from error
+
+
+def read_parameters(path: str | os.PathLike[str]) -> tuple[Arrays, dict[str, str]]:
+    """Read `parameters.safetensors`: tensors by name, and the metadata.
+
+    Args:
+        path: The file, or its run directory.
+
+    Returns:
+        The tensors as NumPy arrays, and the metadata that was saved with them.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, of another kind, or of a newer format.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    path = path / "parameters.safetensors" if path.is_dir() else path
+    if not path.exists():
+        raise CheckpointError(f"{path} is missing: the run saved no parameters, so train it again")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a safetensors file, or damaged ({error}): train it again") from error
+    check_format(path, metadata.get("format"))
+    return tensors, metadata
+
+
+def check_format(path: Path, found: object) -> None:
+    """Raise CheckpointError unless `found`, the format named in a file of a run directory, is one we read."""
+    try:
+        version = int(str(found))
+    except ValueError:
+        raise CheckpointError(f"{path} was not written by tddelta: it names no format; got {found!r}") from None
+    if version > FORMAT:
+        start = next(iter(read_rows(path.parent / "timing.jsonl")), {})
+        writer = start.get("versions", {}).get("tddelta")
+        raise CheckpointError(
+            f"{path} has format {version}, and this tddelta reads formats up to {FORMAT}: "
+            f"install {f'tddelta >= {writer}' if writer else 'a newer tddelta'} (pip install --upgrade tddelta)"
+        )

@@ -1,0 +1,255 @@
+"""Finding and reading run directories."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from tddelta.errors import CheckpointError, ConfigError, DataError
+from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows
+from tddelta.timescales import TimeScales
+
+_COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers
+
+
+def run_path(out: str | os.PathLike[str], environment: str, agent_label: str, seed: int) -> Path:
+    """Return `OUT/ENV/AGENT/seed-N`, with every character that is unsafe in a file name replaced by "-"."""
+    environment, agent_label = (re.sub(r"[^\w.+-]", "-", name) for name in (environment, agent_label))
+    return Path(out) / environment / agent_label / f"seed-{seed}"
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return eight hexadecimal digits that tell one configuration from another, whatever the seed."""
+    settings = {key: value for key, value in config.items() if key != "seed"}
+    text = json.dumps(plain(settings), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
+    """Find run directories: the folders that hold a `config.json` of ours.
+
+    Args:
+        *paths: Run directories, folders above them, or files within them.
+            Below a folder, hidden folders and those of unfinished runs (`seed-N.unfinished-K`) are left out.
+
+    Returns:
+        Every run once, in order of the paths given and by name below each.
+
+    Raises:
+        ConfigError: A path does not exist, or there is no run at or below it.
+    """
+    found: dict[Path, Path] = {}
+    for given in paths:
+        runs = _runs_at(Path(given))
+        if not runs:
+            raise ConfigError(
+                f"no run at or below {given}: name a folder that holds a config.json of tddelta, or one above it"
+            )
+        for path in runs:
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def _runs_at(given: Path) -> list[Path]:
+    if not given.exists():
+        raise ConfigError(f"{given} does not exist: name a run directory or a folder above some")
+    runs = []
+    for folder, folders, files in os.walk(given):
+        if "config.json" in files and (Path(folder) == given or _is_ours(Path(folder, "config.json"))):
+            runs.append(Path(folder))
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and ".unfinished" not in name)
+    if not runs:  # a file of a run directory, or a folder in one
+        runs = [above for above in list(given.absolute().parents)[:2] if (above / "config.json").is_file()][:1]
+    return runs
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a config.json is of a run; one that is damaged counts, for its reader to report."""
+    try:
+        return {"format", "environment", "agent"} <= set(read_json(path))
+    except CheckpointError:
+        return True
+
+
+class Run:
+    """A read-only view of one run directory; every file is read when it is first asked for.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        CheckpointError: `config.json` is missing, damaged, not ours, or of a newer format. Reading another file
+            that is damaged raises it too, naming the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config = read_json(self.path / "config.json")
+        check_format(self.path / "config.json", self.config.get("format"))
+        missing = [key for key in ("environment", "agent", "seed", "settings", "scales") if key not in self.config]
+        if missing:
+            raise CheckpointError(
+                f"{self.path / 'config.json'} lacks {', '.join(missing)}: it is no complete config of a run"
+            )
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def environment(self) -> str:
+        """The environment's name."""
+        return str(self.config["environment"])
+
+    @property
+    def agent(self) -> str:
+        """The agent's label: its name, with a hash when settings were changed, as in `ppo-delta-1a2b3c4d`."""
+        name, label = str(self.config["agent"]["name"]), self.path.absolute().parent.name
+        plain = run_path("", "", name, 0).parent.name
+        return label if re.fullmatch(re.escape(plain) + "-[0-9a-f]{8}", label) else name
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return int(self.config["seed"])
+
+    @cached_property
+    def scales(self) -> TimeScales:
+        """The time scales that the critic is trained on."""
+        return TimeScales.from_dict(self.config["scales"])
+
+    @cached_property
+    def status(self) -> dict[str, Any]:
+        """`state` (running, finished, interrupted or failed), `steps`, `updates`, `episodes`, `message`."""
+        return read_json(self.path / "status.json")
+
+    @cached_property
+    def metrics(self) -> Arrays:
+        """One array per metric, one element per update; NaN where a metric has no value."""
+        rows = read_rows(self.path / "metrics.jsonl")
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {
+            name: np.array([row[name] for row in rows], np.int64)
+            if name in _COUNTERS
+            else np.array([np.nan if row.get(name) is None else row[name] for row in rows], np.float64)
+            for name in names
+        }
+
+    @cached_property
+    def timing(self) -> list[dict[str, Any]]:
+        """Wall-clock times, versions, machine and command: the events of `timing.jsonl`."""
+        return read_rows(self.path / "timing.jsonl")
+
+    @cached_property
+    def episodes(self) -> Arrays:
+        """`steps` (environment steps at the end of each training episode), `returns`, `lengths`, in order of steps."""
+        empty: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
+        return read_arrays(self.path / "episodes.npz") or empty
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations so far, one mapping each."""
+        return read_rows(self.path / "evaluations.jsonl")
+
+    @cached_property
+    def rollout(self) -> Arrays | None:
+        """One recorded episode of the final policy, or None."""
+        return read_arrays(self.path / "rollout.npz")
+
+    @cached_property
+    def critic(self) -> Arrays | None:
+        """`predicted` and `realised` values (N, Z) of held-out states at `gammas` (Z,), or None."""
+        return read_arrays(self.path / "critic.npz")
+
+
+class Runs(Sequence[Run]):
+    """Runs in order of environment, agent and seed.
+
+    Args:
+        runs: The runs, in any order.
+
+    Raises:
+        DataError: Two runs have the same environment, agent and seed: together they would count as two seeds.
+    """
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._runs = sorted(runs, key=lambda run: (run.environment, run.agent, run.seed))
+        for first, second in zip(self._runs, self._runs[1:], strict=False):
+            if (first.environment, first.agent, first.seed) == (second.environment, second.agent, second.seed):
+                raise DataError(
+                    f"{first.path} and {second.path} are both {first.environment}, {first.agent}, seed {first.seed}, "
+                    "and would count as two seeds: name one of the two folders only"
+                )
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Runs": ...
+    def __getitem__(self, index: int | slice) -> "Run | Runs":
+        return Runs(self._runs[index]) if isinstance(index, slice) else self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"Runs({self._runs!r})"
+
+    @property
+    def episodes(self) -> Arrays:
+        """Every training episode in one table: `environment`, `agent`, `seed`, `steps`, `returns`, `lengths`."""
+        return self._tidy([run.episodes for run in self._runs], ("steps", "returns", "lengths"))
+
+    def metrics(self, name: str) -> Arrays:
+        """Return one metric of every run that logged it in one table.
+
+        Args:
+            name: The metric, such as "return_mean" or "value_loss/gamma=0.960".
+
+        Returns:
+            The columns `environment`, `agent`, `seed`, `update`, `steps` and the metric under its own name.
+
+        Raises:
+            ConfigError: No run logged such a metric.
+        """
+        tables = [run.metrics for run in self._runs]
+        known = sorted({metric for table in tables for metric in table})
+        if name not in known:
+            raise ConfigError(f"no run logged the metric {name!r}: choose from {', '.join(known) or 'nothing'}")
+        logged = [table if name in table else {key: column[:0] for key, column in table.items()} for table in tables]
+        return self._tidy(logged, dict.fromkeys(("update", "steps", name)))
+
+    def _tidy(self, tables: Sequence[Arrays], columns: Iterable[str]) -> Arrays:
+        columns = list(columns)
+        lengths = [len(table["steps"]) if "steps" in table else 0 for table in tables]
+        tidy: Arrays = {
+            "environment": np.repeat([run.environment for run in self._runs] or [""] * 0, lengths),
+            "agent": np.repeat([run.agent for run in self._runs] or [""] * 0, lengths),
+            "seed": np.repeat(np.array([run.seed for run in self._runs], np.int64), lengths),
+        }
+        for column in columns:
+            parts = [table[column] for table, length in zip(tables, lengths, strict=True) if length]
+            tidy[column] = np.concatenate(parts) if parts else np.zeros(0)
+        return tidy
+
+
+def load_runs(*paths: str | os.PathLike[str]) -> Runs:
+    """Load every run at or below the given paths, in order of environment, agent and seed.
+
+    Args:
+        *paths: Run directories, folders above them, or files within them.
+
+    Returns:
+        The runs. Their files are read when they are first asked for.
+
+    Raises:
+        ConfigError: There is no run at or below a path.
+        CheckpointError: A `config.json` is damaged or of a newer format.
+        DataError: Two runs have the same environment, agent and seed.
+    """
+    return Runs([Run(path) for path in find_runs(*paths)])
