@@ -1,0 +1,57 @@
+"""Fails the docs build when a module has no API page or a public name no docstring."""
+
+import ast
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+import tddelta
+
+
+def public_modules() -> Iterator[tuple[str, Path]]:
+    """Every module without a leading underscore in its path, and its file."""
+    for found in pkgutil.walk_packages(tddelta.__path__, "tddelta."):
+        if not any(part.startswith("_") for part in found.name.split(".")):
+            spec = found.module_finder.find_spec(found.name, None)  # type: ignore[call-arg]
+            if spec is not None and spec.origin is not None:
+                yield found.name, Path(spec.origin)
+
+
+def public_names(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Public functions, classes and methods of a parsed module, and whether each has a docstring."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        decorators = {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
+        if not decorators & {"overload", "setter", "override"}:
+            yield prefix + node.name, ast.get_docstring(node) is not None
+        if isinstance(node, ast.ClassDef):
+            yield from public_names(node, f"{prefix}{node.name}.")
+
+
+def check(app: Sphinx, exception: Exception | None) -> None:
+    """Compares what the package defines with what the pages hold."""
+    if exception is not None:
+        return
+    documented = app.env.get_domain("py").objects  # type: ignore[attr-defined]
+    problems = []
+    for module, file in public_modules():
+        if module not in documented:
+            problems.append(f"{module}: no API page; add an automodule directive under docs/api")
+            continue
+        for name, has_docstring in public_names(ast.parse(file.read_text(encoding="utf-8"))):
+            if not has_docstring:
+                problems.append(f"{module}.{name}: no docstring; write one or rename it with a leading underscore")
+            elif f"{module}.{name}" not in documented:
+                problems.append(f"{module}.{name}: not on the API page of its module")
+    if problems:
+        raise ExtensionError("undocumented public names:\n  " + "\n  ".join(problems))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("build-finished", check)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,41 @@
+"""Sphinx settings. Warnings are errors: see `make docs`."""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "tddelta"
+author = "The tddelta authors"
+project_copyright = author
+release = version("tddelta")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx.ext.mathjax",
+    "coverage_check",
+]
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+# References within the package must resolve; those to other projects need their inventories, hence a network.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!tddelta\.).*")]
+
+html_theme = "furo"
+html_title = f"tddelta {release}"
+html_static_path = ["_static"]
+html_show_sphinx = False
