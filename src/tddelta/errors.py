@@ -1,0 +1,50 @@
+"""What can go wrong, by kind.
+
+Every message says what was wrong, the value received and what to do. The first three kinds are also `ValueError`, and
+a missing extra is also an `ImportError`, so that code which knows nothing of this library catches them as usual.
+"""
+
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class TDDeltaError(Exception):
+    """Any error raised on purpose by this library."""
+
+
+class ConfigError(TDDeltaError, ValueError):
+    """A setting is out of range, unknown, missing, or contradicts another one."""
+
+
+class ShapeError(TDDeltaError, ValueError):
+    """An array has the wrong shape, dtype or framework."""
+
+
+class DataError(TDDeltaError, ValueError):
+    """Data cannot be used: not-a-number in a reward, a file that does not hold what it should."""
+
+
+class MissingExtra(TDDeltaError, ImportError):  # noqa: N818  (the name says what is missing, the base class that it is an error)
+    """A feature needs packages that are not installed; the message holds the install command."""
+
+
+class CheckpointError(TDDeltaError):
+    """A saved file is damaged, of another format, or written by a newer version."""
+
+
+class ContractionWarning(UserWarning):
+    """Some component's targets do not contract: full steps towards them make it grow.
+
+    The usual warning filters apply: `warnings.simplefilter("ignore", ContractionWarning)` silences it.
+    """
+
+
+def own_checks(checked: _T) -> _T:
+    """Mark a function or class whose own checks, with their kinder messages, come before a run-time type checker's.
+
+    The test run wraps the whole package in beartype; there a wrong argument must meet the error that a user meets.
+    """
+    marked: Any = checked
+    marked.__no_type_check__ = True  # the attribute that `typing.no_type_check` sets, without hiding types from mypy
+    return checked
