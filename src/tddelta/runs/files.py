@@ -47,10 +47,9 @@ def replace(path: Path, write: Callable[[IO[bytes]], object], *, durable: bool =
     os.replace(temporary, path)
 
 
-def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
-    """Write strict JSON, replacing the file."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    replace(path, lambda file: file.write(text.encode()), durable=durable)
+def to_json(value: Any) -> bytes:
+    """Return strict JSON on several lines; NaN is a ValueError."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -105,7 +104,7 @@ def read_arrays(path: Path) -> Arrays | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except _UNREADABLE as error:
         raise CheckpointError(f"{path} is no archive of plain arrays, or damaged ({error}): train it again") from error

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import ConfigError, DataError
-from tddelta.runs.files import FORMAT, append_rows, replace, write_json
+from tddelta.runs.files import FORMAT, append_rows, replace, to_json
 
 try:  # POSIX only: elsewhere a run in progress is not told from one that was cut off
     import fcntl
@@ -36,6 +36,7 @@ class RunWriter:
 
     def __init__(self, path: str | os.PathLike[str], config: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         self.path = Path(path)
+        content = to_json(config)
         try:
             self.path.mkdir(parents=True)
         except FileExistsError:
@@ -53,7 +54,8 @@ class RunWriter:
         (self.path / "metrics.jsonl").touch()
         self._status: dict[str, Any] = {"state": "running", "steps": 0, "updates": 0, "episodes": 0, "message": None}
         self.status("running")
-        write_json(self.path / "config.json", config)  # last: what has a config.json is a whole run directory
+        # last: what has a config.json is a whole run directory
+        replace(self.path / "config.json", lambda file: file.write(content))
 
     def metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one line per update to `metrics.jsonl`; NaN becomes null."""
@@ -82,7 +84,8 @@ class RunWriter:
         counts = {"steps": steps, "updates": updates, "episodes": episodes}
         self._status |= {"state": state} | {name: int(count) for name, count in counts.items() if count is not None}
         self._status["message"] = message
-        write_json(self.path / "status.json", self._status, durable=state != "running")
+        content = to_json(self._status)
+        replace(self.path / "status.json", lambda file: file.write(content), durable=state != "running")
 
     def episodes(self, steps: npt.ArrayLike, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:
         """Replace `episodes.npz` by these training episodes, in order of steps."""
@@ -119,7 +122,7 @@ class RunWriter:
         """Release the lock."""
         self._lock.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "RunWriter":
         return self
 
     def __exit__(
