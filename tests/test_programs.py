@@ -1,0 +1,52 @@
+"""Programs that users copy: the examples, and the Python of README and docs, each in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\(|optax")
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    """Standard output of a Python program that runs in a folder; warnings of our own package are errors."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def slow_if_it_trains(name: str, source: str) -> object:
+    return pytest.param(name, source, id=name, marks=[pytest.mark.slow] if TRAINS.search(source) else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [slow_if_it_trains(file.stem, file.read_text(encoding="utf-8")) for file in EXAMPLES]
+)
+def test_example_runs(name: str, source: str, tmp_path: Path) -> None:
+    if "import torch" in source:
+        pytest.importorskip("torch")
+    assert run([str(ROOT / "examples" / f"{name}.py")], tmp_path).strip(), "an example prints what it found"
+
+
+def programs(page: str) -> str:
+    """The Python blocks of a page, in order, as one program: later blocks go on where earlier ones stopped."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+
+
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize(
+    ("page", "program"), [slow_if_it_trains(page, programs(page)) for page in PAGES if programs(page)]
+)
+def test_programs_in_documents_run(page: str, program: str, tmp_path: Path) -> None:
+    run(["-c", program], tmp_path)

@@ -1,0 +1,146 @@
+"""The project as a whole: order of imports, what an import loads, versions, documents."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tddelta
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "tddelta"
+
+# What each part may import from this package: design, "import order".
+BELOW_TARGETS = ("errors", "timescales", "decomposition")
+MAY_IMPORT = {
+    "errors": (),
+    "timescales": ("errors",),
+    "decomposition": ("errors", "timescales"),
+    "targets": BELOW_TARGETS,
+    "testing": (*BELOW_TARGETS, "targets"),
+    "runs": (*BELOW_TARGETS, "targets"),
+    "deep": (*BELOW_TARGETS, "targets", "runs"),
+    "experiments": (*BELOW_TARGETS, "targets", "runs", "deep"),
+    "report": ("errors", "timescales", "decomposition", "runs"),
+    "cli": (*BELOW_TARGETS, "targets", "runs", "deep", "experiments", "report"),
+}
+
+
+def parts_imported(file: Path) -> set[str]:
+    """Names of the parts of this package that a file imports, also inside functions."""
+    package = ("tddelta", *file.relative_to(PACKAGE).parent.parts)
+    modules = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (start, node.module) if part)
+            modules |= {f"{module}.{alias.name}" for alias in node.names}
+    return {module.split(".")[1] for module in modules if module.startswith("tddelta.")}
+
+
+def parts() -> list[str]:
+    """Every module and package right below the root package."""
+    found = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    return sorted(path.stem for path in found if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("part", parts())
+def test_parts_import_only_what_stands_before_them(part: str) -> None:
+    assert part in MAY_IMPORT, f"{part} is new: say in MAY_IMPORT what it may import"
+    files = [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else sorted((PACKAGE / part).rglob("*.py"))
+    for file in files:
+        forbidden = parts_imported(file) - set(MAY_IMPORT[part]) - {part, "__version__"}
+        assert not forbidden, f"{file.relative_to(ROOT)} imports {sorted(forbidden)}, which stand after it"
+
+
+def run_python(program: str) -> str:
+    """What a program prints in a fresh process."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+HEAVY = ("jax", "torch", "scipy", "matplotlib", "jinja2", "tyro", "rich", "pandas", "gymnax", "equinox", "safetensors")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import tddelta",
+        "import tddelta; tddelta.TimeScales; tddelta.compose; dir(tddelta)",
+        "import tddelta.targets, numpy as np\n"
+        "import tddelta as tdd\n"
+        "flags = np.zeros(3, dtype=bool)\n"
+        "tdd.lambda_targets(np.ones(3), np.zeros((3, 2)), np.zeros((3, 2)), terminated=flags, truncated=flags,\n"
+        "                   scales=tdd.TimeScales.from_gammas([0.5, 0.9], lam=0.9))",
+        "import tddelta.runs",
+    ],
+    ids=["package", "names", "targets", "runs"],
+)
+def test_import_loads_numpy_only(program: str) -> None:
+    loaded = run_python(f"{program}\nimport sys; print(*sorted(m for m in {HEAVY} if m in sys.modules))").split()
+    assert not loaded, f"loads {loaded}"
+
+
+def test_every_public_name_resolves_and_is_listed() -> None:
+    assert sorted(tddelta.__all__) == dir(tddelta)
+    for name in tddelta.__all__:
+        assert getattr(tddelta, name) is not None
+    listed = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tddelta")
+        for alias in node.names
+    }
+    assert listed == set(tddelta.__all__) - {"__version__"}, "type checkers and users must see the same names"
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'lambda_target'"):
+        tddelta.lambda_target  # noqa: B018  (the access is the test)
+
+
+def test_files_are_short_enough_to_read() -> None:
+    long = {
+        str(file.relative_to(ROOT)): lines
+        for file in PACKAGE.rglob("*.py")
+        if (lines := len(file.read_text(encoding="utf-8").splitlines())) > 420
+    }
+    assert not long, f"split by topic: {long}"
+
+
+def test_versions_agree() -> None:
+    version = re.escape(tddelta.__version__)
+    assert re.search(rf"^version: {version}$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    newest = next(
+        line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line.startswith("## ")
+    )
+    assert re.search(rf"\b{version}\b", newest), f"the changelog's newest entry is {newest!r}"
+
+
+def test_pinned_versions_satisfy_the_project_file() -> None:
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + [name for extra in project["optional-dependencies"].values() for name in extra]
+    normal = {re.sub(r"[-_.]+", "-", name).lower() for name in pinned}
+    for requirement in wanted:
+        name = re.split(r"[\[<>=!~ ]", requirement)[0]
+        assert name in normal, f"{name} is not in constraints.txt: run `make constraints`"
+
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name)
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    if "_build" in page.parts:
+        return
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
