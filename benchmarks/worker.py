@@ -25,7 +25,7 @@ class Settings:
     learning_rate: float = 1e-3
     max_gradient_norm: float = 0.5
     value_coefficient: float = 1.0
-    activation: str = "tanh"
+    activation: str = "relu"
     seed: int = 0
 
 

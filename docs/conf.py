@@ -1,7 +1,7 @@
 """Sphinx settings. Warnings are errors: see `make docs`."""
 
+import importlib.metadata
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "tddelta"
 author = "The tddelta authors"
 project_copyright = author
-release = version("tddelta")
+release = importlib.metadata.version("tddelta")
 
 extensions = [
     "myst_parser",
@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx.ext.mathjax",
     "coverage_check",
+    "docstrings",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -27,13 +28,14 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+default_role = "code"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 # References within the package must resolve; those to other projects need their inventories, hence a network.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!tddelta\.).*")]
+nitpick_ignore_regex = [("py:.*", r"(?!tddelta\.).*"), ("py:.*", r"tddelta\..*\._\w+")]
 
 html_theme = "furo"
 html_title = f"tddelta {release}"
