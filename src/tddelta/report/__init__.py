@@ -1,0 +1,11 @@
+"""Numbers, figures and one page about a set of runs, all redrawn from run directories alone.
+
+`write_report` writes the page; `summary_table` gives its scores as rows for a terminal. Underneath: `statistics`,
+`aggregates` and `curves` (numbers), `study` (the runs, grouped and scored), `tables`, `plots` (axes in, axes out),
+`figures` and `page`.
+"""
+
+from tddelta.report.page import write_report
+from tddelta.report.tables import Table, summary_table
+
+__all__ = ["Table", "summary_table", "write_report"]

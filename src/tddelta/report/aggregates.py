@@ -1,0 +1,259 @@
+"""Measures over several environments at once: interquartile mean, performance profile, probability of improvement.
+
+One data shape throughout: `scores` is a sequence with one array per environment, each with one normalised score per
+seed. Environments may have different numbers of seeds. Intervals come from the stratified bootstrap: the seeds of
+each environment are resampled apart, the environments stay as they are.
+
+Definitions are those of rliable (Agarwal et al., 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+Precipice").
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from tddelta.errors import ShapeError
+from tddelta.report.statistics import FloatArray, Interval, check_bootstrap, is_constant, percentiles, resample
+
+Scores = Sequence[npt.ArrayLike]
+Statistic = Callable[[list[FloatArray]], FloatArray]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval.
+
+    Attributes:
+        value: The point estimate.
+        interval: Its bootstrap interval, or the reason why there is none.
+        note: What a reader should know about the number, else "".
+    """
+
+    value: float
+    interval: Interval
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A performance profile; every array has the shape of `thresholds`.
+
+    Attributes:
+        thresholds: Normalised scores τ.
+        fractions: Share of runs, over all environments, that score more than τ.
+        low: Lower end of the pointwise band; NaN where there is no interval.
+        high: Upper end of the band.
+        note: Why there is no band, else "".
+    """
+
+    thresholds: FloatArray
+    fractions: FloatArray
+    low: FloatArray
+    high: FloatArray
+    note: str = ""
+
+
+def interquartile_mean(scores: Scores) -> float:
+    """Mean of the middle half of all runs of all environments together.
+
+    `scipy.stats.trim_mean(…, 0.25)` over the flattened scores: ⌊n/4⌋ runs are dropped at either end, so three runs
+    lose none and their interquartile mean is their mean.
+
+    Args:
+        scores: Per environment one normalised score per seed.
+
+    Returns:
+        The interquartile mean.
+
+    Raises:
+        ShapeError: There is no score, or an array does not have one axis.
+    """
+    return float(_iqm(_rows(_check(scores)))[0])
+
+
+def aggregate(
+    scores: Scores,
+    statistic: str = "interquartile_mean",
+    *,
+    n_bootstrap: int = 2_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    """An aggregate of normalised scores with its stratified bootstrap interval.
+
+    Args:
+        scores: Per environment one normalised score per seed.
+        statistic: "interquartile_mean"; "mean" or "median" of the environments' means; "optimality_gap", the mean
+            shortfall below 1.
+        n_bootstrap: Number of resamples, at least 2.
+        level: Confidence level in (0, 1).
+        seed: Seed of the resampling; the same seed gives the same interval.
+
+    Returns:
+        The estimate; its interval has no ends where an environment has one seed only.
+
+    Raises:
+        ConfigError: `n_bootstrap` is less than 2 or `level` lies outside (0, 1).
+        ShapeError: There is no score, or an array does not have one axis.
+    """
+    check_bootstrap(n_bootstrap, level)
+    arrays, function = _check(scores), STATISTICS[statistic]
+    value, count = float(function(_rows(arrays))[0]), sum(len(x) for x in arrays)
+    notes = []
+    if statistic == "interquartile_mean" and count < 4:
+        notes.append(f"{count} runs: nothing is trimmed, so this is the mean")
+    if len({len(x) for x in arrays}) > 1:
+        notes.append("environments with more seeds weigh more" if statistic == "interquartile_mean" else "")
+    problem = _no_interval(arrays)
+    if problem:
+        return Estimate(value, Interval(None, None, problem), "; ".join(filter(None, notes)))
+    samples = function(_stratified(arrays, n_bootstrap, np.random.default_rng(seed)))
+    flat = "no variance: the interval has no width" if all(is_constant(x) for x in arrays) else ""
+    return Estimate(value, Interval(*percentiles(samples, level), flat), "; ".join(filter(None, notes)))
+
+
+def performance_profile(
+    scores: Scores,
+    thresholds: npt.ArrayLike,
+    *,
+    n_bootstrap: int = 2_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Profile:
+    """Share of runs that score more than each threshold, with a pointwise stratified bootstrap band.
+
+    Args:
+        scores: Per environment one normalised score per seed.
+        thresholds: Normalised scores τ, shape (K,).
+        n_bootstrap: Number of resamples, at least 2.
+        level: Confidence level of the band in (0, 1).
+        seed: Seed of the resampling.
+
+    Returns:
+        The profile.
+
+    Raises:
+        ConfigError: `n_bootstrap` is less than 2 or `level` lies outside (0, 1).
+        ShapeError: There is no score, or an array does not have one axis.
+    """
+    check_bootstrap(n_bootstrap, level)
+    arrays, points = _check(scores), np.asarray(thresholds, np.float64)
+    flat = np.concatenate(arrays)
+    fractions = np.array([np.mean(flat > point) for point in points], np.float64)
+    problem = _no_interval(arrays)
+    if problem:
+        unknown = np.full(len(points), np.nan)
+        return Profile(points, fractions, unknown, unknown, problem)
+    drawn = np.concatenate(_stratified(arrays, n_bootstrap, np.random.default_rng(seed)), axis=1)
+    band = np.array([percentiles(np.mean(drawn > point, axis=1), level) for point in points]).reshape(-1, 2)
+    return Profile(points, fractions, band[:, 0], band[:, 1])
+
+
+def probability_of_improvement(
+    first: Scores,
+    second: Scores,
+    *,
+    n_bootstrap: int = 2_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    """Chance that a run of the first agent beats one of the second on an environment drawn at random.
+
+    P(X > Y) + ½ P(X = Y) per environment (the Mann–Whitney statistic over n·m), averaged over environments.
+
+    Args:
+        first: Per environment one score per seed.
+        second: The same environments, in the same order, for the other agent.
+        n_bootstrap: Number of resamples, at least 2.
+        level: Confidence level in (0, 1).
+        seed: Seed of the resampling.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        ConfigError: `n_bootstrap` is less than 2 or `level` lies outside (0, 1).
+        ShapeError: The agents have different numbers of environments, or a score is missing.
+    """
+    check_bootstrap(n_bootstrap, level)
+    ours, theirs = _check(first), _check(second)
+    if len(ours) != len(theirs):
+        raise ShapeError(
+            f"first and second must cover the same environments; got {len(ours)} and {len(theirs)}: "
+            "leave out the environments that one of them lacks"
+        )
+    value = float(_improvement(_rows(ours), _rows(theirs))[0])
+    problem = _no_interval(ours) or _no_interval(theirs)
+    if problem:
+        return Estimate(value, Interval(None, None, problem))
+    rng = np.random.default_rng(seed)
+    samples = _improvement(_stratified(ours, n_bootstrap, rng), _stratified(theirs, n_bootstrap, rng))
+    low, high = percentiles(samples, level)
+    return Estimate(value, Interval(low, high, "the same in every resample" if low == high else ""))
+
+
+# ---------------------------------------------------------------- on rows: one array (B, n) per environment
+
+
+def _iqm(rows: list[FloatArray]) -> FloatArray:
+    return np.asarray(stats.trim_mean(np.concatenate(rows, axis=1), 0.25, axis=1), np.float64)
+
+
+def _task_means(rows: list[FloatArray]) -> FloatArray:
+    return np.stack([row.mean(axis=1) for row in rows], axis=1)
+
+
+def _mean(rows: list[FloatArray]) -> FloatArray:
+    return np.asarray(_task_means(rows).mean(axis=1), np.float64)
+
+
+def _median(rows: list[FloatArray]) -> FloatArray:
+    return np.asarray(np.median(_task_means(rows), axis=1), np.float64)
+
+
+def _optimality_gap(rows: list[FloatArray]) -> FloatArray:
+    return 1 - np.minimum(np.concatenate(rows, axis=1), 1).mean(axis=1)
+
+
+STATISTICS: dict[str, Statistic] = {
+    "interquartile_mean": _iqm,
+    "mean": _mean,
+    "median": _median,
+    "optimality_gap": _optimality_gap,
+}
+"""What `aggregate` computes, by name."""
+
+
+def _improvement(first: list[FloatArray], second: list[FloatArray]) -> FloatArray:
+    chances = []
+    for ours, theirs in zip(first, second, strict=True):
+        x, y = ours[:, :, None], theirs[:, None, :]
+        chances.append(np.mean((x > y) + 0.5 * (x == y), axis=(1, 2)))
+    return np.mean(np.stack(chances), axis=0)
+
+
+def _rows(arrays: list[FloatArray]) -> list[FloatArray]:
+    return [array[None] for array in arrays]
+
+
+def _stratified(arrays: list[FloatArray], n_bootstrap: int, rng: np.random.Generator) -> list[FloatArray]:
+    return [resample(array, n_bootstrap, rng) for array in arrays]
+
+
+def _check(scores: Scores) -> list[FloatArray]:
+    arrays = [np.asarray(array, np.float64) for array in scores]
+    if not arrays or any(array.ndim != 1 or not len(array) for array in arrays):
+        raise ShapeError(
+            "scores must be one array per environment with one number per seed; "
+            f"got shapes {[array.shape for array in arrays]}: a matrix (seeds, environments) must be split by column"
+        )
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ShapeError("scores must be finite; got NaN or infinity: leave out the environments without a score")
+    return arrays
+
+
+def _no_interval(arrays: list[FloatArray]) -> str:
+    return "an environment has one seed: no interval" if min(len(array) for array in arrays) < 2 else ""

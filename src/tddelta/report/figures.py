@@ -1,0 +1,223 @@
+"""The figures of a report, made from a study, and their files."""
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from tddelta.report import plots
+from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
+from tddelta.report.study import Group, Study, Suite
+from tddelta.report.tables import number, slug, summary_text
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the report.
+
+    Attributes:
+        name: File name without suffix.
+        section: Which part of the page it belongs to.
+        title: Heading above it.
+        caption: What it shows and how it was made.
+        alternative: The same in words, for those who cannot see it.
+        figure: The figure itself, in light colours.
+        minor: Whether it stays folded away at first.
+    """
+
+    name: str
+    section: str
+    title: str
+    caption: str
+    alternative: str
+    figure: Figure
+    minor: bool = False
+
+
+def drawings(study: Study) -> Iterator[Drawing]:
+    """Make every figure that the runs have data for.
+
+    Args:
+        study: The runs.
+
+    Yields:
+        The figures, section by section.
+    """
+    styles = plots.agent_styles(study.agents)
+    for environment in study.environments:
+        yield from _learning(study, environment, styles)
+    for suite in study.suites[0]:
+        yield from _aggregates(study, suite, styles)
+    for environment in study.environments:
+        yield from _critics(study, environment, styles)
+    for environment in study.environments:
+        yield from _episodes(study, environment)
+
+
+def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterator[Drawing]:
+    curves = study.curves(environment)
+    if not curves:
+        return
+    figure, (axes,) = plots.new_figure()
+    plots.learning_curves(axes, curves, styles)
+    ends = [f"{g.agent} {summary_text(g.summary('asymptotic'))}" for g in study.groups.values() if g.environment == environment]
+    seeds = sorted({int(curve.n.max(initial=0)) for curve in curves.values()})
+    caption = "Mean return of the episodes that ended since the previous point, averaged over seeds."
+    if seeds[-1] > 1:
+        caption += " The band is a 95 % t interval of that mean."
+    if any((curve.n[curve.n > 0] < curve.n.max()).any() for curve in curves.values()):
+        caption += " Where the line is thin, fewer seeds have a value; nothing is extrapolated."
+    yield Drawing(
+        f"learning-{slug(environment)}",
+        "learning",
+        environment,
+        caption,
+        f"Learning curves on {environment}. Return over the last 100 episodes: {'; '.join(ends)}.",
+        figure,
+    )
+
+
+def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[Drawing]:
+    estimates = {agent: aggregate(scores) for agent, scores in suite.scores.items()}
+    figure, (axes,) = plots.new_figure(height=0.9 + 0.4 * len(estimates))
+    label = "Interquartile mean of normalised scores"
+    plots.intervals(axes, estimates, {agent: plots.colour(styles[agent]) for agent in estimates}, label=label)
+    words = "; ".join(f"{agent} {number(estimate.value)}" for agent, estimate in estimates.items())
+    where = ", ".join(suite.environments)
+    caption = f"Over {where}. Bars: 95 % stratified bootstrap interval. {suite.unit[0].upper()}{suite.unit[1:]}."
+    yield Drawing(f"iqm-{slug(suite.name)}", "aggregates", "Interquartile mean", caption, f"{label}: {words}.", figure)
+
+    everything = np.concatenate([array for scores in suite.scores.values() for array in scores])
+    thresholds = np.linspace(min(0.0, float(everything.min())), float(everything.max()) * 1.02, 101)
+    profiles = {agent: performance_profile(scores, thresholds) for agent, scores in suite.scores.items()}
+    figure, (axes,) = plots.new_figure()
+    plots.performance_profiles(axes, profiles, styles)
+    yield Drawing(
+        f"profile-{slug(suite.name)}",
+        "aggregates",
+        "Performance profile",
+        f"Share of runs, over {where}, whose normalised score is above τ: higher is better everywhere.",
+        "Performance profiles of " + ", ".join(profiles) + ".",
+        figure,
+    )
+
+    chances = {
+        f"{agent} over {baseline}": (agent, probability_of_improvement(suite.scores[agent], suite.scores[baseline]))
+        for agent, baseline in study.pairs
+    }
+    if chances:
+        figure, (axes,) = plots.new_figure(height=0.9 + 0.36 * len(chances))
+        plots.intervals(
+            axes,
+            {name: estimate for name, (_, estimate) in chances.items()},
+            {name: plots.colour(styles[agent]) for name, (agent, _) in chances.items()},
+            label="Probability of improvement",
+            middle=0.5,
+        )
+        axes.set_xlim(-0.02, 1.02)
+        words = "; ".join(f"{name} {number(estimate.value)}" for name, (_, estimate) in chances.items())
+        yield Drawing(
+            f"improvement-{slug(suite.name)}",
+            "aggregates",
+            "Probability of improvement",
+            "Chance that a run of the first agent scores more than a run of the second on the same environment; "
+            "½ is a draw. Bars: 95 % stratified bootstrap interval.",
+            f"Probability of improvement: {words}.",
+            figure,
+        )
+
+
+def _critics(study: Study, environment: str, styles: dict[str, int]) -> Iterator[Drawing]:
+    groups = [g for g in study.groups.values() if g.environment == environment and g.critic]
+    groups = [g for g in groups if any(np.isfinite(q.explained_variance).any() for q in g.critic)]
+    if not groups:
+        return
+    figure, (axes,) = plots.new_figure()
+    plots.explained_variance(axes, {g.agent: (g.scales, g.critic) for g in groups}, styles)
+    longest = {g.agent: [q.explained_variance[-1] for q in g.critic] for g in groups}
+    words = "; ".join(f"{agent} {number(float(np.mean(values)))}" for agent, values in longest.items())
+    yield Drawing(
+        f"critic-{slug(environment)}",
+        "critic",
+        environment,
+        "How much of the variance of realised discounted returns the critic explains on held-out states of its own "
+        "policy, for every discount it estimates: 1 is perfect, 0 no better than a constant. Values below −1 are cut.",
+        f"Explained variance of the value at the longest horizon on {environment}: {words}.",
+        figure,
+    )
+
+
+def _episodes(study: Study, environment: str) -> Iterator[Drawing]:
+    groups = [g for g in study.groups.values() if g.environment == environment]
+    recorded = [g for g in groups if g.recorded is not None]
+    # the agent that the report is about, and with several scales, stands open; the others are folded away
+    recorded.sort(key=lambda g: (g.agent != study.focus, -len(g.scales), study.agents.index(g.agent)))
+    for place, group in enumerate(recorded):
+        yield _episode(group, minor=place > 0)
+
+
+def _episode(group: Group, *, minor: bool) -> Drawing:
+    assert group.recorded is not None
+    seed, arrays = group.recorded
+    panels = plots.panel_count(group.scales)
+    figure, axes = plots.new_figure(panels, height=0.75 + 0.62 * panels, share_x=True)
+    plots.recorded_episode(axes, arrays["deltas"], arrays["rewards"], group.scales)
+    length, total = len(arrays["rewards"]), float(np.sum(arrays["rewards"]))
+    several = len(group.scales) > 1
+    what = "V (the sum), every component W from the longest horizon to the shortest," if several else "The value V"
+    return Drawing(
+        f"episode-{slug(group.environment)}-{slug(group.agent)}",
+        "episode",
+        f"{group.agent} on {group.environment}",
+        f"{what} and the rewards of one episode of the final policy (seed {seed.number}, {length:,} steps, "
+        f"return {number(total)}). Each panel has its own scale.",
+        f"Values of {group.agent} against time during one recorded episode of {group.environment}, rewards below.",
+        figure,
+        minor,
+    )
+
+
+# ---------------------------------------------------------------- files
+
+
+def to_bytes(drawing: Drawing, kind: str) -> bytes:
+    """Render a figure as "png" or "pdf": the same bytes for the same figure."""
+    file = io.BytesIO()
+    metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}}[kind]
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        facecolor = "white" if kind == "png" else "none"
+        drawing.figure.savefig(file, format=kind, dpi=200, metadata=metadata, facecolor=facecolor)
+    return file.getvalue()
+
+
+def to_svg(drawing: Drawing) -> str:
+    """Render a figure as SVG for inlining into a page.
+
+    Text stays text in the page's font and colour, agents take the page's colours (`--p0`, `--p1`, …), and ids are
+    made unique by the figure's name.
+    """
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": drawing.name}):
+        drawing.figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"', "", svg).replace("xlink:href", "href")
+    svg = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?px)[^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r"font-family: [^;\"]*;?", "", svg)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{drawing.name}-\1"', svg)
+    svg = re.sub(r'url\(#([^)]+)\)|href="#([^"]+)"', lambda m: _reference(drawing.name, m), svg)
+    svg = svg.replace(plots.INK, "currentColor").replace(plots.LINE, "var(--line)")
+    for index, (light, _) in enumerate(plots.PALETTE):
+        svg = svg.replace(light, f"var(--p{index})")
+    svg = re.sub(r"(\d+\.\d{2})\d+", r"\1", svg)  # hundredths of a point are enough on a screen
+    return re.sub(r"\n\s*", "\n", svg).strip()
+
+
+def _reference(name: str, match: re.Match[str]) -> str:
+    return f"url(#{name}-{match.group(1)})" if match.group(1) else f'href="#{name}-{match.group(2)}"'
+

@@ -1,0 +1,122 @@
+"""The result of a set of runs in plain words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tddelta.report.study import Comparison, Study
+from tddelta.report.tables import interval_text, p_text, signed, summary_text
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a reader should know first.
+
+    Attributes:
+        title: One line.
+        lead: What was run.
+        verdict: Who is better, by how much, how sure; one sentence per environment after the first.
+        cautions: What weakens the result.
+    """
+
+    title: str
+    lead: str
+    verdict: tuple[str, ...]
+    cautions: tuple[str, ...]
+
+
+def headline(study: Study) -> Headline:
+    """Put the result into words; the numbers are those of the tables.
+
+    Args:
+        study: The runs.
+
+    Returns:
+        The headline.
+    """
+    agents, environments = study.agents, study.environments
+    where = environments[0] if len(environments) == 1 else f"{len(environments)} environments"
+    baseline = study.compared_with[0] if study.compared_with and study.challengers else None
+    title = f"{study.focus} against {baseline} on {where}" if baseline else f"{_listed(agents)} on {where}"
+    return Headline(title, _lead(study), tuple(_verdict(study, baseline)), tuple(_cautions(study)))
+
+
+def _lead(study: Study) -> str:
+    seeds = sorted({len(group.seeds) for group in study.groups.values()})
+    steps = sorted({group.planned_steps for group in study.groups.values()})
+    agents = f"{_count(len(study.agents), 'agent')} ({', '.join(study.agents)})"
+    each = f"{_range(seeds)} {'seed' if seeds[-1] == 1 else 'seeds'} each"
+    verb = "was" if len(study.agents) == 1 else "were"
+    return (
+        f"{agents} {verb} trained on {_listed(study.environments)}, {each}, for {_range(steps)} environment steps per seed."
+    )
+
+
+def _verdict(study: Study, baseline: str | None) -> list[str]:
+    if baseline is None:
+        return ["There is no baseline among these agents, so nothing is compared."]
+    everything = study.comparisons()
+    tested = [c for c in everything if c.corrected is not None]
+    mine = [c for c in everything if (c.agent, c.baseline) == (study.focus, baseline)]
+    sentences = []
+    judged = [c for c in mine if c.corrected is not None]
+    if judged:
+        better, worse = ([c for c in judged if c.verdict == verdict] for verdict in ("better", "worse"))
+        unclear = len(judged) - len(better) - len(worse)
+        parts = [
+            f"better on {len(better)}" if better else "",
+            f"worse on {len(worse)}" if worse else "",
+            f"not clearly different on {unclear}" if unclear else "",
+        ]
+        of = f" of {_count(len(judged), 'environment')}"
+        sentences.append(
+            f"{study.focus} is {_listed([part for part in parts if part])}{of} against {baseline} "
+            f"(p < 0.05 after Holm's correction for {_count(len(tested), 'comparison')})."
+        )
+    elif mine:
+        sentences.append(f"{study.focus} and {baseline} could not be tested against each other.")
+    sentences += [_sentence(study, comparison) for comparison in mine]
+    return sentences
+
+
+def _sentence(study: Study, comparison: Comparison) -> str:
+    groups = [study.groups[comparison.environment, agent] for agent in (comparison.agent, comparison.baseline)]
+    ours, theirs = (summary_text(group.summary("asymptotic")) for group in groups)
+    text = f"{comparison.environment}: {comparison.agent} {ours}, {comparison.baseline} {theirs}"
+    if comparison.welch.p_value is None:
+        return f"{text}; {comparison.note or 'not tested'}."
+    interval = interval_text(comparison.interval)
+    p = f"p = {p_text(comparison.welch.p_value)}, corrected {p_text(comparison.corrected)}".replace("= <", "< ")
+    note = f" ({comparison.note})" if comparison.note else ""
+    return f"{text}; difference {signed(comparison.welch.difference)} (95 % interval {interval}); {p}{note}."
+
+
+def _cautions(study: Study) -> list[str]:
+    cautions = []
+    for state, words in (("failed", "failed"), ("interrupted", "was interrupted"), ("running", "is still running")):
+        stopped = [seed for seed in study.seeds if seed.state == state]
+        if stopped:
+            plural = words.replace("was", "were").replace("is still", "are still") if len(stopped) > 1 else words
+            cautions.append(f"{_count(len(stopped), 'run')} {plural}: {_listed([seed.title for seed in stopped[:4]], '; ')}.")
+    fewest = min(len(group.scored) for group in study.groups.values())
+    if fewest == 1:
+        cautions.append("Some agents have one seed only: their scores have no error, and nothing can be tested.")
+    elif fewest < 5:
+        cautions.append(f"With {fewest} seeds only a large difference can be told from chance.")
+    missing = [f"{agent} on {e}" for e in study.environments for agent in study.agents if study.group(e, agent) is None]
+    if missing:
+        cautions.append(f"No run of {_listed(missing)}.")
+    return cautions
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+
+
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    if separator != ", " or len(names) < 2:
+        return separator.join(names)
+    return ", ".join(names[:-1]) + " and " + names[-1]

@@ -1,0 +1,143 @@
+"""One self-contained HTML file that shows a set of runs, with its figures and tables as files beside it."""
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tddelta.errors import ConfigError
+from tddelta.report import plots, tables
+from tddelta.report.figures import drawings, to_bytes, to_svg
+from tddelta.report.headline import headline
+from tddelta.report.study import Study
+from tddelta.report.tables import Table
+from tddelta.runs import find_runs, load_runs
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_NUMERIC = re.compile(r"(?:[+−<]?[\d∞]|n/a|–$|$)")
+
+
+def write_report(
+    paths: Paths,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    baselines: Sequence[str] | None = None,
+    references: Mapping[str, tuple[float, float]] | None = None,
+) -> Path:
+    """Draw the report of some runs: one HTML file that needs no network, `figures/` and `tables/` beside it.
+
+    The same runs give the same bytes. Runs that are missing, failed, interrupted or unreadable are named in it.
+
+    Args:
+        paths: A run directory, a folder above some, or several of these.
+        out: The file to write, ending in `.html`, or a folder for `report.html`. None means the folder that all runs
+            share.
+        baselines: Agents that the others are compared with. None means `ppo`, `ppo+` and `ppo-multi`, where present.
+        references: (random, reference) scores by environment for normalisation, before the tables that are shipped.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        ConfigError: There is no run at or below a path, or a baseline is not among the agents.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise ConfigError("paths must not be empty; got none: name a folder that holds some runs")
+    study = Study(load_runs(*given), baselines, references)
+    target = _target(given, out)
+    made = list(drawings(study))
+    parts = _tables(study)
+    for drawing in made:
+        for kind in ("png", "pdf"):
+            _write(target.parent / "figures" / f"{drawing.name}.{kind}", to_bytes(drawing, kind))
+    for table in parts.values():
+        for one in table if isinstance(table, list) else [table]:
+            _write(target.parent / "tables" / f"{one.name}.csv", one.to_csv().encode())
+            _write(target.parent / "tables" / f"{one.name}.tex", one.to_latex().encode())
+    figures: dict[str, list[dict[str, Any]]] = {}
+    for drawing in made:
+        shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # noqa: S704  (matplotlib escapes text in SVG)
+        figures.setdefault(drawing.section, []).append(shown)
+    page = _template().render(
+        headline=headline(study),
+        study=study,
+        styles=plots.agent_styles(study.agents),
+        palette=plots.PALETTE,
+        figures=figures,
+        reasons=study.suites[1],
+        provenance=_provenance(study),
+        numeric=_numeric_columns,
+        **parts,
+    )
+    _write(target, page.encode())
+    return target
+
+
+def _tables(study: Study) -> dict[str, Any]:
+    differing, common = tables.settings_tables(study)
+    suites = study.suites[0]
+    return {
+        "scores": tables.score_table(study),
+        "differences": [tables.difference_table(study, measure) for measure in tables.MEASURES if study.pairs],
+        "aggregates": [tables.aggregate_table(suite) for suite in suites],
+        "improvements": [tables.improvement_table(study, suite) for suite in suites if study.pairs],
+        "ladder": tables.ladder_table(study),
+        "critic": tables.critic_table(study),
+        "differing": differing,
+        "common": common,
+        "runs": tables.run_table(study),
+    }
+
+
+def _provenance(study: Study) -> dict[str, list[str] | dict[str, str]]:
+    """Commands, versions and machines of all runs, each once."""
+    starts = [event for seed in study.seeds for event in seed.run.timing[:1] if event.get("event") == "start"]
+    commands = dict.fromkeys(shlex.join(map(str, start["command"])) for start in starts if start.get("command"))
+    versions: dict[str, dict[str, None]] = {}
+    for start in starts:
+        for name, version in (start.get("versions") or {}).items():
+            versions.setdefault(str(name), {})[str(version)] = None
+    machines = dict.fromkeys(tables.text_of(start["machine"]) for start in starts if start.get("machine"))
+    return {
+        "commands": list(commands),
+        "versions": {name: " and ".join(found) for name, found in versions.items()},
+        "machines": list(machines),
+    }
+
+
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("tddelta.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
+
+
+def _numeric_columns(table: Table) -> list[bool]:
+    """Tell which columns hold numbers, to align them."""
+    return [all(_NUMERIC.match(row[i]) for row in table.rows) and i > 0 for i in range(len(table.columns))]
+
+
+def _target(given: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
+    if out is not None:
+        return Path(out) if Path(out).suffix == ".html" else Path(out) / "report.html"
+    folders = [Path(path) if Path(path).is_dir() else find_runs(path)[0] for path in given]
+    return Path(os.path.commonpath([folder.absolute() for folder in folders])) / "report.html"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write under a temporary name, then rename: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)

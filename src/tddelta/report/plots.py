@@ -1,0 +1,314 @@
+"""Figures of a report: every function draws on the axes it is given and returns them.
+
+Nothing here touches pyplot or matplotlib's global state, and nothing computes a statistic.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from tddelta.report.aggregates import Estimate, Profile
+from tddelta.report.curves import Curve
+from tddelta.report.statistics import CriticQuality, FloatArray, summarise
+from tddelta.timescales import TimeScales
+
+INK = "#24292f"
+"""Text and axes. The page replaces it by the text colour of its theme."""
+LINE = "#d0d7de"
+"""Grid lines."""
+
+PALETTE = (
+    ("#5b6470", "#a8b3c2"),
+    ("#a86f00", "#e8ab3f"),
+    ("#00836a", "#35c7a0"),
+    ("#c2410c", "#f58d55"),
+    ("#a8428c", "#e28fca"),
+    ("#0a63b0", "#62aef5"),
+    ("#6741d9", "#ad98f7"),
+    ("#4a7a14", "#90c95a"),
+    ("#875a35", "#cfa27c"),
+)
+"""Colours on a light and on a dark background, told apart in the common kinds of colour blindness."""
+
+_KNOWN = ("ppo", "ppo+", "ppo-multi", "ppo-delta-difference", "ppo-delta-matched", "ppo-delta")
+_MARKERS = "osD^vPX*h"
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+
+
+def agent_styles(agents: Sequence[str]) -> dict[str, int]:
+    """Give every agent an entry of `PALETTE`; the agents of this library always get the same one."""
+    styles = {agent: _KNOWN.index(agent) for agent in agents if agent in _KNOWN}
+    free = [index for index in range(len(PALETTE)) if index not in styles.values()] or list(range(len(PALETTE)))
+    others = [agent for agent in agents if agent not in styles]
+    # agents beyond the palette share a colour; their markers and dashes still differ
+    return styles | {agent: free[i % len(free)] + len(PALETTE) * (i // len(free)) for i, agent in enumerate(others)}
+
+
+def colour(style: int) -> str:
+    """Colour of a style on a light background."""
+    return PALETTE[style % len(PALETTE)][0]
+
+
+def _line(style: int) -> dict[str, Any]:
+    return {
+        "color": colour(style),
+        "linestyle": _DASHES[(style + style // len(PALETTE)) % len(_DASHES)],
+        "linewidth": 1.8,
+    }
+
+
+def _marker(style: int) -> str:
+    return _MARKERS[(style + style // len(PALETTE)) % len(_MARKERS)]
+
+
+def new_figure(rows: int = 1, *, width: float = 5.0, height: float = 3.2, share_x: bool = False) -> tuple[Figure, list[Axes]]:
+    """Make a figure with `rows` axes below each other, styled as the report's."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = list(np.ravel(figure.subplots(rows, 1, sharex=share_x)))
+    for each in axes:
+        each.patch.set_alpha(0)
+        each.spines[["top", "right"]].set_visible(False)
+        each.spines[["left", "bottom"]].set_color(INK)
+        each.tick_params(colors=INK, labelsize=9)
+        each.grid(axis="y", color=LINE, linewidth=0.6)
+        each.set_axisbelow(True)
+    return figure, axes
+
+
+def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, int]) -> Axes:
+    """Mean return against environment steps, with the interval over seeds.
+
+    Where fewer seeds than at most have a value, the line is thin: they stopped earlier.
+
+    Args:
+        axes: Where to draw.
+        curves: Curve of each agent.
+        styles: Style of each agent, from `agent_styles`.
+
+    Returns:
+        The axes.
+    """
+    labels = {curve.label for curve in curves.values()}
+    for agent, curve in curves.items():
+        style = _line(styles[agent])
+        name = agent if len(labels) == 1 else f"{agent} ({curve.label})"
+        full = curve.n == curve.n.max(initial=0)
+        axes.fill_between(curve.grid, curve.low, curve.high, color=style["color"], alpha=0.16, linewidth=0)
+        axes.plot(curve.grid, curve.mean, **style | {"linewidth": 0.8})
+        every = max(1, len(curve.grid) // 7)
+        axes.plot(
+            curve.grid,
+            np.where(full, curve.mean, np.nan),
+            **style,
+            label=name,
+            marker=_marker(styles[agent]),
+            markersize=4,
+            markevery=(styles[agent] % every, every),
+        )
+    _label(axes, "Environment steps", "Return of training episodes")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
+    _legend(axes, labels.pop() if len(labels) == 1 else None)
+    return axes
+
+
+def recorded_episode(
+    axes: Sequence[Axes],
+    deltas: npt.ArrayLike,
+    rewards: npt.ArrayLike,
+    scales: TimeScales,
+    *,
+    points: int = 400,
+) -> Sequence[Axes]:
+    """What a critic said during one episode: V, every W_z, and the rewards below on the same time axis.
+
+    Args:
+        axes: One for V where there are several scales, one per scale with the longest horizon first, one for the
+            rewards: `panel_count` says how many.
+        deltas: W_z(s_t), shape (T, Z).
+        rewards: Rewards, shape (T,).
+        scales: The critic's time scales.
+        points: About how many points to draw of a longer episode; extremes are kept.
+
+    Returns:
+        The axes.
+    """
+    parts, gains = np.asarray(deltas, np.float64), np.asarray(rewards, np.float64)
+    count = parts.shape[1]
+    shades = [_blend(z / max(count - 1, 1)) for z in range(count)]
+    values = parts.sum(axis=1)
+    panels = [("V", values, INK)] if count > 1 else [("V", values, shades[0])]
+    panels += [(f"W  γ={scales.labels[z]}", parts[:, z], shades[z]) for z in reversed(range(count)) if count > 1]
+    for each, (title, series, shade) in zip(axes, panels, strict=False):
+        time, kept = thin(series, points)
+        each.plot(time, kept, color=shade, linewidth=1.2)
+        each.axhline(0, color=INK, linewidth=0.5, alpha=0.5)
+        each.set_ylabel(title, rotation=0, ha="right", va="center", color=INK, fontsize=9)
+        each.yaxis.set_major_locator(MaxNLocator(2))
+    last = axes[len(panels)]
+    when = np.flatnonzero(gains)
+    last.vlines(when, 0, gains[when], color=INK, linewidth=1.0)
+    last.axhline(0, color=INK, linewidth=0.5)
+    last.set_xlim(-0.01 * len(gains), 1.01 * len(gains))
+    last.set_ylabel("reward", rotation=0, ha="right", va="center", color=INK, fontsize=9)
+    last.set_xlabel("Time step of the episode", color=INK, fontsize=9)
+    last.yaxis.set_major_locator(MaxNLocator(2))
+    return axes
+
+
+def panel_count(scales: TimeScales) -> int:
+    """How many axes `recorded_episode` needs."""
+    return len(scales) + 2 if len(scales) > 1 else 2
+
+
+def explained_variance(
+    axes: Axes,
+    critics: Mapping[str, tuple[TimeScales, Sequence[CriticQuality]]],
+    styles: Mapping[str, int],
+) -> Axes:
+    """Explained variance of V_γ on held-out states against the horizon of γ, ± standard error over seeds.
+
+    Args:
+        axes: Where to draw.
+        critics: Per agent its time scales and the quality of its critic, one entry per seed.
+        styles: Style of each agent.
+
+    Returns:
+        The axes.
+    """
+    shift = np.linspace(-1, 1, max(len(critics), 2)) * 0.025  # agents side by side, on a logarithmic axis
+    for offset, (agent, (scales, qualities)) in zip(shift, critics.items(), strict=False):
+        horizons = np.minimum(np.array(scales.horizons), 1e9) * 10**offset
+        cells = [[q.explained_variance[z] for q in qualities] for z in range(len(scales))]
+        summaries = [summarise([value for value in cell if np.isfinite(value)]) for cell in cells]
+        axes.errorbar(
+            horizons,
+            [summary.mean for summary in summaries],
+            yerr=[summary.standard_error or 0.0 for summary in summaries],
+            **_line(styles[agent]) | {"linewidth": 1.2},
+            marker=_marker(styles[agent]),
+            markersize=5,
+            capsize=2,
+            label=agent,
+        )
+    axes.axhline(0, color=INK, linewidth=0.8)
+    low = axes.get_ylim()[0]
+    axes.set_ylim(max(low, -1.0), 1.05)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    _label(axes, "Horizon 1/(1 − γ) in steps", "Explained variance of V at γ")
+    _legend(axes, "mean ± standard error over seeds")
+    return axes
+
+
+def performance_profiles(axes: Axes, profiles: Mapping[str, Profile], styles: Mapping[str, int]) -> Axes:
+    """Share of runs above each normalised score, with the bootstrap band.
+
+    Args:
+        axes: Where to draw.
+        profiles: Profile of each agent.
+        styles: Style of each agent.
+
+    Returns:
+        The axes.
+    """
+    for agent, profile in profiles.items():
+        style = _line(styles[agent])
+        axes.fill_between(profile.thresholds, profile.low, profile.high, step="post", alpha=0.14, linewidth=0, color=style["color"])
+        axes.step(profile.thresholds, profile.fractions, where="post", label=agent, **style)
+    axes.set_ylim(-0.02, 1.02)
+    _label(axes, "Normalised score τ", "Share of runs above τ")
+    banded = any(np.isfinite(profile.low).any() for profile in profiles.values())
+    _legend(axes, "band: pointwise 95 % bootstrap interval" if banded else "one seed: no band")
+    return axes
+
+
+def intervals(
+    axes: Axes,
+    estimates: Mapping[str, Estimate],
+    colours: Mapping[str, str],
+    *,
+    label: str,
+    middle: float | None = None,
+) -> Axes:
+    """Estimates with their intervals, one row each.
+
+    Args:
+        axes: Where to draw.
+        estimates: The estimates by the name of their row.
+        colours: Colour of each row.
+        label: What is estimated.
+        middle: Where to draw a vertical line, such as ½ for a probability of improvement.
+
+    Returns:
+        The axes.
+    """
+    names = list(estimates)
+    for row, name in enumerate(reversed(names)):
+        estimate = estimates[name]
+        if estimate.interval.low is not None and estimate.interval.high is not None:
+            ends = (estimate.interval.low, estimate.interval.high)
+            axes.plot(ends, (row, row), color=colours[name], linewidth=7, alpha=0.35, solid_capstyle="butt")
+        axes.plot([estimate.value], [row], marker="|", markersize=13, markeredgewidth=2.5, color=colours[name])
+    axes.set_yticks(range(len(names)), reversed(names))
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color=LINE, linewidth=0.6)
+    if middle is not None:
+        axes.axvline(middle, color=INK, linewidth=0.8)
+    _label(axes, label, "")
+    return axes
+
+
+def thin(series: FloatArray, points: int) -> tuple[FloatArray, FloatArray]:
+    """Keep the smallest and the largest value of each stretch of a long series, in their order.
+
+    Args:
+        series: Values, shape (T,).
+        points: About how many to keep, at least 2.
+
+    Returns:
+        Time steps and values.
+    """
+    length = len(series)
+    if length <= points:
+        return np.arange(length, dtype=np.float64), series
+    kept = {0, length - 1}
+    for part in np.array_split(np.arange(length), max(points // 2, 1)):
+        finite = np.nan_to_num(series[part])
+        kept |= {int(part[finite.argmin()]), int(part[finite.argmax()])}
+    index = np.array(sorted(kept))
+    return index.astype(np.float64), series[index]
+
+
+def short_count(value: float) -> str:
+    """A count of steps for an axis: 300k, 2M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _blend(share: float) -> str:
+    """A shade between two colours that both stand out on light and dark: short horizons warm, long ones cool."""
+    stops = np.array([[0xD9, 0x6B, 0x1C], [0xB0, 0x4A, 0x9A], [0x2F, 0x7D, 0xD1]], np.float64)
+    position = share * (len(stops) - 1)
+    low = min(int(position), len(stops) - 2)
+    red, green, blue = stops[low] + (stops[low + 1] - stops[low]) * (position - low)
+    return f"#{round(red):02x}{round(green):02x}{round(blue):02x}"
+
+
+def _label(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, color=INK, fontsize=9)
+    axes.set_ylabel(y, color=INK, fontsize=9)
+
+
+def _legend(axes: Axes, title: str | None) -> None:
+    legend = axes.legend(title=title, fontsize=8, title_fontsize=8, frameon=False, labelcolor=INK, loc="best", handlelength=2.6)
+    legend.get_title().set_color(INK)

@@ -1,0 +1,458 @@
+"""What a report knows about a set of runs: the seeds of every agent on every environment, and their scores.
+
+Tables, figures and the page are all made from one `Study`, so their numbers agree.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from tddelta.errors import ConfigError, ContractionWarning, DataError, TDDeltaError
+from tddelta.report import statistics
+from tddelta.report.curves import Curve, learning_curve, learning_grid
+from tddelta.report.references import Reference, find_reference
+from tddelta.report.statistics import CriticQuality, FloatArray, Interval, Summary, Welch
+from tddelta.runs import Run, config_hash
+from tddelta.timescales import TimeScales
+
+Measure = Literal["asymptotic", "average"]
+
+BASELINES = ("ppo", "ppo+", "ppo-multi")
+"""Agents that the others are compared with by default, where they are present."""
+
+_ORDER = (*BASELINES, "ppo-delta-difference", "ppo-delta-matched", "ppo-delta")
+
+N_BOOTSTRAP = 10_000
+"""Resamples behind an interval of a difference."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One run, as far as a report needs it.
+
+    Attributes:
+        run: The run directory.
+        environment: Name of the environment.
+        agent: Name under which the report shows the agent.
+        number: The seed.
+        state: "finished", "interrupted", "failed" or "running".
+        message: Why it failed, or "".
+        steps: Environment steps done.
+        end_steps: Environment steps at the end of each training episode, shape (N,).
+        returns: Returns of the training episodes, shape (N,).
+        speed: Training steps per second, or None.
+    """
+
+    run: Run
+    environment: str
+    agent: str
+    number: int
+    state: str
+    message: str
+    steps: int
+    end_steps: FloatArray
+    returns: FloatArray
+    speed: float | None
+
+    @cached_property
+    def asymptotic(self) -> float:
+        """Mean return of the last 100 training episodes."""
+        return statistics.asymptotic_score(self.returns)
+
+    @cached_property
+    def average(self) -> float:
+        """Mean return of all training episodes."""
+        return statistics.average_score(self.returns)
+
+    @property
+    def title(self) -> str:
+        """Environment, agent and seed, for a sentence."""
+        return f"{self.environment}, {self.agent}, seed {self.number}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether all training steps were done."""
+        return self.state == "finished"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The seeds of one agent on one environment."""
+
+    environment: str
+    agent: str
+    seeds: tuple[Seed, ...]
+    problems: list[str] = field(default_factory=list, compare=False)
+    """Where a file that cannot be read is reported."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether any seed finished: else the scores are those of unfinished runs, and nothing is tested."""
+        return any(seed.finished for seed in self.seeds)
+
+    @property
+    def scored(self) -> tuple[Seed, ...]:
+        """The seeds that count for the scores: those that finished, or all where none did."""
+        return tuple(seed for seed in self.seeds if seed.finished) or self.seeds
+
+    @property
+    def planned_steps(self) -> int:
+        """Training steps that were asked for."""
+        return int(self.seeds[0].run.config.get("steps", 0))
+
+    def scores(self, measure: Measure) -> FloatArray:
+        """Score of each seed that counts, shape (n,)."""
+        return np.array([getattr(seed, measure) for seed in self.scored], np.float64)
+
+    def summary(self, measure: Measure) -> Summary:
+        """Mean ± standard error of the score over seeds."""
+        return statistics.summarise(self.scores(measure))
+
+    @cached_property
+    def scales(self) -> TimeScales:
+        """The time scales that the critic is trained on."""
+        with warnings.catch_warnings():  # whoever trained it was warned; the ladder table shows the factors
+            warnings.simplefilter("ignore", ContractionWarning)
+            return self.seeds[0].run.scales
+
+    @cached_property
+    def critic(self) -> list[CriticQuality]:
+        """Quality of the critic on held-out states, one per seed that has them."""
+        found = []
+        for seed in self.scored:
+            try:
+                arrays = seed.run.critic
+                if arrays is None:
+                    continue
+                quality = statistics.critic_quality(arrays["predicted"], arrays["realised"])
+                if len(quality.rmse) != len(self.scales):
+                    raise DataError(f"critic.npz has {len(quality.rmse)} scales instead of {len(self.scales)}")
+                found.append(quality)
+            except (TDDeltaError, KeyError) as error:
+                self.problems.append(f"Held-out states of {seed.title} were left out: {error}")
+        return found
+
+    @cached_property
+    def recorded(self) -> tuple[Seed, Mapping[str, Any]] | None:
+        """The first seed that recorded an episode, with the recording."""
+        for seed in self.scored:
+            try:
+                arrays = seed.run.rollout
+                if arrays is not None and len(arrays["rewards"]) > 1:
+                    if arrays["deltas"].shape != (len(arrays["rewards"]), len(self.scales)):
+                        raise DataError(f"deltas in rollout.npz have shape {arrays['deltas'].shape}")
+                    return seed, arrays
+            except (TDDeltaError, KeyError) as error:
+                self.problems.append(f"The recorded episode of {seed.title} was left out: {error}")
+        return None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One agent against one baseline on one environment.
+
+    Attributes:
+        environment: Name of the environment.
+        agent: The agent.
+        baseline: The agent it is compared with.
+        welch: Welch's t-test of the scores over seeds.
+        interval: Bootstrap interval of the difference of means, at 95 %.
+        corrected: p after Holm's correction over all comparisons of this measure, or None.
+        note: What a reader should know about it, else "".
+    """
+
+    environment: str
+    agent: str
+    baseline: str
+    welch: Welch
+    interval: Interval
+    corrected: float | None
+    note: str
+
+    @property
+    def verdict(self) -> str:
+        """ "better" or "worse" at p < .05 after correction, "no clear difference", or "" without a test."""
+        if self.corrected is None:
+            return ""
+        if self.corrected >= 0.05:
+            return "no clear difference"
+        return "better" if self.welch.difference > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Environments that can be aggregated, since one table of reference scores covers them.
+
+    Attributes:
+        name: Name of the table.
+        unit: What a normalised score of 0 and of 1 mean.
+        source: Where the reference scores come from.
+        environments: The environments.
+        scores: Per agent, one array of normalised scores per environment.
+    """
+
+    name: str
+    unit: str
+    source: str
+    environments: tuple[str, ...]
+    scores: dict[str, list[FloatArray]]
+
+
+@dataclass
+class Study:
+    """A set of runs, grouped and scored.
+
+    Args:
+        runs: The runs.
+        baselines: Agents that the others are compared with; None means those of `BASELINES` that are present.
+        references: (random, reference) scores by environment, before the tables that are shipped.
+
+    Raises:
+        ConfigError: There is no readable run, or a baseline is not among the agents.
+    """
+
+    runs: Sequence[Run]
+    baselines: Sequence[str] | None = None
+    references: Mapping[str, tuple[float, float]] | None = None
+    problems: list[str] = field(default_factory=list)
+    """What could not be read, one sentence each."""
+
+    def __post_init__(self) -> None:
+        if not len(self.runs):
+            raise ConfigError("runs must not be empty; got no run: name a folder that holds some")
+        names = agent_names(self.runs)
+        seeds = [seed for run, name in zip(self.runs, names, strict=True) if (seed := self._read(run, name)) is not None]
+        if not seeds:
+            raise ConfigError(f"none of {len(self.runs)} runs can be read: {self.problems[0]}")
+        self.seeds: tuple[Seed, ...] = tuple(sorted(seeds, key=lambda seed: (seed.environment, seed.number)))
+        self.environments: tuple[str, ...] = tuple(dict.fromkeys(seed.environment for seed in self.seeds))
+        self.agents: tuple[str, ...] = tuple(sorted({seed.agent for seed in self.seeds}, key=_rank))
+        self.groups: dict[tuple[str, str], Group] = {}
+        for environment in self.environments:
+            for agent in self.agents:
+                mine = [s for s in self.seeds if (s.environment, s.agent) == (environment, agent)]
+                if mine:
+                    self.groups[environment, agent] = Group(environment, agent, tuple(mine), self.problems)
+        self.compared_with: tuple[str, ...] = self._resolve(self.baselines)
+        self._comparisons: dict[str, list[Comparison]] = {}
+
+    def _read(self, run: Run, name: str) -> Seed | None:
+        try:
+            episodes, status = run.episodes, run.status
+            seed = Seed(
+                run=run,
+                environment=run.environment,
+                agent=name,
+                number=run.seed,
+                state=str(status["state"]),
+                message=str(status.get("message") or ""),
+                steps=int(status["steps"]),
+                end_steps=np.asarray(episodes["steps"], np.float64),
+                returns=np.asarray(episodes["returns"], np.float64),
+                speed=_speed(run.timing),
+            )
+            if len(seed.end_steps) != len(seed.returns):
+                raise ConfigError(f"{run.path / 'episodes.npz'} has arrays of different lengths")
+        except (TDDeltaError, KeyError, ValueError) as error:
+            self.problems.append(f"{run.environment}, {run.agent}, seed {run.seed} was left out: {error}")
+            return None
+        return seed
+
+    def _resolve(self, wanted: Sequence[str] | None) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for name in BASELINES if wanted is None else wanted:
+            matches = [agent for agent in self.agents if name in (agent, _base(agent))]
+            if not matches and wanted is not None:
+                close = get_close_matches(name, self.agents, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(self.agents)}"
+                raise ConfigError(f"baseline {name!r} is not among the agents of these runs: {hint}")
+            found.update(dict.fromkeys(matches))
+        return tuple(found)
+
+    @property
+    def challengers(self) -> tuple[str, ...]:
+        """Agents that are compared with the baselines; the later baselines, where there is nothing else."""
+        others = tuple(agent for agent in self.agents if agent not in self.compared_with)
+        return others or self.compared_with[1:]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every (challenger, baseline) that is compared, each pair once."""
+        return [
+            (agent, baseline)
+            for agent in self.challengers
+            for place, baseline in enumerate(self.compared_with)
+            if agent not in self.compared_with[: place + 1]
+        ]
+
+    @property
+    def focus(self) -> str:
+        """The agent that the report is about: the library's default agent, else the last challenger."""
+        candidates = self.challengers or self.agents
+        return next((agent for agent in candidates if _base(agent) == "ppo-delta"), candidates[-1])
+
+    def group(self, environment: str, agent: str) -> Group | None:
+        """The seeds of one agent on one environment, or None."""
+        return self.groups.get((environment, agent))
+
+    def comparisons(self, measure: Measure = "asymptotic") -> list[Comparison]:
+        """Every challenger against every baseline on every environment.
+
+        Holm's correction counts all comparisons of the measure as one family.
+        """
+        if measure not in self._comparisons:
+            rows = []
+            for environment in self.environments:
+                for agent, baseline in self.pairs:
+                    ours, theirs = self.group(environment, agent), self.group(environment, baseline)
+                    if ours is not None and theirs is not None:
+                        rows.append(_compare(ours, theirs, measure))
+            corrected = statistics.holm([row.welch.p_value for row in rows])
+            self._comparisons[measure] = [
+                Comparison(r.environment, r.agent, r.baseline, r.welch, r.interval, p, r.note)
+                for r, p in zip(rows, corrected, strict=True)
+            ]
+        return self._comparisons[measure]
+
+    def curves(self, environment: str) -> dict[str, Curve]:
+        """Learning curves of every agent on one environment, on one grid."""
+        groups = [group for group in self.groups.values() if group.environment == environment]
+        grid = learning_grid([seed.end_steps for group in groups for seed in group.seeds])
+        return {
+            group.agent: learning_curve([s.end_steps for s in group.seeds], [s.returns for s in group.seeds], grid)
+            for group in groups
+            if len(grid)
+        }
+
+    @cached_property
+    def suites(self) -> tuple[list[Suite], list[str]]:
+        """Sets of environments to aggregate over, and a sentence for everything that is left out."""
+        covered: dict[str, dict[str, Reference]] = {}
+        reasons = []
+        for environment in self.environments:
+            kwargs = self.first_config(environment).get("environment_kwargs") or None
+            reference = find_reference(environment, self.references, kwargs)
+            if reference is None:
+                changed = " with changed parameters" if kwargs else ""
+                reasons.append(f"{environment}{changed} has no entry in the tables of reference scores")
+            elif not all(self._usable(environment, agent) for agent in self.agents):
+                reasons.append(f"{environment} lacks a finished run with a score for every agent")
+            else:
+                covered.setdefault(reference.suite, {})[environment] = reference
+        suites = []
+        for name, references in covered.items():
+            if len(references) < 2:
+                reasons.append(f"{next(iter(references))} is the only environment of the table {name}")
+                continue
+            scores = {
+                agent: [r.normalise(self.groups[e, agent].scores("asymptotic")) for e, r in references.items()]
+                for agent in self.agents
+            }
+            first = next(iter(references.values()))
+            source = " ".join(dict.fromkeys(reference.source for reference in references.values()))
+            suites.append(Suite(name, first.unit, source, tuple(references), scores))
+        return suites, reasons
+
+    def _usable(self, environment: str, agent: str) -> bool:
+        group = self.group(environment, agent)
+        return group is not None and group.complete and bool(np.isfinite(group.scores("asymptotic")).all())
+
+    def first_config(self, environment: str) -> dict[str, Any]:
+        """Config of the first run on an environment."""
+        return next(seed.run.config for seed in self.seeds if seed.environment == environment)
+
+
+def _compare(ours: Group, theirs: Group, measure: Measure) -> Comparison:
+    notes = []
+    if ours.complete and theirs.complete:
+        scores = ours.scores(measure), theirs.scores(measure)
+        welch = statistics.welch_test(*scores)
+        interval = statistics.bootstrap_difference(*scores, n_bootstrap=N_BOOTSTRAP)
+        notes.append(welch.note or interval.note)
+        if ours.planned_steps != theirs.planned_steps:
+            notes.append(f"trained for {ours.planned_steps:,} and {theirs.planned_steps:,} steps")
+    else:
+        welch = Welch(math.nan, None, None, None, note="not finished")
+        interval = Interval(None, None, "not finished")
+        notes.append("not finished")
+    note = "; ".join(filter(None, notes))
+    return Comparison(ours.environment, ours.agent, theirs.agent, welch, interval, None, note)
+
+
+# ---------------------------------------------------------------- names and settings
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that was set for a run, as one flat mapping: "learning_rate", "agent.targets", "environment_kwargs.x".
+
+    The seed, the environment's name and what follows from other settings (the ladder) are left out.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in ("format", "seed", "environment", "scales"):
+            continue
+        if not isinstance(value, Mapping):
+            flat[key] = value
+    for key in ("agent", "environment_kwargs", "environment_parameters"):
+        value = config.get(key)
+        if isinstance(value, Mapping):
+            flat.update({f"{key}.{name}": item for name, item in value.items()})
+    named = {key.split(".")[0] for key in flat} | {"seed", "environment", "agent", "environment_kwargs"}
+    flat.update({key: value for key, value in config.get("settings", {}).items() if key not in named})
+    return flat
+
+
+def agent_names(runs: Sequence[Run]) -> list[str]:
+    """Name each run's agent for a reader.
+
+    An agent that was run with one set of settings per environment goes by its own name. Otherwise the settings in
+    which its variants differ are added, as in "ppo (learning_rate=0.001)": a hash would say nothing, and would differ
+    between environments.
+    """
+    variants: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    hashes = [config_hash(run.config) for run in runs]
+    plain = [str(run.config["agent"]["name"]) for run in runs]
+    for run, name, digest in zip(runs, plain, hashes, strict=True):
+        variants.setdefault((run.environment, name), {})[digest] = flat_settings(run.config)
+    differing: dict[str, dict[str, None]] = {}
+    for (_, name), settings in variants.items():
+        keys = dict.fromkeys(key for one in settings.values() for key in one)
+        found = [key for key in keys if len({repr(one.get(key)) for one in settings.values()}) > 1]
+        differing.setdefault(name, {}).update(dict.fromkeys(found))
+    names = []
+    for run, name, digest in zip(runs, plain, hashes, strict=True):
+        rivals = variants[run.environment, name]
+        full = _variant(name, rivals[digest], differing[name])
+        if [_variant(name, one, differing[name]) for one in rivals.values()].count(full) > 1:
+            full = f"{name} ({digest})"
+        names.append(full)
+    return names
+
+
+def _variant(name: str, settings: Mapping[str, Any], keys: Mapping[str, None]) -> str:
+    chosen = ", ".join(f"{key}={settings.get(key)}" for key in keys)
+    return f"{name} ({chosen})" if chosen else name
+
+
+def _base(agent: str) -> str:
+    return agent.split(" (", 1)[0]
+
+
+def _rank(agent: str) -> tuple[int, str]:
+    base = _base(agent)
+    return (_ORDER.index(base) if base in _ORDER else len(_ORDER), agent)
+
+
+def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
+    for event in reversed(timing):
+        if event.get("event") == "end" and event.get("steps_per_second"):
+            return float(event["steps_per_second"])
+    blocks = [event for event in timing if event.get("event") == "block"]
+    seconds = sum(float(block["seconds"]) for block in blocks)
+    return sum(float(block["steps"]) for block in blocks) / seconds if seconds > 0 else None

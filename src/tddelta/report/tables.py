@@ -1,0 +1,498 @@
+"""The tables of a report: one source for the page, the terminal, CSV and LaTeX."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tddelta.report.aggregates import STATISTICS, aggregate, probability_of_improvement
+from tddelta.report.statistics import Interval, Summary, summarise
+from tddelta.report.study import Comparison, Group, Measure, Study, Suite, flat_settings
+from tddelta.runs import Run
+
+MEASURES: dict[Measure, str] = {"asymptotic": "Last 100 episodes", "average": "All episodes"}
+"""The measures by the name a reader sees."""
+
+MISSING = "–"
+
+AGGREGATES = {
+    "interquartile_mean": "Interquartile mean",
+    "median": "Median",
+    "mean": "Mean",
+    "optimality_gap": "Optimality gap",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as a reader sees it, and the numbers behind it.
+
+    Attributes:
+        name: File name without suffix.
+        caption: What it shows.
+        columns: Column heads.
+        rows: One text per column.
+        data: The same rows as full-precision numbers, by column, for CSV.
+        notes: Remarks below the table.
+        marks: Per row "better", "worse" or "".
+    """
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    data: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+
+    def to_csv(self) -> str:
+        """The numbers, in full precision; an empty field is a missing number."""
+        file = io.StringIO()
+        writer = csv.DictWriter(file, list(self.data[0]) if self.data else list(self.columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _csv_field(value) for key, value in row.items()} for row in self.data)
+        return file.getvalue()
+
+    def to_latex(self) -> str:
+        """A booktabs table; the document needs `\\usepackage{booktabs}`."""
+        lines = [
+            r"\begin{table}",
+            rf"  \caption{{{latex_escape(self.caption)}}}",
+            rf"  \begin{{tabular}}{{{'l' * len(self.columns)}}}",
+            r"    \toprule",
+            "    " + " & ".join(map(latex_escape, self.columns)) + r" \\",
+            r"    \midrule",
+            *("    " + " & ".join(map(latex_escape, row)) + r" \\" for row in self.rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            *(rf"  \par\footnotesize {latex_escape(note)}" for note in self.notes),
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def summary_table(runs: Sequence[Run], *, baselines: Sequence[str] | None = None) -> list[dict[str, str]]:
+    """The scores of a report as rows for a terminal: the same numbers as on the page.
+
+    Args:
+        runs: The runs, as `load_runs` returns them.
+        baselines: Agents to compare with; the first that is present gets the columns of differences. None means the
+            report's default.
+
+    Returns:
+        One mapping from column head to text per environment and agent, all with the same heads.
+
+    Raises:
+        ConfigError: There is no readable run, or a baseline is not among the agents.
+    """
+    study = Study(runs, baselines)
+    first = study.compared_with[0] if study.compared_with else None
+    compared = {(c.environment, c.agent): c for c in study.comparisons() if c.baseline == first}
+    rows = []
+    for group in study.groups.values():
+        row = {
+            "Environment": group.environment,
+            "Agent": group.agent,
+            "Seeds": seeds_text(group),
+            **{title: summary_text(group.summary(measure)) for measure, title in MEASURES.items()},
+        }
+        if compared and first is not None:
+            comparison = compared.get((group.environment, group.agent))
+            row |= {
+                f"Difference from {first}": signed(comparison.welch.difference) if comparison else "",
+                "95 % interval": interval_text(comparison.interval) if comparison else "",
+                "p": p_text(comparison.welch.p_value) if comparison else "",
+                "p (Holm)": p_text(comparison.corrected) if comparison else "",
+            }
+        rows.append(row)
+    return rows
+
+
+# ---------------------------------------------------------------- the tables
+
+
+def score_table(study: Study) -> Table:
+    """Scores of every agent on every environment."""
+    rows, data = [], []
+    for group in study.groups.values():
+        texts = [summary_text(group.summary(measure)) for measure in MEASURES]
+        rows.append((group.environment, group.agent, seeds_text(group), *texts))
+        record: dict[str, Any] = {"environment": group.environment, "agent": group.agent, "seeds": len(group.scored)}
+        for measure in MEASURES:
+            summary = group.summary(measure)
+            record |= {measure: summary.mean, f"{measure}_standard_error": summary.standard_error}
+        data.append(record)
+    notes = ["Mean return of training episodes, ± standard error over seeds."]
+    unfinished = [g for g in study.groups.values() if not g.complete]
+    partial = [g for g in study.groups.values() if g.complete and len(g.scored) < len(g.seeds)]
+    if unfinished:
+        notes.append("† no seed finished: these are the scores so far, and they are not tested.")
+    if partial:
+        notes.append("‡ scores are those of the seeds that finished; leaving out seeds that failed flatters an agent.")
+    short = min((len(s.returns) for g in study.groups.values() for s in g.scored), default=0)
+    if short < 100:
+        notes.append(f"The run with the fewest has {short} training episodes, all of which count as its last 100.")
+    return Table(
+        "scores", "Scores", ("Environment", "Agent", "Seeds", *MEASURES.values()), rows, data, tuple(notes)
+    )
+
+
+def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
+    """Every agent against every baseline."""
+    comparisons = study.comparisons(measure)
+    rows = [
+        (
+            c.environment,
+            c.agent,
+            c.baseline,
+            signed(c.welch.difference),
+            interval_text(c.interval),
+            p_text(c.welch.p_value),
+            p_text(c.corrected),
+            "; ".join(filter(None, (c.verdict, c.note))),
+        )
+        for c in comparisons
+    ]
+    tested = sum(c.corrected is not None for c in comparisons)
+    notes = [
+        "Difference of means over seeds, 95 % bootstrap interval of it, and Welch's two-sided t-test, "
+        f"without and with Holm's correction for the {tested} comparisons tested here.",
+    ]
+    fewest = min((min(s.n for s in _summaries(study, c, measure)) for c in comparisons), default=5)
+    if fewest < 5:
+        notes.append("A bootstrap interval from fewer than five seeds is too narrow: trust the test more.")
+    return Table(
+        f"differences-{measure}",
+        f"Differences: {MEASURES[measure].lower()}",
+        ("Environment", "Agent", "Against", "Difference", "95 % interval", "p", "p (Holm)", "Finding"),
+        rows,
+        [
+            {
+                "environment": c.environment,
+                "agent": c.agent,
+                "baseline": c.baseline,
+                "difference": c.welch.difference,
+                "low": c.interval.low,
+                "high": c.interval.high,
+                "t": c.welch.statistic,
+                "degrees_of_freedom": c.welch.degrees_of_freedom,
+                "p": c.welch.p_value,
+                "p_holm": c.corrected,
+                "note": c.note,
+            }
+            for c in comparisons
+        ],
+        tuple(notes),
+        tuple(c.verdict if c.verdict in ("better", "worse") else "" for c in comparisons),
+    )
+
+
+def _summaries(study: Study, comparison: Comparison, measure: Measure) -> list[Summary]:
+    agents = comparison.agent, comparison.baseline
+    return [study.groups[comparison.environment, agent].summary(measure) for agent in agents]
+
+
+def aggregate_table(suite: Suite) -> Table:
+    """Aggregates over the environments of one suite."""
+    rows, data, notes = [], [], [f"{suite.unit[0].upper()}{suite.unit[1:]}. Source: {suite.source}"]
+    for agent, scores in suite.scores.items():
+        texts, record = [], {"agent": agent, "runs": sum(len(x) for x in scores)}
+        for name in STATISTICS:
+            estimate = aggregate(scores, name)
+            interval = estimate.interval
+            shown = f" [{number(interval.low)}, {number(interval.high)}]" if interval.low is not None else " [n/a]"
+            texts.append(number(estimate.value) + shown)
+            record |= {name: estimate.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            notes += [f"{AGGREGATES[name]}: {text}." for text in (estimate.note, interval.note) if text]
+        rows.append((agent, str(record["runs"]), *texts))
+        data.append(record)
+    notes.append("Intervals: 95 % stratified bootstrap over seeds within each environment.")
+    return Table(
+        f"aggregates-{slug(suite.name)}",
+        f"{suite.name}: {len(suite.environments)} environments together",
+        ("Agent", "Runs", *(AGGREGATES[name] for name in STATISTICS)),
+        rows,
+        data,
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def improvement_table(study: Study, suite: Suite) -> Table:
+    """Probability of improvement of every challenger over every baseline."""
+    rows, data = [], []
+    for agent, baseline in study.pairs:
+        estimate = probability_of_improvement(suite.scores[agent], suite.scores[baseline])
+        rows.append((agent, baseline, number(estimate.value), interval_text(estimate.interval)))
+        low, high = estimate.interval.low, estimate.interval.high
+        data.append({"agent": agent, "baseline": baseline, "probability": estimate.value, "low": low, "high": high})
+    return Table(
+        f"improvement-{slug(suite.name)}",
+        f"{suite.name}: probability of improvement",
+        ("Agent", "Over", "Probability", "95 % interval"),
+        rows,
+        data,
+        ("Chance that a run of the agent scores more than one of the other, averaged over environments; ½ is a draw.",),
+    )
+
+
+def ladder_table(study: Study) -> Table:
+    """Time scales of every agent; agents that share a ladder share its rows."""
+    shared: dict[Any, list[Group]] = {}
+    for group in study.groups.values():
+        shared.setdefault(group.scales, []).append(group)
+    rows, data = [], []
+    for scales, groups in shared.items():
+        who = _who(study, groups)
+        for z, gamma in enumerate(scales.gammas):
+            decay = scales.trace_decays[z] if scales.trace_decays is not None else None
+            factor = scales.contraction_factors[z] if decay is not None else None
+            lam = decay / gamma if decay is not None and gamma > 0 else None
+            rows.append(
+                (
+                    who,
+                    str(z),
+                    "∞" if math.isinf(scales.horizons[z]) else f"{scales.horizons[z]:.4g}",
+                    scales.labels[z],
+                    MISSING if lam is None else f"{lam:.4f}",
+                    MISSING if decay is None else f"{decay:.4f}",
+                    MISSING if factor is None else "∞" if math.isinf(factor) else f"{factor:.3f}",
+                )
+            )
+            values = (scales.horizons[z], gamma, lam, decay, factor)
+            names = ("horizon", "gamma", "lambda", "trace_decay", "contraction_factor")
+            data.append({"agents": who, "z": z, **dict(zip(names, values, strict=True))})
+    diverging = sorted({row[0] for row, record in zip(rows, data, strict=True) if (record["contraction_factor"] or 0) > 1})
+    notes = ["Horizon 1/(1 − γ) in steps; c = λγ is the trace decay; a component contracts when its factor is below 1."]
+    notes += [f"{who}: a factor above 1 lets that component grow under full steps." for who in diverging]
+    columns = ("Agents", "z", "Horizon", "γ", "λ = c/γ", "c", "Contraction factor")
+    return Table("ladder", "Time scales of the critics", columns, rows, data, tuple(notes))
+
+
+def critic_table(study: Study) -> Table:
+    """Error and explained variance of every critic on held-out states, per discount."""
+    rows, data = [], []
+    for group in study.groups.values():
+        if not group.critic:
+            continue
+        for z in reversed(range(len(group.scales))):
+            parts = {
+                name: _known([float(getattr(quality, name)[z]) for quality in group.critic])
+                for name in ("rmse", "relative_rmse", "explained_variance")
+            }
+            seeds = min(summary.n for summary in parts.values())
+            rows.append(
+                (
+                    group.environment,
+                    group.agent,
+                    group.scales.labels[z],
+                    str(seeds),
+                    *(summary_text(summary) for summary in parts.values()),
+                )
+            )
+            record: dict[str, Any] = {
+                "environment": group.environment,
+                "agent": group.agent,
+                "gamma": group.scales.gammas[z],
+                "seeds": seeds,
+                "states": int(sum(quality.states[z] for quality in group.critic)),
+            }
+            for name, summary in parts.items():
+                record |= {name: summary.mean, f"{name}_standard_error": summary.standard_error}
+            data.append(record)
+    notes = (
+        "Predicted V_γ against the realised discounted return of held-out states, mean ± standard error over seeds. "
+        "Relative error: divided by the standard deviation of the returns, so 1 is no better than predicting their mean.",
+        "Each critic is judged on the states of its own policy: a better policy faces other, often larger, returns.",
+    )
+    columns = ("Environment", "Agent", "γ", "Seeds", "Error (RMSE)", "Relative error", "Explained variance")
+    return Table("critic", "Critics on held-out states", columns, rows, data, notes)
+
+
+def settings_tables(study: Study) -> tuple[Table, Table]:
+    """Settings in which the agents differ on some environment, and those that all share."""
+    settings = {key: flat_settings(group.seeds[0].run.config) for key, group in study.groups.items()}
+    names = dict.fromkeys(name for one in settings.values() for name in one)
+    differing, common = [], []
+    for name in names:
+        per_environment = [
+            {agent: text_of(settings[e, agent].get(name)) for agent in study.agents if (e, agent) in settings}
+            for e in study.environments
+        ]
+        if any(len(set(values.values())) > 1 for values in per_environment):
+            differing.append((name, *(_over_environments(study, per_environment, agent) for agent in study.agents)))
+        else:
+            values = [next(iter(values.values())) for values in per_environment]
+            common.append((name, values[0] if len(set(values)) == 1 else _by_environment(study.environments, values)))
+    heads = ("Setting", *study.agents)
+    return (
+        Table(
+            "settings-differing",
+            "Settings that differ between agents",
+            heads,
+            differing,
+            [dict(zip(heads, row, strict=True)) for row in differing],
+        ),
+        Table(
+            "settings-common",
+            "Settings that all agents share",
+            ("Setting", "Value"),
+            common,
+            [{"setting": name, "value": value} for name, value in common],
+        ),
+    )
+
+
+def run_table(study: Study) -> Table:
+    """Every run with its state."""
+    rows, data, marks = [], [], []
+    order = sorted(study.seeds, key=lambda s: (s.environment, study.agents.index(s.agent), s.number))
+    for seed in order:
+        state = f"{seed.state}: {seed.message}" if seed.message else seed.state
+        speed = MISSING if seed.speed is None else f"{seed.speed:,.0f}"
+        scores = number(seed.asymptotic), number(seed.average)
+        rows.append((seed.environment, seed.agent, str(seed.number), state, f"{seed.steps:,}", *scores, speed))
+        marks.append("" if seed.finished else "worse")
+        data.append(
+            {
+                "environment": seed.environment,
+                "agent": seed.agent,
+                "seed": seed.number,
+                "state": seed.state,
+                "steps": seed.steps,
+                "episodes": len(seed.returns),
+                "asymptotic": seed.asymptotic,
+                "average": seed.average,
+                "steps_per_second": seed.speed,
+            }
+        )
+    columns = ("Environment", "Agent", "Seed", "State", "Steps", *MEASURES.values(), "Steps per second")
+    return Table("runs", "Every run", columns, rows, data, (), tuple(marks))
+
+
+# ---------------------------------------------------------------- texts
+
+
+def number(value: float | None) -> str:
+    """Four significant digits without an exponent where possible."""
+    if value is None or math.isnan(value):
+        return "n/a"
+    if value != 0 and not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.3g}".replace("-", "−")
+    decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{value:,.{min(decimals, 3)}f}".replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """A difference with its sign."""
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def summary_text(summary: Summary) -> str:
+    """Mean ± standard error, as many decimals as the error deserves."""
+    if summary.standard_error is None or not math.isfinite(summary.mean):
+        return number(summary.mean)
+    error = summary.standard_error
+    if error == 0:
+        return f"{number(summary.mean)} ± 0"
+    decimals = min(max(0, 1 - math.floor(math.log10(error))), 4)
+    return f"{summary.mean:,.{decimals}f} ± {error:,.{decimals}f}".replace("-", "−")
+
+
+def interval_text(interval: Interval) -> str:
+    """An interval, or "n/a"."""
+    if interval.low is None or interval.high is None:
+        return "n/a"
+    return f"{number(interval.low)} to {number(interval.high)}"
+
+
+def p_text(p: float | None) -> str:
+    """A p value."""
+    if p is None:
+        return "n/a"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def seeds_text(group: Group) -> str:
+    """How many seeds stand behind a score."""
+    if not group.complete:
+        return f"{len(group.seeds)} †"
+    if len(group.scored) < len(group.seeds):
+        return f"{len(group.scored)} of {len(group.seeds)} ‡"
+    return str(len(group.seeds))
+
+
+def text_of(value: Any) -> str:
+    """A setting for a reader."""
+    if value is None:
+        return MISSING
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(text_of, value)) + ")"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={text_of(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def slug(name: str) -> str:
+    """A name that is safe in file names and HTML ids."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "γ": r"$\gamma$",
+    "λ": r"$\lambda$",
+    "∞": r"$\infty$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "½": r"$\frac12$",
+    "<": r"$<$",
+    ">": r"$>$",
+}
+
+
+def latex_escape(text: str) -> str:
+    """Text that LaTeX sets as it is."""
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+
+
+def _csv_field(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def _known(values: Iterable[float]) -> Summary:
+    """Summary of the seeds in which a measure is defined."""
+    return summarise([value for value in values if np.isfinite(value)])
+
+
+def _who(study: Study, groups: Sequence[Group]) -> str:
+    """Name the agents of some groups, and the environments where they are not on all of them."""
+    agents = [agent for agent in study.agents if any(group.agent == agent for group in groups)]
+    parts = []
+    for agent in agents:
+        here = [g.environment for g in groups if g.agent == agent]
+        everywhere = len(here) == sum(key[1] == agent for key in study.groups)
+        parts.append(agent if everywhere else f"{agent} on {', '.join(here)}")
+    return ", ".join(parts)
+
+
+def _over_environments(study: Study, per_environment: Sequence[Mapping[str, str]], agent: str) -> str:
+    present = [(e, values[agent]) for e, values in zip(study.environments, per_environment, strict=True) if agent in values]
+    values = [value for _, value in present]
+    return values[0] if len(set(values)) == 1 else _by_environment([e for e, _ in present], values)
+
+
+def _by_environment(environments: Sequence[str], values: Sequence[str]) -> str:
+    return "; ".join(f"{environment}: {value}" for environment, value in zip(environments, values, strict=True))
