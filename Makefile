@@ -35,11 +35,19 @@ docs: $(VENV)/.check
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
-bench: $(VENV)/.train
+# Leave the machine idle meanwhile; BENCH_FLAGS=--quick is a smoke test.
+bench: $(VENV)/.train .venv-rejax/.ready .venv-sb3/.ready
 	$(BIN)/python benchmarks/run_all.py $(BENCH_FLAGS)
 
+# Hours; what is finished is kept, so that it can be interrupted. RESULTS_FLAGS=minatar runs one study.
 results: $(VENV)/.train
-	$(BIN)/tddelta reproduce $(RESULTS_FLAGS)
+	$(BIN)/python benchmarks/results.py $(RESULTS_FLAGS)
+
+# The rivals need other versions than we do.
+.venv-%/.ready: benchmarks/requirements-%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 # Installs everything anew in an empty environment and writes down what came.
 constraints:
