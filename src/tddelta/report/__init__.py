@@ -6,6 +6,6 @@
 """
 
 from tddelta.report.page import write_report
-from tddelta.report.tables import Table, summary_table
+from tddelta.report.tables import summary_table
 
-__all__ = ["Table", "summary_table", "write_report"]
+__all__ = ["summary_table", "write_report"]

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
-from tddelta.errors import ShapeError
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.report.statistics import FloatArray, Interval, check_bootstrap, is_constant, percentiles, resample
 
 Scores = Sequence[npt.ArrayLike]
@@ -59,8 +58,9 @@ class Profile:
 def interquartile_mean(scores: Scores) -> float:
     """Mean of the middle half of all runs of all environments together.
 
-    `scipy.stats.trim_mean(…, 0.25)` over the flattened scores: ⌊n/4⌋ runs are dropped at either end, so three runs
-    lose none and their interquartile mean is their mean.
+    `scipy.stats.trim_mean(…, 0.25)` over the flattened scores: of n runs ⌊n/4⌋ are dropped at either end, so three
+    runs lose none and their interquartile mean is their mean. Where environments have different numbers of seeds, each
+    environment keeps the same weight, and what is dropped at either end is that share of the total weight.
 
     Args:
         scores: Per environment one normalised score per seed.
@@ -96,23 +96,25 @@ def aggregate(
         The estimate; its interval has no ends where an environment has one seed only.
 
     Raises:
-        ConfigError: `n_bootstrap` is less than 2 or `level` lies outside (0, 1).
+        ConfigError: `n_bootstrap` is less than 2, `level` lies outside (0, 1), or `statistic` is unknown.
         ShapeError: There is no score, or an array does not have one axis.
     """
     check_bootstrap(n_bootstrap, level)
+    if statistic not in STATISTICS:
+        raise ConfigError(f"statistic must be one of {', '.join(STATISTICS)}; got {statistic!r}")
     arrays, function = _check(scores), STATISTICS[statistic]
     value, count = float(function(_rows(arrays))[0]), sum(len(x) for x in arrays)
     notes = []
     if statistic == "interquartile_mean" and count < 4:
-        notes.append(f"{count} runs: nothing is trimmed, so this is the mean")
+        notes.append(f"an interquartile mean of {count} runs trims nothing: it is their mean")
     if len({len(x) for x in arrays}) > 1:
-        notes.append("environments with more seeds weigh more" if statistic == "interquartile_mean" else "")
+        notes.append("the numbers of seeds differ, and every environment has the same weight")
     problem = _no_interval(arrays)
     if problem:
-        return Estimate(value, Interval(None, None, problem), "; ".join(filter(None, notes)))
+        return Estimate(value, Interval(None, None, problem), "; ".join(notes))
     samples = function(_stratified(arrays, n_bootstrap, np.random.default_rng(seed)))
     flat = "no variance: the interval has no width" if all(is_constant(x) for x in arrays) else ""
-    return Estimate(value, Interval(*percentiles(samples, level), flat), "; ".join(filter(None, notes)))
+    return Estimate(value, Interval(*percentiles(samples, level), flat), "; ".join(notes))
 
 
 def performance_profile(
@@ -141,14 +143,13 @@ def performance_profile(
     """
     check_bootstrap(n_bootstrap, level)
     arrays, points = _check(scores), np.asarray(thresholds, np.float64)
-    flat = np.concatenate(arrays)
-    fractions = np.array([np.mean(flat > point) for point in points], np.float64)
+    fractions = np.array([_above(_rows(arrays), point)[0] for point in points], np.float64)
     problem = _no_interval(arrays)
     if problem:
         unknown = np.full(len(points), np.nan)
         return Profile(points, fractions, unknown, unknown, problem)
-    drawn = np.concatenate(_stratified(arrays, n_bootstrap, np.random.default_rng(seed)), axis=1)
-    band = np.array([percentiles(np.mean(drawn > point, axis=1), level) for point in points]).reshape(-1, 2)
+    drawn = _stratified(arrays, n_bootstrap, np.random.default_rng(seed))
+    band = np.array([percentiles(_above(drawn, point), level) for point in points]).reshape(-1, 2)
     return Profile(points, fractions, band[:, 0], band[:, 1])
 
 
@@ -199,7 +200,17 @@ def probability_of_improvement(
 
 
 def _iqm(rows: list[FloatArray]) -> FloatArray:
-    return np.asarray(stats.trim_mean(np.concatenate(rows, axis=1), 0.25, axis=1), np.float64)
+    flat = np.concatenate(rows, axis=1)
+    weights = np.concatenate([np.full(row.shape[1], 1 / (len(rows) * row.shape[1])) for row in rows])
+    order = np.argsort(flat, axis=1)
+    end = np.cumsum(weights[order], axis=1)
+    cut = flat.shape[1] // 4 / flat.shape[1]  # equal weights: exactly the runs that trim_mean drops
+    kept = np.clip(end, cut, 1 - cut) - np.clip(end - weights[order], cut, 1 - cut)
+    return np.asarray((kept * np.take_along_axis(flat, order, axis=1)).sum(axis=1) / kept.sum(axis=1), np.float64)
+
+
+def _above(rows: list[FloatArray], threshold: float) -> FloatArray:
+    return np.asarray(np.mean([(row > threshold).mean(axis=1) for row in rows], axis=0), np.float64)
 
 
 def _task_means(rows: list[FloatArray]) -> FloatArray:
@@ -215,7 +226,7 @@ def _median(rows: list[FloatArray]) -> FloatArray:
 
 
 def _optimality_gap(rows: list[FloatArray]) -> FloatArray:
-    return 1 - np.minimum(np.concatenate(rows, axis=1), 1).mean(axis=1)
+    return np.asarray(1 - _task_means([np.minimum(row, 1) for row in rows]).mean(axis=1), np.float64)
 
 
 STATISTICS: dict[str, Statistic] = {
@@ -232,7 +243,7 @@ def _improvement(first: list[FloatArray], second: list[FloatArray]) -> FloatArra
     for ours, theirs in zip(first, second, strict=True):
         x, y = ours[:, :, None], theirs[:, None, :]
         chances.append(np.mean((x > y) + 0.5 * (x == y), axis=(1, 2)))
-    return np.mean(np.stack(chances), axis=0)
+    return np.asarray(np.mean(chances, axis=0), np.float64)
 
 
 def _rows(arrays: list[FloatArray]) -> list[FloatArray]:

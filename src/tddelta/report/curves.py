@@ -85,7 +85,8 @@ def curve_values(steps: npt.ArrayLike, returns: npt.ArrayLike, grid: npt.ArrayLi
     ends, values, points = (np.asarray(x, np.float64) for x in (steps, returns, grid))
     if ends.shape != values.shape or ends.ndim != 1:
         raise ShapeError(
-            f"steps and returns must have one shape (N,); got {ends.shape} and {values.shape}: pass one entry per episode"
+            f"steps and returns must have one shape (N,); got {ends.shape} and {values.shape}: "
+            "pass one entry per episode"
         )
     bins: npt.NDArray[Any] = np.searchsorted(points, ends, side="left")  # g_{i−1} < end ≤ g_i gives i
     inside = bins < len(points)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from tddelta.report import plots
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
+from tddelta.report.formatting import number, slug, summary_text
 from tddelta.report.study import Group, Study, Suite
-from tddelta.report.tables import number, slug, summary_text
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,13 @@ def drawings(study: Study) -> Iterator[Drawing]:
     Yields:
         The figures, section by section.
     """
+    for drawing in _drawings(study):
+        drawing.figure.draw_without_rendering()  # lays the axes out, once for all formats
+        drawing.figure.set_layout_engine("none")
+        yield drawing
+
+
+def _drawings(study: Study) -> Iterator[Drawing]:
     styles = plots.agent_styles(study.agents)
     for environment in study.environments:
         yield from _learning(study, environment, styles)
@@ -64,7 +71,11 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
         return
     figure, (axes,) = plots.new_figure()
     plots.learning_curves(axes, curves, styles)
-    ends = [f"{g.agent} {summary_text(g.summary('asymptotic'))}" for g in study.groups.values() if g.environment == environment]
+    ends = [
+        f"{g.agent} {summary_text(g.summary('asymptotic'))}"
+        for g in study.groups.values()
+        if g.environment == environment
+    ]
     seeds = sorted({int(curve.n.max(initial=0)) for curve in curves.values()})
     caption = "Mean return of the episodes that ended since the previous point, averaged over seeds."
     if seeds[-1] > 1:
@@ -83,7 +94,7 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
 
 def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[Drawing]:
     estimates = {agent: aggregate(scores) for agent, scores in suite.scores.items()}
-    figure, (axes,) = plots.new_figure(height=0.9 + 0.4 * len(estimates))
+    figure, (axes,) = plots.new_figure(width=3.7, height=0.9 + 0.4 * len(estimates))
     label = "Interquartile mean of normalised scores"
     plots.intervals(axes, estimates, {agent: plots.colour(styles[agent]) for agent in estimates}, label=label)
     words = "; ".join(f"{agent} {number(estimate.value)}" for agent, estimate in estimates.items())
@@ -94,7 +105,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
     everything = np.concatenate([array for scores in suite.scores.values() for array in scores])
     thresholds = np.linspace(min(0.0, float(everything.min())), float(everything.max()) * 1.02, 101)
     profiles = {agent: performance_profile(scores, thresholds) for agent, scores in suite.scores.items()}
-    figure, (axes,) = plots.new_figure()
+    figure, (axes,) = plots.new_figure(width=3.7, height=2.9)
     plots.performance_profiles(axes, profiles, styles)
     yield Drawing(
         f"profile-{slug(suite.name)}",
@@ -110,7 +121,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
         for agent, baseline in study.pairs
     }
     if chances:
-        figure, (axes,) = plots.new_figure(height=0.9 + 0.36 * len(chances))
+        figure, (axes,) = plots.new_figure(width=3.7, height=0.9 + 0.36 * len(chances))
         plots.intervals(
             axes,
             {name: estimate for name, (_, estimate) in chances.items()},
@@ -190,7 +201,7 @@ def to_bytes(drawing: Drawing, kind: str) -> bytes:
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}}[kind]
     with matplotlib.rc_context({"pdf.fonttype": 42}):
         facecolor = "white" if kind == "png" else "none"
-        drawing.figure.savefig(file, format=kind, dpi=200, metadata=metadata, facecolor=facecolor)
+        drawing.figure.savefig(file, format=kind, dpi=180, metadata=metadata, facecolor=facecolor)
     return file.getvalue()
 
 
@@ -214,10 +225,9 @@ def to_svg(drawing: Drawing) -> str:
     svg = svg.replace(plots.INK, "currentColor").replace(plots.LINE, "var(--line)")
     for index, (light, _) in enumerate(plots.PALETTE):
         svg = svg.replace(light, f"var(--p{index})")
-    svg = re.sub(r"(\d+\.\d{2})\d+", r"\1", svg)  # hundredths of a point are enough on a screen
+    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag.group()), svg)  # 0.01 pt is enough
     return re.sub(r"\n\s*", "\n", svg).strip()
 
 
 def _reference(name: str, match: re.Match[str]) -> str:
     return f"url(#{name}-{match.group(1)})" if match.group(1) else f'href="#{name}-{match.group(2)}"'
-

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tddelta.report.formatting import interval_text, p_text, signed, summary_text
 from tddelta.report.study import Comparison, Study
-from tddelta.report.tables import interval_text, p_text, signed, summary_text
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,8 @@ def _lead(study: Study) -> str:
     agents = f"{_count(len(study.agents), 'agent')} ({', '.join(study.agents)})"
     each = f"{_range(seeds)} {'seed' if seeds[-1] == 1 else 'seeds'} each"
     verb = "was" if len(study.agents) == 1 else "were"
-    return (
-        f"{agents} {verb} trained on {_listed(study.environments)}, {each}, for {_range(steps)} environment steps per seed."
-    )
+    where = _listed(study.environments)
+    return f"{agents} {verb} trained on {where}, {each}, for {_range(steps)} environment steps per seed."
 
 
 def _verdict(study: Study, baseline: str | None) -> list[str]:
@@ -96,12 +95,15 @@ def _cautions(study: Study) -> list[str]:
         stopped = [seed for seed in study.seeds if seed.state == state]
         if stopped:
             plural = words.replace("was", "were").replace("is still", "are still") if len(stopped) > 1 else words
-            cautions.append(f"{_count(len(stopped), 'run')} {plural}: {_listed([seed.title for seed in stopped[:4]], '; ')}.")
-    fewest = min(len(group.scored) for group in study.groups.values())
+            cautions.append(
+                f"{_count(len(stopped), 'run')} {plural}: {_listed([seed.title for seed in stopped[:4]], '; ')}."
+            )
+    counts = sorted({len(group.scored) for group in study.groups.values()})
+    fewest = counts[0]
     if fewest == 1:
         cautions.append("Some agents have one seed only: their scores have no error, and nothing can be tested.")
     elif fewest < 5:
-        cautions.append(f"With {fewest} seeds only a large difference can be told from chance.")
+        cautions.append(f"With {_range(counts)} seeds only a large difference can be told from chance.")
     missing = [f"{agent} on {e}" for e in study.environments for agent in study.agents if study.group(e, agent) is None]
     if missing:
         cautions.append(f"No run of {_listed(missing)}.")

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from tddelta.errors import ConfigError
 from tddelta.report import plots, tables
 from tddelta.report.figures import drawings, to_bytes, to_svg
+from tddelta.report.formatting import Table, text_of
 from tddelta.report.headline import headline
 from tddelta.report.study import Study
-from tddelta.report.tables import Table
 from tddelta.runs import find_runs, load_runs
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -63,7 +63,7 @@ def write_report(
             _write(target.parent / "tables" / f"{one.name}.tex", one.to_latex().encode())
     figures: dict[str, list[dict[str, Any]]] = {}
     for drawing in made:
-        shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # noqa: S704  (matplotlib escapes text in SVG)
+        shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
         figures.setdefault(drawing.section, []).append(shown)
     page = _template().render(
         headline=headline(study),
@@ -104,7 +104,7 @@ def _provenance(study: Study) -> dict[str, list[str] | dict[str, str]]:
     for start in starts:
         for name, version in (start.get("versions") or {}).items():
             versions.setdefault(str(name), {})[str(version)] = None
-    machines = dict.fromkeys(tables.text_of(start["machine"]) for start in starts if start.get("machine"))
+    machines = dict.fromkeys(text_of(start["machine"]) for start in starts if start.get("machine"))
     return {
         "commands": list(commands),
         "versions": {name: " and ".join(found) for name, found in versions.items()},

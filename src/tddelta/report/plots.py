@@ -66,7 +66,9 @@ def _marker(style: int) -> str:
     return _MARKERS[(style + style // len(PALETTE)) % len(_MARKERS)]
 
 
-def new_figure(rows: int = 1, *, width: float = 5.0, height: float = 3.2, share_x: bool = False) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    rows: int = 1, *, width: float = 4.4, height: float = 3.0, share_x: bool = False
+) -> tuple[Figure, list[Axes]]:
     """Make a figure with `rows` axes below each other, styled as the report's."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0)
@@ -84,7 +86,7 @@ def new_figure(rows: int = 1, *, width: float = 5.0, height: float = 3.2, share_
 def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, int]) -> Axes:
     """Mean return against environment steps, with the interval over seeds.
 
-    Where fewer seeds than at most have a value, the line is thin: they stopped earlier.
+    Where fewer seeds than at most have a value, since they stopped earlier, the line is thin and has no band.
 
     Args:
         axes: Where to draw.
@@ -99,7 +101,7 @@ def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str
         style = _line(styles[agent])
         name = agent if len(labels) == 1 else f"{agent} ({curve.label})"
         full = curve.n == curve.n.max(initial=0)
-        axes.fill_between(curve.grid, curve.low, curve.high, color=style["color"], alpha=0.16, linewidth=0)
+        axes.fill_between(curve.grid, curve.low, curve.high, where=full, color=style["color"], alpha=0.16, linewidth=0)
         axes.plot(curve.grid, curve.mean, **style | {"linewidth": 0.8})
         every = max(1, len(curve.grid) // 7)
         axes.plot(
@@ -150,6 +152,8 @@ def recorded_episode(
         each.axhline(0, color=INK, linewidth=0.5, alpha=0.5)
         each.set_ylabel(title, rotation=0, ha="right", va="center", color=INK, fontsize=9)
         each.yaxis.set_major_locator(MaxNLocator(2))
+        each.spines["bottom"].set_visible(False)
+        each.tick_params(axis="x", length=0)
     last = axes[len(panels)]
     when = np.flatnonzero(gains)
     last.vlines(when, 0, gains[when], color=INK, linewidth=1.0)
@@ -157,7 +161,7 @@ def recorded_episode(
     last.set_xlim(-0.01 * len(gains), 1.01 * len(gains))
     last.set_ylabel("reward", rotation=0, ha="right", va="center", color=INK, fontsize=9)
     last.set_xlabel("Time step of the episode", color=INK, fontsize=9)
-    last.yaxis.set_major_locator(MaxNLocator(2))
+    last.set_yticks(sorted({0.0, float(gains.min()), float(gains.max())}))
     return axes
 
 
@@ -220,7 +224,9 @@ def performance_profiles(axes: Axes, profiles: Mapping[str, Profile], styles: Ma
     """
     for agent, profile in profiles.items():
         style = _line(styles[agent])
-        axes.fill_between(profile.thresholds, profile.low, profile.high, step="post", alpha=0.14, linewidth=0, color=style["color"])
+        axes.fill_between(
+            profile.thresholds, profile.low, profile.high, step="post", alpha=0.14, linewidth=0, color=style["color"]
+        )
         axes.step(profile.thresholds, profile.fractions, where="post", label=agent, **style)
     axes.set_ylim(-0.02, 1.02)
     _label(axes, "Normalised score τ", "Share of runs above τ")
@@ -310,5 +316,14 @@ def _label(axes: Axes, x: str, y: str) -> None:
 
 
 def _legend(axes: Axes, title: str | None) -> None:
-    legend = axes.legend(title=title, fontsize=8, title_fontsize=8, frameon=False, labelcolor=INK, loc="best", handlelength=2.6)
+    legend = axes.legend(
+        title=title,
+        fontsize=8,
+        title_fontsize=8,
+        frameon=False,
+        labelcolor=INK,
+        loc="best",
+        handlelength=2.6,
+        alignment="left",
+    )
     legend.get_title().set_color(INK)

@@ -47,7 +47,9 @@ class Reference:
 
 
 def find_reference(
-    environment: str, given: Mapping[str, tuple[float, float]] | None = None, parameters: Mapping[str, Any] | None = None
+    environment: str,
+    given: Mapping[str, tuple[float, float]] | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> Reference | None:
     """Look an environment up in the tables.
 
@@ -68,7 +70,9 @@ def find_reference(
             raise ConfigError(
                 f"references[{environment!r}] must be two different scores (random, reference); got {random} twice"
             )
-        return Reference("given", "score between the two that were given: 0 the first, 1 the second", random, reference, "given")
+        return Reference(
+            "given", "score between the two that were given: 0 the first, 1 the second", random, reference, "given"
+        )
     if parameters:
         return None
     for table in _TABLES:

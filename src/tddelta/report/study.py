@@ -16,17 +16,13 @@ import numpy as np
 from tddelta.errors import ConfigError, ContractionWarning, DataError, TDDeltaError
 from tddelta.report import statistics
 from tddelta.report.curves import Curve, learning_curve, learning_grid
+from tddelta.report.naming import BASELINES, agent_names, base_name, rank
 from tddelta.report.references import Reference, find_reference
 from tddelta.report.statistics import CriticQuality, FloatArray, Interval, Summary, Welch
-from tddelta.runs import Run, config_hash
+from tddelta.runs import Run
 from tddelta.timescales import TimeScales
 
 Measure = Literal["asymptotic", "average"]
-
-BASELINES = ("ppo", "ppo+", "ppo-multi")
-"""Agents that the others are compared with by default, where they are present."""
-
-_ORDER = (*BASELINES, "ppo-delta-difference", "ppo-delta-matched", "ppo-delta")
 
 N_BOOTSTRAP = 10_000
 """Resamples behind an interval of a difference."""
@@ -177,7 +173,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """ "better" or "worse" at p < .05 after correction, "no clear difference", or "" without a test."""
+        """What p after correction says at .05: "better", "worse", "no clear difference"; "" without a test."""
         if self.corrected is None:
             return ""
         if self.corrected >= 0.05:
@@ -227,12 +223,14 @@ class Study:
         if not len(self.runs):
             raise ConfigError("runs must not be empty; got no run: name a folder that holds some")
         names = agent_names(self.runs)
-        seeds = [seed for run, name in zip(self.runs, names, strict=True) if (seed := self._read(run, name)) is not None]
+        seeds = [
+            seed for run, name in zip(self.runs, names, strict=True) if (seed := self._read(run, name)) is not None
+        ]
         if not seeds:
             raise ConfigError(f"none of {len(self.runs)} runs can be read: {self.problems[0]}")
         self.seeds: tuple[Seed, ...] = tuple(sorted(seeds, key=lambda seed: (seed.environment, seed.number)))
         self.environments: tuple[str, ...] = tuple(dict.fromkeys(seed.environment for seed in self.seeds))
-        self.agents: tuple[str, ...] = tuple(sorted({seed.agent for seed in self.seeds}, key=_rank))
+        self.agents: tuple[str, ...] = tuple(sorted({seed.agent for seed in self.seeds}, key=rank))
         self.groups: dict[tuple[str, str], Group] = {}
         for environment in self.environments:
             for agent in self.agents:
@@ -267,7 +265,7 @@ class Study:
     def _resolve(self, wanted: Sequence[str] | None) -> tuple[str, ...]:
         found: dict[str, None] = {}
         for name in BASELINES if wanted is None else wanted:
-            matches = [agent for agent in self.agents if name in (agent, _base(agent))]
+            matches = [agent for agent in self.agents if name in (agent, base_name(agent))]
             if not matches and wanted is not None:
                 close = get_close_matches(name, self.agents, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(self.agents)}"
@@ -295,7 +293,7 @@ class Study:
     def focus(self) -> str:
         """The agent that the report is about: the library's default agent, else the last challenger."""
         candidates = self.challengers or self.agents
-        return next((agent for agent in candidates if _base(agent) == "ppo-delta"), candidates[-1])
+        return next((agent for agent in candidates if base_name(agent) == "ppo-delta"), candidates[-1])
 
     def group(self, environment: str, agent: str) -> Group | None:
         """The seeds of one agent on one environment, or None."""
@@ -383,70 +381,6 @@ def _compare(ours: Group, theirs: Group, measure: Measure) -> Comparison:
         notes.append("not finished")
     note = "; ".join(filter(None, notes))
     return Comparison(ours.environment, ours.agent, theirs.agent, welch, interval, None, note)
-
-
-# ---------------------------------------------------------------- names and settings
-
-
-def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that was set for a run, as one flat mapping: "learning_rate", "agent.targets", "environment_kwargs.x".
-
-    The seed, the environment's name and what follows from other settings (the ladder) are left out.
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if key in ("format", "seed", "environment", "scales"):
-            continue
-        if not isinstance(value, Mapping):
-            flat[key] = value
-    for key in ("agent", "environment_kwargs", "environment_parameters"):
-        value = config.get(key)
-        if isinstance(value, Mapping):
-            flat.update({f"{key}.{name}": item for name, item in value.items()})
-    named = {key.split(".")[0] for key in flat} | {"seed", "environment", "agent", "environment_kwargs"}
-    flat.update({key: value for key, value in config.get("settings", {}).items() if key not in named})
-    return flat
-
-
-def agent_names(runs: Sequence[Run]) -> list[str]:
-    """Name each run's agent for a reader.
-
-    An agent that was run with one set of settings per environment goes by its own name. Otherwise the settings in
-    which its variants differ are added, as in "ppo (learning_rate=0.001)": a hash would say nothing, and would differ
-    between environments.
-    """
-    variants: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    hashes = [config_hash(run.config) for run in runs]
-    plain = [str(run.config["agent"]["name"]) for run in runs]
-    for run, name, digest in zip(runs, plain, hashes, strict=True):
-        variants.setdefault((run.environment, name), {})[digest] = flat_settings(run.config)
-    differing: dict[str, dict[str, None]] = {}
-    for (_, name), settings in variants.items():
-        keys = dict.fromkeys(key for one in settings.values() for key in one)
-        found = [key for key in keys if len({repr(one.get(key)) for one in settings.values()}) > 1]
-        differing.setdefault(name, {}).update(dict.fromkeys(found))
-    names = []
-    for run, name, digest in zip(runs, plain, hashes, strict=True):
-        rivals = variants[run.environment, name]
-        full = _variant(name, rivals[digest], differing[name])
-        if [_variant(name, one, differing[name]) for one in rivals.values()].count(full) > 1:
-            full = f"{name} ({digest})"
-        names.append(full)
-    return names
-
-
-def _variant(name: str, settings: Mapping[str, Any], keys: Mapping[str, None]) -> str:
-    chosen = ", ".join(f"{key}={settings.get(key)}" for key in keys)
-    return f"{name} ({chosen})" if chosen else name
-
-
-def _base(agent: str) -> str:
-    return agent.split(" (", 1)[0]
-
-
-def _rank(agent: str) -> tuple[int, str]:
-    base = _base(agent)
-    return (_ORDER.index(base) if base in _ORDER else len(_ORDER), agent)
 
 
 def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:

@@ -1,24 +1,30 @@
 """The tables of a report: one source for the page, the terminal, CSV and LaTeX."""
 
-import csv
-import io
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tddelta.report.aggregates import STATISTICS, aggregate, probability_of_improvement
-from tddelta.report.statistics import Interval, Summary, summarise
-from tddelta.report.study import Comparison, Group, Measure, Study, Suite, flat_settings
+from tddelta.report.formatting import (
+    MISSING,
+    Table,
+    interval_text,
+    number,
+    p_text,
+    signed,
+    slug,
+    summary_text,
+    text_of,
+)
+from tddelta.report.naming import flat_settings
+from tddelta.report.statistics import Summary, summarise
+from tddelta.report.study import Comparison, Group, Measure, Study, Suite
 from tddelta.runs import Run
 
 MEASURES: dict[Measure, str] = {"asymptotic": "Last 100 episodes", "average": "All episodes"}
 """The measures by the name a reader sees."""
-
-MISSING = "–"
 
 AGGREGATES = {
     "interquartile_mean": "Interquartile mean",
@@ -26,54 +32,6 @@ AGGREGATES = {
     "mean": "Mean",
     "optimality_gap": "Optimality gap",
 }
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as a reader sees it, and the numbers behind it.
-
-    Attributes:
-        name: File name without suffix.
-        caption: What it shows.
-        columns: Column heads.
-        rows: One text per column.
-        data: The same rows as full-precision numbers, by column, for CSV.
-        notes: Remarks below the table.
-        marks: Per row "better", "worse" or "".
-    """
-
-    name: str
-    caption: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    data: list[dict[str, Any]]
-    notes: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
-
-    def to_csv(self) -> str:
-        """The numbers, in full precision; an empty field is a missing number."""
-        file = io.StringIO()
-        writer = csv.DictWriter(file, list(self.data[0]) if self.data else list(self.columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _csv_field(value) for key, value in row.items()} for row in self.data)
-        return file.getvalue()
-
-    def to_latex(self) -> str:
-        """A booktabs table; the document needs `\\usepackage{booktabs}`."""
-        lines = [
-            r"\begin{table}",
-            rf"  \caption{{{latex_escape(self.caption)}}}",
-            rf"  \begin{{tabular}}{{{'l' * len(self.columns)}}}",
-            r"    \toprule",
-            "    " + " & ".join(map(latex_escape, self.columns)) + r" \\",
-            r"    \midrule",
-            *("    " + " & ".join(map(latex_escape, row)) + r" \\" for row in self.rows),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            *(rf"  \par\footnotesize {latex_escape(note)}" for note in self.notes),
-            r"\end{table}",
-        ]
-        return "\n".join(lines) + "\n"
 
 
 def summary_table(runs: Sequence[Run], *, baselines: Sequence[str] | None = None) -> list[dict[str, str]]:
@@ -138,7 +96,12 @@ def score_table(study: Study) -> Table:
     if short < 100:
         notes.append(f"The run with the fewest has {short} training episodes, all of which count as its last 100.")
     return Table(
-        "scores", "Scores", ("Environment", "Agent", "Seeds", *MEASURES.values()), rows, data, tuple(notes)
+        "scores",
+        "Return per agent and environment",
+        ("Environment", "Agent", "Seeds", *MEASURES.values()),
+        rows,
+        data,
+        tuple(notes),
     )
 
 
@@ -208,7 +171,7 @@ def aggregate_table(suite: Suite) -> Table:
             shown = f" [{number(interval.low)}, {number(interval.high)}]" if interval.low is not None else " [n/a]"
             texts.append(number(estimate.value) + shown)
             record |= {name: estimate.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-            notes += [f"{AGGREGATES[name]}: {text}." for text in (estimate.note, interval.note) if text]
+            notes += [f"{text[0].upper()}{text[1:]}." for text in (estimate.note, interval.note) if text]
         rows.append((agent, str(record["runs"]), *texts))
         data.append(record)
     notes.append("Intervals: 95 % stratified bootstrap over seeds within each environment.")
@@ -224,11 +187,12 @@ def aggregate_table(suite: Suite) -> Table:
 
 def improvement_table(study: Study, suite: Suite) -> Table:
     """Probability of improvement of every challenger over every baseline."""
-    rows, data = [], []
+    rows, data, flat = [], [], False
     for agent, baseline in study.pairs:
         estimate = probability_of_improvement(suite.scores[agent], suite.scores[baseline])
         rows.append((agent, baseline, number(estimate.value), interval_text(estimate.interval)))
         low, high = estimate.interval.low, estimate.interval.high
+        flat |= low is not None and low == high
         data.append({"agent": agent, "baseline": baseline, "probability": estimate.value, "low": low, "high": high})
     return Table(
         f"improvement-{slug(suite.name)}",
@@ -236,7 +200,14 @@ def improvement_table(study: Study, suite: Suite) -> Table:
         ("Agent", "Over", "Probability", "95 % interval"),
         rows,
         data,
-        ("Chance that a run of the agent scores more than one of the other, averaged over environments; ½ is a draw.",),
+        (
+            "Chance that a run of the agent scores more than one of the other, averaged over environments; ½ is a draw",
+            *(
+                ["An interval without width: the same in every resample, as with few seeds and no overlap."]
+                if flat
+                else []
+            ),
+        ),
     )
 
 
@@ -266,7 +237,9 @@ def ladder_table(study: Study) -> Table:
             values = (scales.horizons[z], gamma, lam, decay, factor)
             names = ("horizon", "gamma", "lambda", "trace_decay", "contraction_factor")
             data.append({"agents": who, "z": z, **dict(zip(names, values, strict=True))})
-    diverging = sorted({row[0] for row, record in zip(rows, data, strict=True) if (record["contraction_factor"] or 0) > 1})
+    diverging = sorted(
+        {row[0] for row, record in zip(rows, data, strict=True) if (record["contraction_factor"] or 0) > 1}
+    )
     notes = ["Horizon 1/(1 − γ) in steps; c = λγ is the trace decay; a component contracts when its factor is below 1."]
     notes += [f"{who}: a factor above 1 lets that component grow under full steps." for who in diverging]
     columns = ("Agents", "z", "Horizon", "γ", "λ = c/γ", "c", "Contraction factor")
@@ -306,7 +279,7 @@ def critic_table(study: Study) -> Table:
             data.append(record)
     notes = (
         "Predicted V_γ against the realised discounted return of held-out states, mean ± standard error over seeds. "
-        "Relative error: divided by the standard deviation of the returns, so 1 is no better than predicting their mean.",
+        "Relative error: over the standard deviation of the returns, so 1 is no better than predicting their mean.",
         "Each critic is judged on the states of its own policy: a better policy faces other, often larger, returns.",
     )
     columns = ("Environment", "Agent", "γ", "Seeds", "Error (RMSE)", "Relative error", "Explained variance")
@@ -374,104 +347,6 @@ def run_table(study: Study) -> Table:
     return Table("runs", "Every run", columns, rows, data, (), tuple(marks))
 
 
-# ---------------------------------------------------------------- texts
-
-
-def number(value: float | None) -> str:
-    """Four significant digits without an exponent where possible."""
-    if value is None or math.isnan(value):
-        return "n/a"
-    if value != 0 and not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.3g}".replace("-", "−")
-    decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
-    return f"{value:,.{min(decimals, 3)}f}".replace("-", "−")
-
-
-def signed(value: float) -> str:
-    """A difference with its sign."""
-    return f"+{number(value)}" if value > 0 else number(value)
-
-
-def summary_text(summary: Summary) -> str:
-    """Mean ± standard error, as many decimals as the error deserves."""
-    if summary.standard_error is None or not math.isfinite(summary.mean):
-        return number(summary.mean)
-    error = summary.standard_error
-    if error == 0:
-        return f"{number(summary.mean)} ± 0"
-    decimals = min(max(0, 1 - math.floor(math.log10(error))), 4)
-    return f"{summary.mean:,.{decimals}f} ± {error:,.{decimals}f}".replace("-", "−")
-
-
-def interval_text(interval: Interval) -> str:
-    """An interval, or "n/a"."""
-    if interval.low is None or interval.high is None:
-        return "n/a"
-    return f"{number(interval.low)} to {number(interval.high)}"
-
-
-def p_text(p: float | None) -> str:
-    """A p value."""
-    if p is None:
-        return "n/a"
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def seeds_text(group: Group) -> str:
-    """How many seeds stand behind a score."""
-    if not group.complete:
-        return f"{len(group.seeds)} †"
-    if len(group.scored) < len(group.seeds):
-        return f"{len(group.scored)} of {len(group.seeds)} ‡"
-    return str(len(group.seeds))
-
-
-def text_of(value: Any) -> str:
-    """A setting for a reader."""
-    if value is None:
-        return MISSING
-    if isinstance(value, list | tuple):
-        return "(" + ", ".join(map(text_of, value)) + ")"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={text_of(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value)
-
-
-def slug(name: str) -> str:
-    """A name that is safe in file names and HTML ids."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
-
-
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "γ": r"$\gamma$",
-    "λ": r"$\lambda$",
-    "∞": r"$\infty$",
-    "†": r"$\dagger$",
-    "‡": r"$\ddagger$",
-    "½": r"$\frac12$",
-    "<": r"$<$",
-    ">": r"$>$",
-}
-
-
-def latex_escape(text: str) -> str:
-    """Text that LaTeX sets as it is."""
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
-
-
-def _csv_field(value: Any) -> Any:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
-
-
 def _known(values: Iterable[float]) -> Summary:
     """Summary of the seeds in which a measure is defined."""
     return summarise([value for value in values if np.isfinite(value)])
@@ -489,10 +364,21 @@ def _who(study: Study, groups: Sequence[Group]) -> str:
 
 
 def _over_environments(study: Study, per_environment: Sequence[Mapping[str, str]], agent: str) -> str:
-    present = [(e, values[agent]) for e, values in zip(study.environments, per_environment, strict=True) if agent in values]
+    present = [
+        (e, values[agent]) for e, values in zip(study.environments, per_environment, strict=True) if agent in values
+    ]
     values = [value for _, value in present]
     return values[0] if len(set(values)) == 1 else _by_environment([e for e, _ in present], values)
 
 
 def _by_environment(environments: Sequence[str], values: Sequence[str]) -> str:
     return "; ".join(f"{environment}: {value}" for environment, value in zip(environments, values, strict=True))
+
+
+def seeds_text(group: Group) -> str:
+    """How many seeds stand behind a score."""
+    if not group.complete:
+        return f"{len(group.seeds)} †"
+    if len(group.scored) < len(group.seeds):
+        return f"{len(group.scored)} of {len(group.seeds)} ‡"
+    return str(len(group.seeds))
