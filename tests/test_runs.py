@@ -105,7 +105,8 @@ def test_a_run_without_optional_files_has_none(tmp_path):
         writer.status("interrupted", message="stopped")
     run = Run(tmp_path / "seed-0")
     assert run.status == {"state": "interrupted", "steps": 5, "updates": 0, "episodes": 0, "message": "stopped"}
-    assert run.rollout is None and run.critic is None and run.evaluations == [] and run.metrics == {}
+    assert run.rollout is None and run.critic is None and run.evaluations == []
+    assert {name: len(column) for name, column in run.metrics.items()} == {"update": 0, "steps": 0, "episodes": 0}
     assert all(len(run.episodes[name]) == 0 for name in ("steps", "returns", "lengths"))
     with pytest.raises(CheckpointError, match=r"parameters\.safetensors is missing"):
         read_parameters(run.path)
@@ -216,7 +217,7 @@ def test_find_runs_says_what_is_missing(tmp_path):
 def test_the_same_seed_twice_is_refused(tmp_path):
     write(tmp_path / "a")
     write(tmp_path / "b")
-    with pytest.raises(DataError, match="both Catch-bsuite, ppo-delta, seed 0, and would count as two seeds"):
+    with pytest.raises(ConfigError, match="both Catch-bsuite, ppo-delta, seed 0, and would count as two seeds"):
         load_runs(tmp_path)
 
 

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from tddelta.errors import CheckpointError, ConfigError, DataError
+from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows
 from tddelta.timescales import TimeScales
 
@@ -20,7 +20,7 @@ _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that
 
 def run_path(out: str | os.PathLike[str], environment: str, agent_label: str, seed: int) -> Path:
     """Return `OUT/ENV/AGENT/seed-N`, with every character that is unsafe in a file name replaced by "-"."""
-    environment, agent_label = (re.sub(r"[^\w.+-]", "-", name) for name in (environment, agent_label))
+    environment, agent_label = (re.sub(r"^\.|[^\w.+-]", "-", name) for name in (environment, agent_label))
     return Path(out) / environment / agent_label / f"seed-{seed}"
 
 
@@ -133,7 +133,7 @@ class Run:
     def metrics(self) -> Arrays:
         """One array per metric, one element per update; NaN where a metric has no value."""
         rows = read_rows(self.path / "metrics.jsonl")
-        names = dict.fromkeys(name for row in rows for name in row)
+        names = dict.fromkeys(name for row in rows for name in row) or _COUNTERS
         return {
             name: np.array([row[name] for row in rows], np.int64)
             if name in _COUNTERS
@@ -175,14 +175,14 @@ class Runs(Sequence[Run]):
         runs: The runs, in any order.
 
     Raises:
-        DataError: Two runs have the same environment, agent and seed: together they would count as two seeds.
+        ConfigError: Two runs have the same environment, agent and seed: together they would count as two seeds.
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = sorted(runs, key=lambda run: (run.environment, run.agent, run.seed))
         for first, second in zip(self._runs, self._runs[1:], strict=False):
             if (first.environment, first.agent, first.seed) == (second.environment, second.agent, second.seed):
-                raise DataError(
+                raise ConfigError(
                     f"{first.path} and {second.path} are both {first.environment}, {first.agent}, seed {first.seed}, "
                     "and would count as two seeds: name one of the two folders only"
                 )
@@ -228,8 +228,8 @@ class Runs(Sequence[Run]):
         columns = list(columns)
         lengths = [len(table["steps"]) if "steps" in table else 0 for table in tables]
         tidy: Arrays = {
-            "environment": np.repeat([run.environment for run in self._runs] or [""] * 0, lengths),
-            "agent": np.repeat([run.agent for run in self._runs] or [""] * 0, lengths),
+            "environment": np.repeat(np.array([run.environment for run in self._runs], np.str_), lengths),
+            "agent": np.repeat(np.array([run.agent for run in self._runs], np.str_), lengths),
             "seed": np.repeat(np.array([run.seed for run in self._runs], np.int64), lengths),
         }
         for column in columns:
@@ -250,6 +250,6 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     Raises:
         ConfigError: There is no run at or below a path.
         CheckpointError: A `config.json` is damaged or of a newer format.
-        DataError: Two runs have the same environment, agent and seed.
+        ConfigError: Two runs have the same environment, agent and seed.
     """
     return Runs([Run(path) for path in find_runs(*paths)])

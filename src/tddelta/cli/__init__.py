@@ -1,0 +1,120 @@
+"""The command line: `tddelta COMMAND ...`. Parse, call, print; everything it does can be done from Python.
+
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
+"""
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, TextIO
+
+import tyro
+
+import tddelta
+from tddelta.cli.reading import Evaluate, Report, Scales
+from tddelta.cli.training import Compare, Train, with_settings
+from tddelta.errors import CheckpointError, ContractionWarning, DataError, TDDeltaError
+
+COMMANDS: dict[str, Any] = {
+    "scales": Scales,
+    "train": Train,
+    "compare": Compare,
+    "evaluate": Evaluate,
+    "report": Report,
+}
+"""The commands by name. Each is a frozen dataclass: its fields are the options, `run()` does the work."""
+
+DESCRIPTION = """Value functions split across time scales: train agents with and without them, and compare.
+
+First steps:
+  tddelta scales --gamma 0.99                      the ladder of time scales below a discount
+  tddelta train CartPole-v1 --steps 200_000        one agent, one seed
+  tddelta compare Breakout-MinAtar --agents ppo ppo-delta --seeds 3
+                                                   several agents and seeds, a table and report.html
+
+`tddelta COMMAND --help` explains a command, `tddelta --version` tells the version.
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: What follows `tddelta` on the command line; None takes it from there.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    shown, warnings.showwarning = warnings.showwarning, _show_warning
+    try:
+        return _dispatch(given)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        if threading.active_count() > 1:  # a second Ctrl-C: do not wait for the runs in progress
+            sys.stdout.flush()
+            os._exit(130)
+        return 130
+    except TDDeltaError as error:
+        _complain(str(error))
+        return 1 if isinstance(error, DataError | CheckpointError) else 2
+    except BrokenPipeError:  # as in `tddelta scales | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    finally:
+        warnings.showwarning = shown
+
+
+def _dispatch(given: list[str]) -> int:
+    name = given[0] if given else "--help"
+    if name == "--version":
+        print(f"tddelta {tddelta.__version__}")
+        return 0
+    if name in COMMANDS:
+        if os.getcwd() not in sys.path:  # for package.module:name in the folder where the user is
+            sys.path.append(os.getcwd())
+        command = COMMANDS[name]
+        parsed: Any = tyro.cli(
+            with_settings(command) if issubclass(command, Train | Compare) else command,
+            prog=f"tddelta {name}",
+            args=given[1:],
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+        return int(parsed.run(["tddelta", *given]))
+    if not name.startswith("-"):
+        close = get_close_matches(name, COMMANDS, n=1)
+        _complain(f"unknown command {name!r}: " + (f"did you mean {close[0]}?" if close else _known()))
+        return 2
+    choices: Any = None
+    for known, command in COMMANDS.items():
+        summary = tyro.conf.subcommand(known, description=command.__doc__.partition("\n")[0])
+        choice: Any = Annotated[command, summary]
+        choices = choice if choices is None else choices | choice
+    tyro.cli(choices, prog="tddelta", description=DESCRIPTION, args=given or ["--help"])
+    return 0  # not reached: help and errors leave through SystemExit
+
+
+def _known() -> str:
+    return f"the commands are {', '.join(COMMANDS)}"
+
+
+def _complain(text: str) -> None:
+    print(f"tddelta: {text}", file=sys.stderr, flush=True)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print our own warnings as sentences, and others as Python does."""
+    if issubclass(category, ContractionWarning):
+        _complain(f"warning: {message}")
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")

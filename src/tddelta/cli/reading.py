@@ -1,0 +1,185 @@
+"""Commands that only read: `scales`, `evaluate`, `report`."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from tddelta.errors import ConfigError
+from tddelta.runs import Run, append_evaluation, find_runs
+from tddelta.timescales import Rule, TimeScales
+
+
+@dataclasses.dataclass(frozen=True)
+class Scales:
+    """Print a ladder of time scales: horizons, discounts, traces, and whether each component contracts.
+
+    The default is the ladder of the deep agents: from the horizon 1/(1 − gamma) down, each horizon half of the next.
+    --horizons or --gammas names the ladder instead; --ladder doubling is the one for tables.
+    """
+
+    gamma: float = 0.99
+    """Discount γ_Z that the policy is optimised for, the last of the ladder."""
+    lam: float = 0.95
+    """λ of the critic's traces, in [0, 1]."""
+    rule: Rule = "capped"
+    """How λ becomes a decay c_z = λ_z γ_z of each component."""
+    n_step: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: none)")] = None
+    """Longest n-step window; adds a column."""
+    ladder: Literal["halving", "doubling"] = "halving"
+    """halving: horizons from the longest down; doubling: 1, 2, 4, … steps up."""
+    horizons: Annotated[tuple[float, ...] | None, arg(metavar="FLOAT [FLOAT ...]", help_behavior_hint="")] = None
+    """The horizons themselves in steps, shortest first, in place of --gamma."""
+    gammas: Annotated[tuple[float, ...] | None, arg(metavar="FLOAT [FLOAT ...]", help_behavior_hint="")] = None
+    """The discounts themselves, smallest first, in place of --gamma."""
+    components: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as many as fit)")] = None
+    """Number of components of the halving ladder."""
+    shortest_horizon: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Shortest horizon in steps (default: 2 for halving, 1 for doubling)."""
+    longest_horizon: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Longest finite horizon in steps, needed for --gamma 1."""
+    factor: float = 2.0
+    """Ratio of neighbouring horizons."""
+    json: bool = False
+    """Print the scales as one JSON object."""
+
+    def run(self, command: Sequence[str]) -> int:
+        """Print the table."""
+        scales = self.scales()
+        if self.json:
+            print(json.dumps(scales.to_dict(), allow_nan=False))
+            return 0
+        heads = ["component", "horizon", "γ", "λ", "c = λγ", "factor"]
+        rows = []
+        known = (scales.gammas, scales.labels, scales.horizons, scales.trace_decays or ())
+        columns = zip(*known, scales.contraction_factors, strict=True)
+        for z, (gamma, label, horizon, decay, factor) in enumerate(columns):
+            lam = decay / gamma if gamma else math.nan
+            texts = [f"W_{z}", _number(horizon), label, _number(lam), _number(decay), _number(factor)]
+            rows.append(texts + ([str(scales.n_steps[z])] if scales.n_steps else []))
+        print_table(heads + (["n"] if scales.n_steps else []), rows)
+        if all(factor < 1 for factor in scales.contraction_factors):
+            print("\nEvery component contracts: full steps towards its λ-return shrink its error by the factor.")
+        return 0
+
+    def scales(self) -> TimeScales:
+        """The scales that the options name."""
+        shared: dict[str, Any] = {"lam": self.lam, "rule": self.rule, "n_step": self.n_step}
+        if self.horizons is not None and self.gammas is not None:
+            raise ConfigError("--horizons and --gammas both name the whole ladder: pass one of them")
+        if self.horizons is not None:
+            return TimeScales.from_horizons(self.horizons, **shared)
+        if self.gammas is not None:
+            return TimeScales.from_gammas(self.gammas, **shared)
+        shared |= {"factor": self.factor, "longest_horizon": self.longest_horizon}
+        if self.ladder == "halving":
+            return TimeScales.halving(
+                self.gamma, components=self.components, shortest_horizon=self.shortest_horizon, **shared
+            )
+        if self.components is not None:
+            raise ConfigError("--components is for the halving ladder: pass --shortest-horizon or --factor instead")
+        return TimeScales.doubling(self.gamma, shortest_horizon=self.shortest_horizon or 1.0, **shared)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Play episodes with the final policy of runs, apart from training, and print mean returns.
+
+    Every evaluation is also appended to evaluations.jsonl of its run.
+    """
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
+    """Run directories, folders above some, or files within one."""
+    episodes: int = 128
+    """Episodes, shared out evenly over environments that run in parallel, so that long ones count as often as short."""
+    mode: Literal["sampled", "greedy", "both"] = "both"
+    """Draw actions from the policy, take its most likely ones, or one evaluation of each."""
+    seed: int = 0
+    """Seed of the evaluation; training used none of its random numbers."""
+    json: bool = False
+    """Print one JSON object per evaluation on the standard output, and nothing else."""
+
+    def run(self, command: Sequence[str]) -> int:
+        """Evaluate every run."""
+        if not self.runs:
+            raise ConfigError("evaluate needs a run: name a run directory or a folder above some")
+        from tddelta.deep import evaluation, policy
+
+        for path in find_runs(*self.runs):
+            run = Run(path)
+            loaded = policy.load(path)
+            for mode in ("sampled", "greedy") if self.mode == "both" else (self.mode,):
+                row = evaluation.evaluate(loaded, episodes=self.episodes, mode=mode, seed=self.seed)
+                append_evaluation(path, row)
+                if self.json:
+                    named = {"environment": run.environment, "agent": run.agent, "training_seed": run.seed}
+                    print(json.dumps({"path": str(path), **named, **row}, allow_nan=False), flush=True)
+                else:
+                    print(f"{run.environment}, {run.agent}, seed {run.seed}: {_evaluation(row)}", flush=True)
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Draw the report of runs again: one HTML file, with figures (PNG, PDF) and tables (CSV, LaTeX) beside it.
+
+    It needs the run directories and nothing else; the same runs give the same bytes.
+    """
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)")]
+    """Run directories or folders above some."""
+    out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    """File ending in .html, or folder of report.html (default: the folder that all runs share)."""
+    baselines: Annotated[tuple[str, ...] | None, arg(metavar="AGENT [AGENT ...]", help_behavior_hint="")] = None
+    """Agents that the others are compared with (default: ppo, ppo+ and ppo-multi, where present)."""
+
+    def run(self, command: Sequence[str]) -> int:
+        """Write the report."""
+        if not self.runs:
+            raise ConfigError("report needs runs: name a run directory or a folder above some")
+        print_report(self.runs, self.out, self.baselines)
+        return 0
+
+
+def print_report(
+    paths: Sequence[Path], out: Path | None = None, baselines: Sequence[str] | None = None, *, table: bool = True
+) -> None:
+    """Write the report, then print its summary table and where it is."""
+    from tddelta.report import summary_table, write_report
+    from tddelta.runs import load_runs
+
+    page = write_report(paths, out, baselines=baselines)
+    rows = summary_table(load_runs(*paths), baselines=baselines) if table else []
+    if rows:
+        print()
+        print_table(list(rows[0]), [list(row.values()) for row in rows], left=2)
+        print()
+    print(f"report: {page}", file=sys.stdout if table else sys.stderr)
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table in columns, the first `left` of them flush left, and the rest flush right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in [heads, ["─" * width for width in widths], *rows]:
+        cells = [
+            text.ljust(width) if column < left else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _number(value: float) -> str:
+    return "any" if math.isnan(value) else "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def _evaluation(row: dict[str, Any]) -> str:
+    text = f"{row['mode']}, {row['episodes']} episodes: mean return {row['return_mean']:.4g}"
+    if row.get("return_standard_deviation") is not None:
+        text += f" (deviation {row['return_standard_deviation']:.3g})"
+    text += f", mean length {row['length_mean']:.4g}"
+    return text + (f"; {row['unfinished']} episodes were cut off" if row.get("unfinished") else "")

@@ -1,0 +1,218 @@
+"""Commands that train: `train` and `compare`."""
+
+import dataclasses
+import json
+import shlex
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from tddelta.cli.reading import print_report
+from tddelta.errors import ConfigError, TDDeltaError
+
+if TYPE_CHECKING:
+    from tddelta.experiments.execution import Outcome
+
+_NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields of Config with options of their own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train one agent in one environment with one seed.
+
+    Writes the run directory OUT/ENV/AGENT/seed-N; `tddelta evaluate` plays the policy in it, `tddelta report` draws it.
+    Where settings are changed, AGENT gets a hash of them, as in ppo-delta-1a2b3c4d.
+    """
+
+    environment: Annotated[Positional[str], arg(metavar="ENV")]
+    """gymnax id such as Breakout-MinAtar or CartPole-v1, or package.module:factory."""
+    agent: str = "ppo-delta"
+    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
+    seed: int = 0
+    """Seed; the same seed gives the same bytes."""
+    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the environment's preset)")] = None
+    """Environment steps in all, rounded up to whole updates."""
+    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
+    """Folder of the run directory."""
+    resume: bool = False
+    """Allow an existing run in --out: skip it if it is finished, else set it aside and start it again."""
+    eval_every: Annotated[int | None, arg(metavar="STEPS", help_behavior_hint="(default: never)")] = None
+    """Evaluate the policy every so many steps; the training stays the same to the byte."""
+    env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
+    """Keyword arguments of the environment, as key=value or one JSON object."""
+    json: bool = False
+    """Print one JSON object per finished run on the standard output, and nothing else."""
+
+    def run(self, command: Sequence[str]) -> int:
+        """Train."""
+        return _run(self, [self.environment], [self.agent], [self.seed], command)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Train agents × environments × seeds, as many runs at a time as there are cores, and report the differences.
+
+    Writes one run directory OUT/ENV/AGENT/seed-N each, prints a table of scores with confidence intervals, and draws
+    OUT/report.html. Where settings are changed, AGENT gets a hash of them, as in ppo-delta-1a2b3c4d.
+    """
+
+    environments: Annotated[Positional[tuple[str, ...]], arg(metavar="ENV [ENV ...]", help_behavior_hint="(required)")]
+    """gymnax ids such as Breakout-MinAtar or CartPole-v1, or package.module:factory."""
+    agents: Annotated[tuple[str, ...], arg(metavar="AGENT [AGENT ...]")] = ("ppo", "ppo-delta")
+    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
+    seeds: int = 3
+    """Number of seeds: 0, 1, …, N−1."""
+    seed_list: Annotated[tuple[int, ...] | None, arg(metavar="INT [INT ...]", help_behavior_hint="")] = None
+    """The seeds themselves, in place of --seeds."""
+    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the environment's preset)")] = None
+    """Environment steps of each run, rounded up to whole updates."""
+    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
+    """Folder of the run directories and the report."""
+    resume: bool = False
+    """Go on in --out: skip finished runs, start missing ones, set unfinished ones aside and start them again."""
+    eval_every: Annotated[int | None, arg(metavar="STEPS", help_behavior_hint="(default: never)")] = None
+    """Evaluate every policy every so many steps; the training stays the same to the byte."""
+    env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
+    """Keyword arguments of the environments, as key=value or one JSON object."""
+    json: bool = False
+    """Print one JSON object per finished run on the standard output, and nothing else."""
+
+    def run(self, command: Sequence[str]) -> int:
+        """Train all, then report."""
+        if not self.environments:
+            raise ConfigError("compare needs an environment: name one, as in tddelta compare Breakout-MinAtar")
+        seeds = self.seeds if self.seed_list is None else list(self.seed_list)
+        return _run(self, list(self.environments), list(self.agents), seeds, command)
+
+
+def _run(
+    options: Train | Compare,
+    environments: list[str],
+    agents: list[str],
+    seeds: int | list[int],
+    command: Sequence[str],
+) -> int:
+    from tddelta.experiments.display import Display, describe, summarize
+    from tddelta.experiments.execution import execute
+    from tddelta.experiments.plan import default_out, divide, plan_runs
+
+    if options.resume and options.out is None:
+        raise ConfigError("--resume needs --out: name the folder to go on in, as in --out runs/20260101-120000")
+    out = default_out() if options.out is None else options.out
+    changed = dataclasses.asdict(options).get("settings", {})
+    settings = {name: value for name, value in changed.items() if value is not None}
+    if options.env_kwargs:
+        settings["environment_kwargs"] = _keywords(options.env_kwargs)
+    plans = plan_runs(environments, agents, seeds=seeds, steps=options.steps, out=out, **settings)
+    todo, finished = divide(plans, resume=options.resume)
+
+    def say(outcome: "Outcome") -> str:
+        return json.dumps(summarize(outcome), allow_nan=False) if options.json else describe(outcome)
+
+    with Display(todo, finished, live=sys.stderr.isatty(), say=say) as display:
+        outcomes, number = execute(todo, display, eval_every=options.eval_every, command=command)
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed:
+        _explain(outcome)
+    if number is not None:
+        done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
+        again = [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
+        print(
+            f"stopped: {done} of {len(plans)} runs are finished; the run directories in {out} can be read\n"
+            f"to go on: {shlex.join(again)}",
+            file=sys.stderr,
+        )
+        return 128 + number
+    if isinstance(options, Compare):
+        if len(failed) < len(plans):
+            print_report([out], table=not options.json)
+    elif not failed:
+        print(f"run: {plans[0].path}", file=sys.stderr if options.json else sys.stdout)
+    return 1 if failed else 0
+
+
+def _explain(outcome: "Outcome") -> None:
+    """Say what made a run fail: in a sentence, or with its traceback where nobody expected it."""
+    if isinstance(outcome.error, TDDeltaError):
+        print(f"tddelta: {outcome.plan.name} failed: {outcome.error}", file=sys.stderr)
+    elif outcome.error is not None:
+        print(f"tddelta: {outcome.plan.name} failed:", file=sys.stderr)
+        traceback.print_exception(outcome.error)
+
+
+def _keywords(given: Sequence[str]) -> dict[str, Any]:
+    """Read `--env-kwargs`: key=value with JSON values or plain text, or one JSON object."""
+    form = "--env-kwargs must be KEY=VALUE ... or one JSON object"
+    if len(given) == 1 and given[0].lstrip().startswith("{"):
+        try:
+            return dict(json.loads(given[0]))
+        except ValueError as error:
+            raise ConfigError(f"{form}; got {given[0]!r}, which is not JSON: {error}") from error
+    keywords: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"{form}; got {text!r}: write it as {key or 'KEY'}=VALUE")
+        try:
+            keywords[key] = json.loads(value)
+        except ValueError:  # plain text
+            keywords[key] = value
+    return keywords
+
+
+def with_settings(command: type[Train] | type[Compare]) -> Any:
+    """Return the command with one option for every field of `ppo.Config` that text can name.
+
+    An option that is left out leaves the setting to the environment's preset, so all defaults are None.
+    """
+    from tddelta.deep.config import PRESETS, Config
+
+    differing = {name for preset in PRESETS.values() for name in preset}
+    hints = typing.get_type_hints(Config)
+    fields: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(Config):
+        kind = _without_none(hints[field.name])
+        if field.name in _NAMED_APART:
+            continue
+        default = "" if field.default is None else f"(default: {_text(field.default)}"
+        if default:
+            default += ", or the environment's preset)" if field.name in differing else ")"
+        described = arg(help=field.metadata["help"], metavar=_metavar(kind), help_behavior_hint=default)
+        fields.append((field.name, Annotated[kind | None, described], None))
+    settings = dataclasses.make_dataclass("settings", fields, frozen=True)
+    settings.__doc__ = "All settings of the agents; one that is left out has its preset."
+    whole = dataclasses.make_dataclass(
+        command.__name__,
+        [("settings", settings, dataclasses.field(default_factory=settings))],
+        bases=(command,),
+        frozen=True,
+        kw_only=True,
+    )
+    whole.__doc__ = command.__doc__
+    return whole
+
+
+def _without_none(hint: Any) -> Any:
+    """The type of a setting on the command line; what can be an object there is named by text."""
+    if hint is Any:
+        return str
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    return kinds[0] if isinstance(hint, types.UnionType) and len(kinds) == 1 else hint
+
+
+def _metavar(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return "|".join(map(str, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return "{0} [{0} ...]".format(typing.get_args(kind)[0].__name__.upper())
+    return "True|False" if kind is bool else str(kind.__name__.upper())
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,128 @@
+"""Train one agent, or compare several: the two calls of the Python interface."""
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tddelta.errors import ConfigError
+from tddelta.experiments.display import Display, describe
+from tddelta.experiments.execution import execute
+from tddelta.experiments.plan import RunPlan, divide, plan_runs
+from tddelta.runs import Run, Runs
+
+if TYPE_CHECKING:
+    from tddelta.deep.training import Progress
+
+Report = Callable[[RunPlan, "Progress"], None]
+
+
+def train(
+    environment: Any,
+    agent: Any = "ppo-delta",
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    eval_every: int | None = None,
+    progress: "bool | Report | None" = None,
+    **settings: Any,
+) -> Run:
+    """Train one agent in one environment with one seed.
+
+    Args:
+        environment: Name of the environment, `"package.module:factory"`, or an environment object.
+        agent: Name of the agent, `"package.module:agent"`, or an `Agent`.
+        steps: Environment steps; None takes the preset's.
+        seed: The seed, a whole number ≥ 0.
+        out: Folder of the run directory `OUT/ENV/AGENT/seed-N`; None is a new one, `runs/YYYYMMDD-HHMMSS`.
+        resume: Return a run that is finished already, and start an unfinished one again; otherwise an existing run
+            directory is an error.
+        eval_every: Environment steps between evaluations during training; None for none.
+        progress: Whether to show progress; None shows it on a terminal. A function is called with the `RunPlan` and
+            the state of training every second or so.
+        **settings: Fields of `ppo.Config` to change, such as `learning_rate=3e-4`.
+
+    Returns:
+        The finished run, read from its directory.
+
+    Raises:
+        ConfigError: A name or setting is wrong, or the run directory exists already.
+        DataError: Not-a-number in a reward, an observation or a loss.
+        KeyboardInterrupt: Ctrl-C, after the run was saved.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}: compare(seeds=...) takes several")
+    plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, **settings)
+    failures = _work_through(plans, resume=resume, eval_every=eval_every, progress=progress)
+    for _, error in failures:
+        raise error
+    return Run(plans[0].path)
+
+
+def compare(
+    environments: Any,
+    /,  # so that the setting `environments`, the number of parallel ones, can be among **settings
+    agents: Any,
+    *,
+    seeds: int | Iterable[int] = 3,
+    steps: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    eval_every: int | None = None,
+    progress: "bool | Report | None" = None,
+    **settings: Any,
+) -> Runs:
+    """Train every agent in every environment with every seed, as many runs at a time as there are cores.
+
+    Args:
+        environments: One environment or several: names, `"package.module:factory"`, or environment objects.
+        agents: One agent or several: names, `"package.module:agent"`, or `Agent` objects.
+        seeds: A number N ≥ 1 for the seeds 0 … N−1, or the seeds themselves.
+        steps: Environment steps per run; None takes the preset's.
+        out: Folder of the run directories `OUT/ENV/AGENT/seed-N`; None is a new one, `runs/YYYYMMDD-HHMMSS`.
+        resume: Keep the finished runs in `out` and start the missing and unfinished ones; otherwise an existing run
+            directory is an error.
+        eval_every: Environment steps between evaluations during training; None for none.
+        progress: Whether to show progress; None shows it on a terminal. A function is called with the `RunPlan` and
+            the state of training of some run every second or so.
+        **settings: Fields of `ppo.Config` to change in every run, such as `learning_rate=3e-4`.
+
+    Returns:
+        All runs, in order of environment, agent and seed. Those that failed are among them, and a warning names them;
+        if all failed, the first error is raised.
+
+    Raises:
+        ConfigError: A name or setting is wrong, or a run directory exists already. Nothing has been started then.
+        KeyboardInterrupt: Ctrl-C, after the runs in progress were saved.
+    """
+    plans = plan_runs(environments, agents, seeds=seeds, steps=steps, out=out, **settings)
+    failures = _work_through(plans, resume=resume, eval_every=eval_every, progress=progress)
+    if len(failures) == len(plans):
+        raise failures[0][1]
+    if failures:
+        texts = "; ".join(f"{plan.name}: {type(error).__name__}: {error}" for plan, error in failures)
+        warnings.warn(f"{len(failures)} of {len(plans)} runs failed: {texts}", RuntimeWarning, stacklevel=2)
+    return Runs([Run(plan.path) for plan in plans if (plan.path / "config.json").exists()])
+
+
+def _work_through(
+    plans: list[RunPlan], *, resume: bool, eval_every: int | None, progress: "bool | Report | None"
+) -> list[tuple[RunPlan, Exception]]:
+    todo, finished = divide(plans, resume=resume)
+    terminal = sys.stderr.isatty()
+    shown = terminal if progress is None else progress is True
+    with Display(
+        todo,
+        finished,
+        live=shown and terminal,
+        say=describe if shown else None,
+        report=progress if callable(progress) else None,
+    ) as display:
+        outcomes, number = execute(todo, display, eval_every=eval_every)
+    if number is not None:
+        signal.raise_signal(number)  # the runs are saved: now it does what it always does
+    return [(outcome.plan, outcome.error) for outcome in outcomes if outcome.error is not None]

@@ -1,0 +1,219 @@
+"""What a user sees of an experiment while it runs."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tddelta.experiments.execution import Outcome
+from tddelta.experiments.plan import RunPlan
+from tddelta.runs import Run
+
+if TYPE_CHECKING:
+    from tddelta.deep.training import Progress
+
+LAST_EPISODES = 100
+"""The recent return is the mean of this many last training episodes."""
+
+
+def summarize(outcome: Outcome) -> dict[str, Any]:
+    """Return one finished run as a strict JSON object: names, state, steps, speed, recent return."""
+    plan = outcome.plan
+    summary: dict[str, Any] = {
+        "environment": plan.environment,
+        "agent": plan.agent,
+        "seed": plan.seed,
+        "state": outcome.state,
+        "skipped": outcome.skipped,
+        "path": str(plan.path),
+        "message": None if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}",
+    }
+    if (plan.path / "config.json").exists():
+        run = Run(plan.path)
+        end: dict[str, Any] = next((row for row in reversed(run.timing) if row.get("event") == "end"), {})
+        returns = run.episodes["returns"][-LAST_EPISODES:]
+        summary |= {
+            "steps": run.status["steps"],
+            "episodes": run.status["episodes"],
+            "seconds": end.get("seconds"),
+            "steps_per_second": end.get("steps_per_second"),
+            "return_mean": float(returns.mean()) if returns.size else None,
+        }
+    return summary
+
+
+def describe(outcome: Outcome) -> str:
+    """Return one finished run as a line of text."""
+    row = summarize(outcome)
+    state = "finished before" if outcome.skipped else outcome.state
+    text = f"{outcome.plan.name}: {state}"
+    if outcome.error is not None:
+        return f"{text}: {row['message']}"
+    if row.get("steps") is not None:
+        text += f" after {row['steps']:,} steps"
+    if row.get("seconds") is not None and not outcome.skipped:
+        text += f" in {duration(row['seconds'])}"
+    if row.get("steps_per_second") is not None and not outcome.skipped:
+        text += f" ({row['steps_per_second']:,.0f} steps/s)"
+    if row.get("return_mean") is not None:
+        text += f", mean return {row['return_mean']:.4g}"
+    return text
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as "48 s", "3:05 min" or "2:03:05 h"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02} h"
+
+
+@dataclass
+class _Row:
+    """A run in progress."""
+
+    plan: RunPlan
+    total: int
+    steps: int = 0
+    phase: str = "starting"
+    speed: float | None = None
+    left: float | None = None
+    recent: float | None = None
+
+
+class Display:
+    """Shows the runs in progress on a terminal, and says a line for each one that ends.
+
+    Args:
+        todo: The runs to come.
+        finished: Runs that are finished already.
+        live: Whether to draw a table on the standard error while runs are in progress.
+        say: Makes the line for a run that ended; None says nothing.
+        report: Called with every state of progress.
+    """
+
+    def __init__(
+        self,
+        todo: Sequence[RunPlan],
+        finished: Sequence[RunPlan] = (),
+        *,
+        live: bool,
+        say: Callable[[Outcome], str] | None = None,
+        report: "Callable[[RunPlan, Progress], None] | None" = None,
+    ) -> None:
+        self._finished, self._say, self._report = finished, say, report
+        self._rows: dict[Path, _Row] = {}
+        self._count, self._ended = len(todo), 0
+        self._total_steps = sum(int(plan.content["steps"]) for plan in todo)
+        self._ended_steps, self._planned_ended_steps = 0, 0
+        self._began = time.monotonic()
+        self._stopping = False
+        self._live: Live | None = None
+        if live:
+            # redirection would send what belongs on the standard output to the standard error
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
+
+    def __enter__(self) -> "Display":
+        if self._live is not None:
+            self._live.start()
+        for plan in self._finished:
+            self._speak(Outcome(plan, "finished", skipped=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def begin(self, plan: RunPlan) -> None:
+        """Show a run as starting."""
+        self._rows[plan.path] = _Row(plan, int(plan.content["steps"]))
+        self.tick()
+
+    def progress(self, plan: RunPlan, progress: "Progress") -> None:
+        """Show how far a run has come."""
+        row = self._rows[plan.path]
+        row.steps, row.total, row.phase = progress.steps, progress.total_steps, progress.phase
+        row.speed, row.left, row.recent = progress.steps_per_second, progress.seconds_left, progress.recent_return
+        if self._report is not None:
+            self._report(plan, progress)
+        self.tick()
+
+    def end(self, outcome: Outcome) -> None:
+        """Take a run out of the table and say how it ended."""
+        row = self._rows.pop(outcome.plan.path)
+        self._ended += 1
+        self._ended_steps += row.steps
+        self._planned_ended_steps += int(outcome.plan.content["steps"])
+        self._speak(outcome)
+        self.tick()
+
+    def stopping(self) -> None:
+        """Say that the runs are being stopped."""
+        self._stopping = True
+        if self._live is None:
+            print("stopping: every run saves what it has", file=sys.stderr, flush=True)
+        self.tick()
+
+    def tick(self) -> None:
+        """Draw the table again."""
+        if self._live is not None:
+            self._live.update(self._table(self._live.console.width), refresh=True)
+
+    def _speak(self, outcome: Outcome) -> None:
+        if self._say is None:
+            return
+        if self._live is not None:  # the table makes way, and comes back below the line
+            self._live.stop()
+        print(self._say(outcome), flush=True)
+        if self._live is not None:
+            self._live.start()
+
+    def _table(self, width: int) -> RenderableType:
+        wide = width >= 110
+        table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+        for name, right in [("environment", False), ("agent", False), ("seed", True)]:
+            table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis",
+                             min_width=len(name))  # fmt: skip
+        if wide:
+            table.add_column("", width=20)
+        for name in ("steps", "steps/s", "left", "return"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self._rows.values():
+            steps = f"{row.steps:,} of {row.total:,}" if wide else f"{row.steps:,}"
+            bar = [ProgressBar(total=row.total, completed=row.steps, width=20)] if wide else []
+            left = duration(row.left) if row.phase == "training" and row.left is not None else row.phase
+            table.add_row(row.plan.environment, row.plan.agent, str(row.plan.seed), *bar, steps,
+                          _number(row.speed, ",.0f"), left, _number(row.recent, ".4g"))  # fmt: skip
+        return Group(table, Text(self._overall(), style="bold"), Text(self._hint(), style="dim"))
+
+    def _overall(self) -> str:
+        done = self._ended_steps + sum(row.steps for row in self._rows.values())
+        seconds = time.monotonic() - self._began
+        left = self._total_steps - self._planned_ended_steps - sum(row.steps for row in self._rows.values())
+        text = f"{self._ended} of {self._count} runs done, {done:,} of {self._total_steps:,} steps"
+        if done and seconds > 0:
+            text += f", {done / seconds:,.0f} steps/s, {duration(left * seconds / done)} left"
+        return text
+
+    def _hint(self) -> str:
+        if self._stopping:
+            return "stopping: every run saves what it has; Ctrl-C again stops at once"
+        return "Ctrl-C saves the runs in progress and stops"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,0 +1,200 @@
+"""The plan of an experiment: one `RunPlan` per run, checked completely before anything starts."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tddelta.errors import ConfigError
+from tddelta.runs import Run, config_hash, is_being_written, run_path
+
+if TYPE_CHECKING:
+    from tddelta.deep.ppo import Config
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run: what to train and where to write it.
+
+    Attributes:
+        environment: Name of the environment.
+        agent: Label of the agent: its name, with a hash of the configuration where that is not the preset's.
+        seed: The seed.
+        path: The run directory, `OUT/ENV/AGENT/seed-N`.
+        config: All settings.
+        content: What `config.json` will hold.
+    """
+
+    environment: str
+    agent: str
+    seed: int
+    path: Path
+    config: "Config" = field(repr=False)
+    content: Mapping[str, Any] = field(repr=False, hash=False)
+
+    @property
+    def name(self) -> str:
+        """The run in words, as in "Catch-bsuite, ppo-delta, seed 0"."""
+        return f"{self.environment}, {self.agent}, seed {self.seed}"
+
+
+def plan_runs(
+    environments: Any,
+    /,
+    agents: Any,
+    *,
+    seeds: int | Iterable[int] = 3,
+    steps: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> list[RunPlan]:
+    """Lay out environments × agents × seeds, in this order, and check every name and setting.
+
+    Args:
+        environments: One environment or several: names, `"package.module:factory"`, or environment objects.
+        agents: One agent or several: names, `"package.module:agent"`, or `Agent` objects.
+        seeds: A number N ≥ 1 for the seeds 0 … N−1, or the seeds themselves.
+        steps: Environment steps per run; None takes the preset's.
+        out: Folder of the run directories; None is a new one, `runs/YYYYMMDD-HHMMSS`.
+        **settings: Fields of `ppo.Config` to change in every run.
+
+    Returns:
+        One plan per run. Nothing has been written.
+
+    Raises:
+        ConfigError: A name or setting is unknown or out of range, or two runs would share a directory.
+    """
+    from tddelta.deep import ppo, training
+
+    if steps is not None:
+        settings = {"steps": steps, **settings}
+    numbers = _seeds(seeds)
+    folder = default_out() if out is None else Path(out)
+    plans: dict[Path, RunPlan] = {}
+    for environment in _several("environments", environments):
+        for agent in _several("agents", agents):
+            config = ppo.preset(environment, agent, **settings)
+            plain = ppo.preset(environment, agent, steps=config.steps)
+            for seed in numbers:
+                content = json.loads(json.dumps(training.run_config(config, seed), allow_nan=False))
+                name, label = str(content["environment"]), str(content["agent"]["name"])
+                if config != plain:
+                    label = f"{label}-{config_hash(content)}"
+                path = run_path(folder, name, label, seed)
+                if path in plans:
+                    raise ConfigError(
+                        f"{plans[path].name} is planned twice: name every environment and agent once, "
+                        "and give different agents different names"
+                    )
+                plans[path] = RunPlan(name, label, seed, path, config, content)
+    return list(plans.values())
+
+
+def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], list[RunPlan]]:
+    """Divide a plan into the runs to start and those that are finished already.
+
+    Args:
+        plans: The plan.
+        resume: Whether existing run directories are allowed.
+
+    Returns:
+        The runs to start, and the finished ones.
+
+    Raises:
+        ConfigError: There are run directories and `resume` is false; or one of them has other settings than the plan,
+            or is being written at this moment.
+        CheckpointError: An existing `config.json` or `status.json` is damaged.
+    """
+    existing = [plan for plan in plans if plan.path.exists()]
+    if existing and not resume:
+        others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
+        raise ConfigError(
+            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass --resume (resume=True) "
+            "to keep what is finished and start the rest, or choose another --out (out=)"
+        )
+    finished = []
+    for plan in existing:
+        if is_being_written(plan.path):
+            raise ConfigError(
+                f"{plan.path} is being written by another process: wait for it, or choose another --out (out=)"
+            )
+        if not (plan.path / "config.json").exists():
+            continue  # cut off before it began
+        run = Run(plan.path)
+        differences = _differences(run.config, plan.content)
+        if differences:
+            raise ConfigError(
+                f"{plan.path} was started with other settings, {'; '.join(differences)}: "
+                "use the settings from there, or choose another --out (out=)"
+            )
+        if run.status["state"] == "finished":
+            finished.append(plan)
+    return [plan for plan in plans if plan not in finished], finished
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename an unfinished run directory to `seed-N.unfinished-K` beside it; None where there is none."""
+    if not path.exists():
+        return None
+    number = 1
+    while (aside := path.with_name(f"{path.name}.unfinished-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    return aside
+
+
+def default_out() -> Path:
+    """A folder that does not exist yet: `runs/YYYYMMDD-HHMMSS`, with a number behind it if need be."""
+    folder = first = Path("runs", datetime.now().strftime("%Y%m%d-%H%M%S"))
+    number = 2
+    while folder.exists():
+        folder = first.with_name(f"{first.name}-{number}")
+        number += 1
+    return folder
+
+
+def _several(name: str, given: Any) -> list[Any]:
+    several = list(given) if isinstance(given, list | tuple) and not _is_pair(given) else [given]
+    if not several:
+        raise ConfigError(f"{name} must name at least one; got {given!r}")
+    return several
+
+
+def _is_pair(given: Any) -> bool:
+    """Tell one environment as (environment, parameters), as gymnax makes it, from two environments."""
+    return (
+        isinstance(given, tuple)
+        and len(given) == 2
+        and hasattr(given[0], "step")
+        and not (isinstance(given[1], str) or hasattr(given[1], "step"))
+    )
+
+
+def _seeds(given: int | Iterable[int]) -> list[int]:
+    advice = "pass a number N >= 1 for the seeds 0 to N-1, or different whole numbers >= 0"
+    seeds: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    if type(given) is int:  # neither a bool nor a float
+        seeds = list(range(given))
+    if not seeds or any(isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in seeds):
+        raise ConfigError(f"seeds must be at least one whole number; got {given!r}: {advice}")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds must differ, since equal seeds give equal runs; got {seeds}: {advice}")
+    return seeds
+
+
+def _differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
+    """Name every setting that differs, as in "settings.gamma 0.99 there and 0.9 now"."""
+
+    def compare(stored: Any, planned: Any, name: str) -> Iterator[str]:
+        if isinstance(stored, Mapping) and isinstance(planned, Mapping):
+            for key in {**stored, **planned}:
+                yield from compare(stored.get(key), planned.get(key), f"{name}.{key}".removeprefix("."))
+        elif stored != planned:
+            yield f"{name} {json.dumps(stored)} there and {json.dumps(planned)} now"
+
+    found = list(compare(stored, planned, ""))
+    # the time scales follow from the settings: name them only where nothing else explains the difference
+    return [text for text in found if not text.startswith("scales.")] or found

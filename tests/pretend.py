@@ -1,0 +1,68 @@
+"""Training that only pretends: it writes run directories in no time, so that what is around training can be tested.
+
+Seed 13 meets a not-a-number, seed 14 a bug, seed 15 does not hear that it should stop; every block of 1,000 steps takes a hundredth of a second.
+"""
+
+import sys
+import time
+import types
+from typing import NamedTuple
+
+import tddelta.deep
+from tddelta.errors import DataError
+
+
+class Progress(NamedTuple):
+    steps: int
+    total_steps: int
+    steps_per_second: float | None
+    seconds_left: float | None
+    recent_return: float | None
+    phase: str
+
+
+def run_config(config, seed):
+    return {
+        "format": 1,
+        "environment": config.environment_object().name,
+        "environment_kwargs": dict(config.environment_kwargs),
+        "environment_parameters": {},
+        "agent": config.agent.to_dict(),
+        "seed": seed,
+        "steps": config.steps,
+        "settings": config.to_dict(),
+        "scales": config.scales.to_dict(),
+    }
+
+
+def train_run(config, seed, writer, *, progress=None, stop=None, eval_every=None):
+    steps, updates, began = 0, 0, time.monotonic()
+    while steps < config.steps and not (stop is not None and stop.is_set()):
+        if progress is not None:
+            progress(Progress(steps, config.steps, 1000.0, (config.steps - steps) / 1000, 1.5, "training"))
+        time.sleep(0.01)
+        if seed == 13:
+            writer.status("failed", steps=steps, updates=updates, message="reward is not a number")
+            raise DataError(f"{config.environment}, step {steps}: reward is not a number; repair the environment")
+        if seed == 14:
+            raise RuntimeError("a bug")
+        if seed == 15:
+            time.sleep(60)
+        steps, updates = steps + 1000, updates + 1
+        writer.metrics([{"update": updates, "steps": steps, "episodes": updates, "return_mean": 1.0 + seed}])
+        if eval_every and steps % eval_every == 0:
+            writer.evaluation({"steps": steps, "mode": "sampled", "return_mean": 1.0})
+    state = "finished" if steps >= config.steps else "interrupted"
+    counts = range(1000, steps + 1, 1000)
+    writer.episodes(list(counts), [1.0 + seed for _ in counts], [1000 for _ in counts])
+    seconds = time.monotonic() - began
+    writer.timing({"event": "end", "seconds": seconds, "steps_per_second": steps / max(seconds, 1e-9), "state": state})
+    writer.status(state, steps=steps, updates=updates, episodes=updates)
+
+
+def install():
+    """Put this in the place of `tddelta.deep.training`."""
+    module = types.ModuleType("tddelta.deep.training")
+    module.Progress, module.run_config, module.train_run = Progress, run_config, train_run
+    sys.modules["tddelta.deep.training"] = module
+    tddelta.deep.training = module

@@ -1,0 +1,349 @@
+"""The command line: its output, its exit codes, and the one line that says what was wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import pretend
+import tddelta
+import tddelta.deep
+from tddelta.cli import COMMANDS, main
+from tddelta.cli.training import Compare, Train, with_settings
+from tddelta.runs import Run, load_runs
+
+CATCH = "Catch-bsuite"
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Replace training by one that takes no time."""
+    monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
+    monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
+
+
+def call(*arguments):
+    """Run a command in this process and return its exit code."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        return stop.code
+
+
+# ---------------------------------------------------------------- help
+
+
+def test_help_is_quick_and_loads_no_framework():
+    program = (
+        "import sys, contextlib\nfrom tddelta.cli import main\n"
+        "with contextlib.suppress(SystemExit): main(['--help'])\n"
+        "print(sorted({'jax', 'torch', 'scipy', 'matplotlib', 'safetensors'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command(command, capsys):
+    assert call(command, "--help") == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: tddelta {command}")
+    assert "(default: )" not in text and "None" not in text
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_every_setting_is_an_option_with_its_help(command, capsys):
+    import dataclasses
+
+    from tddelta.deep.config import Config
+
+    call(command, "--help")
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for field in dataclasses.fields(Config):
+        if field.name not in ("environment", "environment_kwargs", "agent"):
+            assert f"--{field.name.replace('_', '-')} " in text
+        if field.name not in ("environment", "environment_kwargs", "agent", "steps"):
+            assert " ".join(field.metadata["help"].split()) in text
+    assert (
+        "--learning-rate FLOAT Adam's step size (continuous). (default: 0.00025, or the environment's preset)" in text
+    )
+
+
+def test_version_and_no_arguments(capsys):
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"tddelta {tddelta.__version__}\n"
+    assert call() == 0
+    assert "First steps" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- scales
+
+
+def test_scales_prints_the_ladder(capsys):
+    assert call("scales", "--gamma", "0.99", "--n-step", "16") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["component", "horizon", "γ", "λ", "c", "=", "λγ", "factor", "n"]
+    assert lines[2].split() == ["W_0", "3.125", "0.680", "1", "0.68", "0", "4"]
+    assert lines[7].split() == ["W_5", "100", "0.990", "0.95", "0.9405", "0.8319", "16"]
+    assert lines[-1].startswith("Every component contracts")
+
+
+def test_scales_warns_in_words(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert call("scales", "--rule", "matched") == 0
+    out, err = capsys.readouterr()
+    assert "Every component contracts" not in out
+    assert err.startswith("tddelta: warning: full steps towards the targets make components grow: γ=0.680 has")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "gammas"),
+    [
+        (["--ladder", "doubling", "--gamma", "0.75"], [0.0, 0.5, 0.75]),
+        (["--ladder", "doubling", "--gamma", "0.75", "--shortest-horizon", "2"], [0.5, 0.75]),
+        (["--horizons", "2", "4"], [0.5, 0.75]),
+        (["--gammas", "0.5", "0.9"], [0.5, 0.9]),
+        (["--gamma", "1", "--longest-horizon", "4", "--components", "3"], [0.5, 0.75, 1.0]),
+    ],
+)
+def test_scales_makes_other_ladders(options, gammas, capsys):
+    assert call("scales", "--json", *options) == 0
+    assert json.loads(capsys.readouterr().out)["gammas"] == gammas
+
+
+# ---------------------------------------------------------------- wrong usage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "unknown command 'trian': did you mean train?"),
+        (["xyz"], "unknown command 'xyz': the commands are scales, train, compare, evaluate, report"),
+        (["scales", "--gamma", "1.5"], "gamma must be in [0, 1]; got 1.5"),
+        (["scales", "--gamma", "1"], "longest_horizon"),
+        (["scales", "--gammas", "0.5", "--horizons", "2"], "--horizons and --gammas both name the whole ladder"),
+        (["scales", "--ladder", "doubling", "--components", "2"], "--components is for the halving ladder"),
+        (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
+        (["train", CATCH, "--agent", "ppo-dleta"], "unknown agent 'ppo-dleta': did you mean ppo-delta?"),
+        (["train", CATCH, "--agent", "nowhere:agent"], "no agent at 'nowhere:agent': No module named 'nowhere'"),
+        (["train", CATCH, "--gamma", "2"], "gamma must be in [0, 1]; got 2.0"),
+        (["train", CATCH, "--seed", "-1"], "seeds must be"),
+        (["train", CATCH, "--resume"], "--resume needs --out"),
+        (["train", CATCH, "--env-kwargs", "{1"], "--env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'"),
+        (["train", CATCH, "--env-kwargs", "rows"], "got 'rows': write it as rows=VALUE"),
+        (["compare"], "compare needs an environment"),
+        (["compare", CATCH, CATCH], "is planned twice"),
+        (["compare", CATCH, "--seeds", "0"], "seeds must be at least one whole number; got 0"),
+        (["evaluate"], "evaluate needs a run"),
+        (["evaluate", "nowhere"], "nowhere does not exist"),
+        (["evaluate", "."], "no run at or below ."),
+        (["report"], "report needs runs"),
+        (["report", "."], "no run at or below ."),
+    ],
+)
+@pytest.mark.usefixtures("pretended")
+def test_wrong_usage_is_one_line_and_code_2(arguments, message, capsys):
+    assert call(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("tddelta: ") and message in err
+    assert err.count("\n") == 1 and out == ""
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_unknown_options_are_explained(capsys):
+    assert call("train", CATCH, "--learning-rte", "3") == 2
+    assert "--learning-rate" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("pretended")
+def test_existing_runs_are_refused(capsys):
+    assert call("train", CATCH, "--out", "o", "--steps", "1000") == 0
+    assert call("train", CATCH, "--out", "o", "--steps", "1000") == 2
+    assert "--resume" in capsys.readouterr().err
+    assert call("train", CATCH, "--out", "o", "--steps", "1000", "--resume") == 0
+    assert capsys.readouterr().out.startswith(f"{CATCH}, ppo-delta, seed 0: finished before after 1,000 steps")
+    assert call("train", CATCH, "--out", "o", "--steps", "2_000", "--resume") == 2
+    assert "was started with other settings, steps 1000 there and 2000 now" in capsys.readouterr().err
+
+
+def test_damaged_files_are_code_1(capsys):
+    Path("config.json").write_text("{")
+    assert call("report", ".") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("tddelta: config.json is damaged") and err.count("\n") == 1
+
+
+# ---------------------------------------------------------------- training
+
+
+@pytest.mark.usefixtures("pretended")
+def test_train_writes_the_run_and_names_it(capsys):
+    options = [
+        "--agent",
+        "ppo",
+        "--seed",
+        "2",
+        "--steps",
+        "3_000",
+        "--learning-rate",
+        "3e-4",
+        "--hidden-sizes",
+        "8",
+        "8",
+    ]
+    assert call("train", CATCH, *options, "--shared-trunk", "True", "--env-kwargs", "max_steps_in_episode=7") == 0
+    (run,) = load_runs("runs")
+    assert (run.environment, run.seed, run.config["steps"]) == (CATCH, 2, 3000)
+    settings = run.config["settings"]
+    assert (settings["learning_rate"], settings["hidden_sizes"], settings["shared_trunk"]) == (3e-4, [8, 8], True)
+    assert run.config["environment_kwargs"] == {"max_steps_in_episode": 7}
+    assert run.timing[0]["command"][:3] == ["tddelta", "train", CATCH]
+    out, err = capsys.readouterr()
+    first, last = out.splitlines()
+    assert first.startswith(f"{CATCH}, {run.agent}, seed 2: finished after 3,000 steps in 0 s (")
+    assert last == f"run: {run.path}" and err == ""
+
+
+@pytest.mark.usefixtures("pretended")
+def test_environment_options_are_pairs_or_json():
+    for given in (['{"max_steps_in_episode": 7}'], ["max_steps_in_episode=7"]):
+        (name,) = given
+        assert call("train", CATCH, "--out", name[:1], "--steps", "1000", "--env-kwargs", *given) == 0
+    assert Run(next(Path("m").rglob("seed-0"))).config == Run(next(Path("{").rglob("seed-0"))).config
+
+
+@pytest.mark.usefixtures("pretended")
+def test_agents_of_ones_own_are_found_in_the_current_folder(capsys):
+    Path("my_agents.py").write_text("import tddelta\nfast = tddelta.AGENTS['ppo'].replace(name='fast')\n")
+    assert call("train", CATCH, "--agent", "my_agents:fast", "--steps", "1000", "--out", "o") == 0
+    assert load_runs("o")[0].agent == "fast"
+
+
+@pytest.mark.usefixtures("pretended")
+def test_json_is_all_there_is_on_the_standard_output(capsys):
+    assert call("compare", CATCH, "--agents", "ppo", "--seeds", "3", "--steps", "2000", "--out", "o", "--json") == 0
+    out, err = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert sorted(row["seed"] for row in rows) == [0, 1, 2]
+    for row in rows:
+        assert row["state"] == "finished" and row["steps"] == 2000 and row["steps_per_second"] > 0
+        assert Run(row["path"]).seed == row["seed"]
+    assert err == f"report: {Path('o/report.html').absolute()}\n"
+    assert call("train", CATCH, "--steps", "2000", "--out", "p", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["agent"] == "ppo-delta"
+
+
+@pytest.mark.usefixtures("pretended")
+def test_compare_ends_with_a_table_and_the_report(capsys):
+    assert call("compare", CATCH, "--agents", "ppo", "ppo-delta", "--seed-list", "5", "3", "--steps", "2000") == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert len([line for line in lines if ": finished after 2,000 steps in 0 s" in line]) == 4
+    (heads,) = (line for line in lines if line.startswith("Environment"))
+    assert "Agent" in heads and "Seeds" in heads
+    page = Path(lines[-1].removeprefix("report: "))
+    assert page.name == "report.html" and page.is_file()
+    assert "\x1b" not in out + err and err == ""
+    assert call("report", page.parent, "--out", "again", "--baselines", "ppo") == 0
+    assert Path("again/report.html").is_file()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_failed_run_is_code_1_and_the_others_finish(capsys):
+    assert (
+        call("compare", CATCH, "--agents", "ppo", "--seed-list", "13", "0", "14", "--steps", "1000", "--out", "o") == 1
+    )
+    out, err = capsys.readouterr()
+    assert f"{CATCH}, ppo, seed 13: failed: DataError: {CATCH}, step 0: reward is not a number" in out
+    assert f"tddelta: {CATCH}, ppo, seed 13 failed: {CATCH}, step 0: reward is not a number" in err
+    assert err.count("Traceback") == 1 and "RuntimeError: a bug" in err  # what nobody expected keeps its traceback
+    assert "report: " in out
+    states = {run.seed: run.status["state"] for run in load_runs("o")}
+    assert states == {0: "finished", 13: "failed", 14: "failed"}
+    assert call("train", CATCH, "--seed", "13", "--steps", "1000", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["state"] == "failed"
+
+
+# ---------------------------------------------------------------- signals
+
+PROGRAM = "import sys, pretend; pretend.install(); from tddelta.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def start(*arguments):
+    environment = os.environ | {"PYTHONPATH": str(HERE)}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def wait_for(condition, process):
+    import time
+
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_readable_runs_and_says_how_to_go_on(number, code):
+    process = start("compare", CATCH, "--agents", "ppo", "--seeds", "9", "--steps", "900_000_000", "--out", "my runs")
+    wait_for(lambda: list(Path("my runs").rglob("metrics.jsonl")), process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert "stopping: every run saves what it has" in err
+    assert "stopped: 0 of 9 runs are finished; the run directories in my runs can be read" in err
+    again = "tddelta compare Catch-bsuite --agents ppo --seeds 9 --steps 900_000_000 --out 'my runs' --resume"
+    assert f"to go on: {again}\n" in err
+    runs = load_runs("my runs")
+    assert {run.status["state"] for run in runs} == {"interrupted"}
+    assert all(": interrupted after " in line for line in out.splitlines())
+
+
+def test_a_second_signal_stops_at_once():
+    process = start("train", CATCH, "--seed", "15", "--out", "o")  # seed 15 does not listen
+    wait_for(lambda: list(Path("o").rglob("config.json")), process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None and process.stderr.readline() == "stopping: every run saves what it has\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and err == "tddelta: interrupted\n"
+
+
+def test_options_come_from_the_config_alone():
+    import dataclasses
+
+    from tddelta.deep.config import Config
+
+    known = {field.name for field in dataclasses.fields(Config)} - {
+        "environment",
+        "environment_kwargs",
+        "agent",
+        "steps",
+    }
+    for command in (Train, Compare):
+        settings = {field.name: field for field in dataclasses.fields(with_settings(command))}["settings"]
+        assert {field.name for field in dataclasses.fields(settings.type)} == known
+        assert all(field.default is None for field in dataclasses.fields(settings.type))

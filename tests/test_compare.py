@@ -1,0 +1,318 @@
+"""Experiments: the plan is checked before anything starts, and no run can stop another."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import pretend
+import tddelta.deep
+from tddelta.errors import ConfigError, DataError
+from tddelta.experiments import compare, execute, plan_runs, train
+from tddelta.experiments.plan import default_out, divide, set_aside
+from tddelta.runs import Run, RunWriter, load_runs
+
+CATCH, POLE = "Catch-bsuite", "CartPole-v1"
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Replace training by one that takes no time."""
+    monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
+    monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Watcher:
+    """Writes down what it is told, and by which thread."""
+
+    def __init__(self):
+        self.told, self.threads = [], set()
+
+    def _tell(self, *what):
+        self.told.append(what)
+        self.threads.add(threading.current_thread())
+
+    def begin(self, plan):
+        self._tell("begin", plan.seed)
+
+    def progress(self, plan, progress):
+        self._tell("progress", plan.seed)
+
+    def end(self, outcome):
+        self._tell("end", outcome.plan.seed, outcome.state)
+
+    def stopping(self):
+        self._tell("stopping")
+
+    def tick(self):
+        pass
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@pytest.mark.usefixtures("pretended")
+class TestPlan:
+    def test_order_is_environment_agent_seed(self):
+        plans = plan_runs([CATCH, POLE], ["ppo-delta", "ppo"], seeds=[4, 2], steps=1000, out="o")
+        assert [str(plan.path) for plan in plans] == [
+            f"o/{environment}/{agent}/seed-{seed}"
+            for environment in (CATCH, POLE)
+            for agent in ("ppo-delta", "ppo")
+            for seed in (4, 2)
+        ]
+        assert plans[0].name == f"{CATCH}, ppo-delta, seed 4"
+        assert not Path("o").exists()  # nothing is written
+
+    def test_one_name_will_do(self):
+        (plan,) = plan_runs(CATCH, "ppo", seeds=1)
+        assert plan.config.steps == 200_000  # the preset's
+        assert plan.path.parts[0] == "runs"
+
+    def test_changed_settings_give_the_label_a_hash(self):
+        labels = {
+            plan.agent
+            for settings in ({}, {"steps": 7}, {"gamma": 0.9}, {"gamma": 0.95}, {"environment_kwargs": {"columns": 7}})
+            for plan in plan_runs(CATCH, "ppo", seeds=2, **settings)
+        }
+        assert "ppo" in labels and len(labels) == 4
+        assert all(len(label) == len("ppo-12345678") for label in labels - {"ppo"})
+
+    def test_a_setting_that_equals_the_preset_gives_no_hash(self):
+        (plan,) = plan_runs(CATCH, "ppo", seeds=1, gamma=0.99)
+        assert plan.agent == "ppo"
+
+    def test_number_of_parallel_environments_is_a_setting(self):
+        (plan,) = plan_runs(CATCH, "ppo", seeds=1, environments=8)
+        assert plan.config.environments == 8
+
+    @pytest.mark.parametrize(
+        ("arguments", "settings", "message"),
+        [
+            (("CartPol-v1", "ppo"), {}, r"unknown environment 'CartPol-v1': did you mean CartPole-v1\?"),
+            ((CATCH, "ppo-dleta"), {}, r"unknown agent 'ppo-dleta': did you mean ppo-delta\?"),
+            ((CATCH, "ppo"), {"learning_rte": 1}, r"unknown setting 'learning_rte': did you mean learning_rate\?"),
+            ((CATCH, "ppo"), {"gamma": 1.5}, r"gamma must be in \[0, 1\]; got 1\.5"),
+            (([], "ppo"), {}, "environments must name at least one"),
+            ((CATCH, []), {}, "agents must name at least one"),
+            (([CATCH, CATCH], "ppo"), {}, "Catch-bsuite, ppo, seed 0 is planned twice"),
+            ((CATCH, "ppo"), {"seeds": 0}, r"seeds must be at least one whole number; got 0"),
+            ((CATCH, "ppo"), {"seeds": [1, 1]}, r"seeds must differ.*got \[1, 1\]"),
+            ((CATCH, "ppo"), {"seeds": [-1]}, "seeds must be"),
+            ((CATCH, "ppo"), {"seeds": True}, "seeds must be"),
+            ((CATCH, "ppo"), {"seeds": 2.0}, "seeds must be"),
+        ],
+    )
+    def test_mistakes_are_found_before_anything_starts(self, arguments, settings, message):
+        with pytest.raises(ConfigError, match=message):
+            compare(*arguments, **settings)
+        assert not Path("runs").exists()
+
+    def test_default_folder_is_new(self, monkeypatch):
+        monkeypatch.setattr("tddelta.experiments.plan.datetime", FixedClock)
+        assert default_out() == Path("runs/20260102-030405")
+        Path("runs/20260102-030405").mkdir(parents=True)
+        Path("runs/20260102-030405-2").mkdir()
+        assert default_out() == Path("runs/20260102-030405-3")
+
+
+class FixedClock:
+    @staticmethod
+    def now():
+        import datetime
+
+        return datetime.datetime(2026, 1, 2, 3, 4, 5)
+
+
+# ---------------------------------------------------------------- resuming
+
+
+@pytest.mark.usefixtures("pretended")
+class TestResume:
+    def test_existing_runs_are_refused_without_it(self):
+        compare(CATCH, "ppo", seeds=2, steps=1000, out="o")
+        with pytest.raises(ConfigError, match=r"seed-0 \(and 1 more\) exists already.*--resume"):
+            compare(CATCH, ["ppo", "ppo-delta"], seeds=2, steps=1000, out="o")
+        assert not Path("o", CATCH, "ppo-delta").exists()
+
+    def test_finished_runs_are_kept_missing_ones_started_unfinished_ones_set_aside(self):
+        compare(CATCH, "ppo", seeds=2, steps=1000, out="o")
+        kept, cut = Path("o", CATCH, "ppo", "seed-0"), Path("o", CATCH, "ppo", "seed-1")
+        before = (kept / "metrics.jsonl").stat().st_mtime_ns
+        for state, number in (("running", 1), ("interrupted", 2), ("failed", 3)):
+            text = (cut / "status.json").read_text().replace("finished", state)
+            (cut / "status.json").write_text(text)
+            runs = compare(CATCH, "ppo", seeds=3, steps=1000, out="o", resume=True)
+            assert [run.seed for run in runs] == [0, 1, 2]
+            assert {run.status["state"] for run in runs} == {"finished"}
+            assert Run(cut.with_name(f"seed-1.unfinished-{number}")).status["state"] == state
+        assert (kept / "metrics.jsonl").stat().st_mtime_ns == before
+        assert len(load_runs("o")) == 3
+
+    def test_a_folder_without_config_is_set_aside(self):
+        Path("o", CATCH, "ppo", "seed-0").mkdir(parents=True)
+        compare(CATCH, "ppo", seeds=1, steps=1000, out="o", resume=True)
+        assert Path("o", CATCH, "ppo", "seed-0.unfinished-1").is_dir()
+
+    def test_other_settings_are_refused_and_named(self):
+        train(CATCH, "ppo", steps=1000, out="o")
+        with pytest.raises(ConfigError, match=r"other settings, steps 1000 there and 2000 now; settings\.steps 1000"):
+            train(CATCH, "ppo", steps=2000, out="o", resume=True)
+        plans = plan_runs(CATCH, "ppo", seeds=1, steps=1000, out="o", gamma=0.9)
+        Path("o", CATCH, "ppo").rename(plans[0].path.parent)
+        with pytest.raises(ConfigError, match=r"other settings, settings\.gamma 0\.99 there and 0\.9 now: use"):
+            divide(plans, resume=True)
+
+    def test_a_run_in_progress_is_left_alone(self):
+        (plan,) = plan_runs(CATCH, "ppo", seeds=1, steps=1000, out="o")
+        with (
+            RunWriter(plan.path, plan.content, {}),
+            pytest.raises(ConfigError, match="is being written by another process"),
+        ):
+            compare(CATCH, "ppo", seeds=1, steps=1000, out="o", resume=True)
+
+    def test_nothing_to_set_aside(self):
+        assert set_aside(Path("nowhere")) is None
+
+
+# ---------------------------------------------------------------- working through it
+
+
+@pytest.mark.usefixtures("pretended")
+class TestExecute:
+    def test_one_failing_run_does_not_stop_the_others(self):
+        plans = plan_runs(CATCH, "ppo", seeds=[0, 13, 14, 1], steps=3000, out="o")
+        watcher = Watcher()
+        outcomes, number = execute(plans, watcher, workers=2)
+        assert [outcome.state for outcome in outcomes] == ["finished", "failed", "failed", "finished"]
+        assert [type(outcome.error) for outcome in outcomes] == [type(None), DataError, RuntimeError, type(None)]
+        assert number is None
+        messages = [Run(plan.path).status["message"] for plan in plans]
+        assert messages == [None, "reward is not a number", "RuntimeError: a bug", None]
+        assert watcher.threads == {threading.current_thread()}
+        assert sorted(what for what in watcher.told if what[0] == "end") == [
+            ("end", 0, "finished"),
+            ("end", 1, "finished"),
+            ("end", 13, "failed"),
+            ("end", 14, "failed"),
+        ]
+
+    @pytest.mark.parametrize("workers", [1, 2, None])
+    def test_runs_start_in_order_and_not_more_than_there_are_workers(self, workers, monkeypatch):
+        monkeypatch.setattr("tddelta.experiments.execution.available_cores", lambda: 3)
+        watcher = Watcher()
+        execute(plan_runs(CATCH, "ppo", seeds=5, steps=2000, out="o"), watcher, workers=workers)
+        running, most = 0, 0
+        for what in watcher.told:
+            running += {"begin": 1, "end": -1}.get(what[0], 0)
+            most = max(most, running)
+        assert most == (workers or 3)
+        assert [what[1] for what in watcher.told if what[0] == "begin"] == list(range(5))
+
+    def test_a_watcher_that_fails_stops_the_runs(self):
+        class Broken(Watcher):
+            def progress(self, plan, progress):
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            execute(plan_runs(CATCH, "ppo", seeds=2, steps=10**6, out="o"), Broken(), workers=2)
+        deadline = time.monotonic() + 5
+        while any(thread.name.startswith("run-") for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert {run.status["state"] for run in load_runs("o")} == {"interrupted"}
+
+    def test_origin_is_in_the_timing_file(self):
+        (plan,) = plan_runs(CATCH, "ppo", seeds=1, steps=1000, out="o")
+        execute([plan], Watcher(), command=["tddelta", "train", CATCH])
+        start = Run(plan.path).timing[0]
+        assert start["command"] == ["tddelta", "train", CATCH]
+        assert start["versions"].keys() >= {"python", "numpy", "jax"}
+        assert start["machine"].keys() == {"processor", "cores", "device", "system"}
+
+
+# ---------------------------------------------------------------- the two calls
+
+
+@pytest.mark.usefixtures("pretended")
+class TestCalls:
+    def test_train_returns_the_run(self, capfd):
+        run = train(POLE, steps=2000, seed=3, out="o", eval_every=1000)
+        assert (run.environment, run.agent, run.seed) == (POLE, "ppo-delta", 3)
+        assert run.status["state"] == "finished" and len(run.evaluations) == 2
+        assert capfd.readouterr() == ("", "")  # quiet where nobody watches
+
+    def test_train_raises_what_went_wrong(self):
+        with pytest.raises(DataError, match="reward is not a number"):
+            train(CATCH, "ppo", seed=13, steps=1000, out="o")
+        with pytest.raises(ConfigError, match=r"seed must be a whole number >= 0; got \[0\]"):
+            train(CATCH, seed=[0])
+
+    def test_compare_returns_all_runs_and_warns_of_those_that_failed(self):
+        with pytest.warns(RuntimeWarning, match=r"1 of 2 runs failed: .*seed 13: DataError: .*not a number"):
+            runs = compare(CATCH, "ppo", seeds=[0, 13], steps=1000, out="o")
+        assert [run.status["state"] for run in runs] == ["finished", "failed"]
+        with pytest.raises(RuntimeError, match="a bug"):
+            compare(CATCH, "ppo", seeds=[14], steps=1000, out="p")
+
+    def test_progress_is_told_to_a_function_or_printed(self, capfd):
+        told = []
+        train(CATCH, steps=3000, out="o", progress=lambda plan, progress: told.append((plan.seed, progress.steps)))
+        assert told == [(0, 0), (0, 1000), (0, 2000)]
+        compare(CATCH, "ppo", seeds=1, steps=3000, out="o", progress=True)
+        out, err = capfd.readouterr()
+        assert out.startswith("Catch-bsuite, ppo, seed 0: finished after 3,000 steps in 0 s (") and err == ""
+        compare(CATCH, "ppo", seeds=1, steps=3000, out="o", progress=True, resume=True)
+        assert capfd.readouterr().out == "Catch-bsuite, ppo, seed 0: finished before after 3,000 steps, mean return 1\n"
+
+    def test_own_environments_and_agents_are_objects(self):
+        import gymnax
+
+        from tddelta.deep.agents import AGENTS
+
+        environment, _ = gymnax.make(CATCH)
+        (run,) = compare(environment, AGENTS["ppo"].replace(name="mine"), seeds=1, steps=1000, out="o")
+        assert (run.environment, run.agent) == ("Catch", "mine")
+
+
+# ---------------------------------------------------------------- signals
+
+INTERRUPTED = """
+import signal, sys
+import pretend
+pretend.install()
+from tddelta.experiments import compare
+def go(plan, progress):
+    print("go", flush=True)
+try:
+    compare("Catch-bsuite", "ppo", seeds=6, steps=100_000_000, out="o", progress=go)
+except KeyboardInterrupt:
+    print("KeyboardInterrupt")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_saves_the_runs_and_then_does_what_it_always_does(number, code, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    assert process.stdout is not None and process.stdout.readline() == "go\n"
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert ("KeyboardInterrupt" in rest) == (number == signal.SIGINT)
+    runs = load_runs(tmp_path)
+    assert {run.status["state"] for run in runs} == {"interrupted"}
+    assert len(runs) < 6  # the rest was not started
+    assert all(len(run.metrics["steps"]) == run.status["updates"] for run in runs)
