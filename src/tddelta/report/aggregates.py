@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import ConfigError, ShapeError
+from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.report.statistics import FloatArray, Interval, check_bootstrap, is_constant, percentiles, resample
 
 Scores = Sequence[npt.ArrayLike]
@@ -55,6 +55,7 @@ class Profile:
     note: str = ""
 
 
+@own_checks
 def interquartile_mean(scores: Scores) -> float:
     """Mean of the middle half of all runs of all environments together.
 
@@ -74,6 +75,7 @@ def interquartile_mean(scores: Scores) -> float:
     return float(_iqm(_rows(_check(scores)))[0])
 
 
+@own_checks
 def aggregate(
     scores: Scores,
     statistic: str = "interquartile_mean",
@@ -117,6 +119,7 @@ def aggregate(
     return Estimate(value, Interval(*percentiles(samples, level), flat), "; ".join(notes))
 
 
+@own_checks
 def performance_profile(
     scores: Scores,
     thresholds: npt.ArrayLike,
@@ -153,6 +156,7 @@ def performance_profile(
     return Profile(points, fractions, band[:, 0], band[:, 1])
 
 
+@own_checks
 def probability_of_improvement(
     first: Scores,
     second: Scores,
@@ -256,10 +260,12 @@ def _stratified(arrays: list[FloatArray], n_bootstrap: int, rng: np.random.Gener
 
 def _check(scores: Scores) -> list[FloatArray]:
     arrays = [np.asarray(array, np.float64) for array in scores]
-    if not arrays or any(array.ndim != 1 or not len(array) for array in arrays):
+    matrix = isinstance(scores, np.ndarray)  # would be read by rows, and rliable's matrices have seeds there
+    if matrix or not arrays or any(array.ndim != 1 or not len(array) for array in arrays):
         raise ShapeError(
             "scores must be one array per environment with one number per seed; "
-            f"got shapes {[array.shape for array in arrays]}: a matrix (seeds, environments) must be split by column"
+            f"got {'a matrix with rows of' if matrix else 'arrays of'} shapes {[array.shape for array in arrays]}: "
+            "pass the columns of a matrix (seeds, environments) as list(matrix.T)"
         )
     if not all(np.isfinite(array).all() for array in arrays):
         raise ShapeError("scores must be finite; got NaN or infinity: leave out the environments without a score")

@@ -111,7 +111,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
         f"profile-{slug(suite.name)}",
         "aggregates",
         "Performance profile",
-        f"Share of runs, over {where}, whose normalised score is above τ: higher is better everywhere.",
+        f"Share of runs, over {where}, whose normalised score is above τ, with a pointwise band.",
         "Performance profiles of " + ", ".join(profiles) + ".",
         figure,
     )

@@ -25,7 +25,8 @@ class Table:
         rows: One text per column.
         data: The same rows as full-precision numbers, by column, for CSV.
         notes: Remarks below the table.
-        marks: Per row "better", "worse" or "".
+        marks: Per row "better", "worse" or "", shown in the column `marked`.
+        marked: That column.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Table:
     data: Sequence[dict[str, Any]]
     notes: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    marked: str = ""
 
     def to_csv(self) -> str:
         """The numbers, in full precision; an empty field is a missing number."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tddelta.report.formatting import interval_text, p_text, signed, summary_text
+from tddelta.report.statistics import summarise, welch_test
 from tddelta.report.study import Comparison, Study
 
 
@@ -38,6 +39,33 @@ def headline(study: Study) -> Headline:
     baseline = study.compared_with[0] if study.compared_with and study.challengers else None
     title = f"{study.focus} against {baseline} on {where}" if baseline else f"{_listed(agents)} on {where}"
     return Headline(title, _lead(study), tuple(_verdict(study, baseline)), tuple(_cautions(study)))
+
+
+def critic_sentences(study: Study) -> list[str]:
+    """Say whether the critic of the agent in focus is better than the baseline's, at the longest horizon.
+
+    Args:
+        study: The runs.
+
+    Returns:
+        One sentence per environment where both have held-out states; the p values are not corrected.
+    """
+    sentences = []
+    baseline = study.compared_with[0] if study.compared_with and study.challengers else None
+    for environment in study.environments if baseline is not None else ():
+        groups = [study.group(environment, agent) for agent in (study.focus, str(baseline))]
+        ours, theirs = (None if g is None or not g.critic else g for g in groups)
+        if ours is None or theirs is None or ours.scales.gammas[-1] != theirs.scales.gammas[-1]:
+            continue
+        samples = [[float(quality.explained_variance[-1]) for quality in g.critic] for g in (ours, theirs)]
+        welch = welch_test(*samples)
+        texts = [f"{g.agent} {summary_text(summarise(s))}" for g, s in zip((ours, theirs), samples, strict=True)]
+        how = f"p = {p_text(welch.p_value)}".replace("= <", "< ") if welch.p_value is not None else welch.note
+        sentences.append(
+            f"{environment}: explained variance of V at γ = {ours.scales.labels[-1]} on held-out states: "
+            f"{texts[0]}, {texts[1]}; difference {signed(welch.difference)} ({how})."
+        )
+    return sentences
 
 
 def _lead(study: Study) -> str:

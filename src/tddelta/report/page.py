@@ -14,7 +14,7 @@ from tddelta.errors import ConfigError
 from tddelta.report import plots, tables
 from tddelta.report.figures import drawings, to_bytes, to_svg
 from tddelta.report.formatting import Table, text_of
-from tddelta.report.headline import headline
+from tddelta.report.headline import critic_sentences, headline
 from tddelta.report.study import Study
 from tddelta.runs import find_runs, load_runs
 
@@ -67,6 +67,7 @@ def write_report(
         figures.setdefault(drawing.section, []).append(shown)
     page = _template().render(
         headline=headline(study),
+        judgement=critic_sentences(study),
         study=study,
         styles=plots.agent_styles(study.agents),
         palette=plots.PALETTE,
@@ -89,7 +90,8 @@ def _tables(study: Study) -> dict[str, Any]:
         "aggregates": [tables.aggregate_table(suite) for suite in suites],
         "improvements": [tables.improvement_table(study, suite) for suite in suites if study.pairs],
         "ladder": tables.ladder_table(study),
-        "critic": tables.critic_table(study),
+        "critic": tables.critic_table(study, every=False),
+        "critic_every": tables.critic_table(study),
         "differing": differing,
         "common": common,
         "runs": tables.run_table(study),

@@ -77,7 +77,7 @@ def new_figure(
         each.patch.set_alpha(0)
         each.spines[["top", "right"]].set_visible(False)
         each.spines[["left", "bottom"]].set_color(INK)
-        each.tick_params(colors=INK, labelsize=9)
+        each.tick_params(colors=INK, labelsize=9.5)
         each.grid(axis="y", color=LINE, linewidth=0.6)
         each.set_axisbelow(True)
     return figure, axes
@@ -231,7 +231,7 @@ def performance_profiles(axes: Axes, profiles: Mapping[str, Profile], styles: Ma
     axes.set_ylim(-0.02, 1.02)
     _label(axes, "Normalised score τ", "Share of runs above τ")
     banded = any(np.isfinite(profile.low).any() for profile in profiles.values())
-    _legend(axes, "band: pointwise 95 % bootstrap interval" if banded else "one seed: no band")
+    _legend(axes, "band: 95 % bootstrap" if banded else "one seed: no band")
     return axes
 
 
@@ -311,8 +311,8 @@ def _blend(share: float) -> str:
 
 
 def _label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, color=INK, fontsize=9)
-    axes.set_ylabel(y, color=INK, fontsize=9)
+    axes.set_xlabel(x, color=INK, fontsize=10)
+    axes.set_ylabel(y, color=INK, fontsize=10)
 
 
 def _legend(axes: Axes, title: str | None) -> None:

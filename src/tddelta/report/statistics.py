@@ -190,8 +190,12 @@ def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
             return Welch(difference, None, None, None, degenerate=True, note=note)
     if min(len(first), len(second)) < 2:
         return Welch(difference, None, None, None, note="one seed: no test")
-    # a constant sample has variance 0, not the rounding noise of its mean
-    first, second = (np.full_like(x, x[0]) if flat else x for x, flat in zip((first, second), constant, strict=True))
+    if constant[1]:  # Welch's test of a sample without variance is the test of one sample against a number
+        result = stats.ttest_1samp(first, second[0])
+        return Welch(difference, float(result.statistic), float(result.df), float(result.pvalue))
+    if constant[0]:
+        result = stats.ttest_1samp(second, first[0])
+        return Welch(difference, -float(result.statistic), float(result.df), float(result.pvalue))
     result = stats.ttest_ind(first, second, equal_var=False)
     return Welch(difference, float(result.statistic), float(result.df), float(result.pvalue))
 

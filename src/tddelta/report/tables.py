@@ -152,6 +152,7 @@ def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
         ],
         tuple(notes),
         tuple(c.verdict if c.verdict in ("better", "worse") else "" for c in comparisons),
+        "Finding",
     )
 
 
@@ -201,7 +202,7 @@ def improvement_table(study: Study, suite: Suite) -> Table:
         rows,
         data,
         (
-            "Chance that a run of the agent scores more than one of the other, averaged over environments; ½ is a draw",
+            "Chance that a run of the agent scores more than one of the other, averaged over environments; ½: a draw.",
             *(
                 ["An interval without width: the same in every resample, as with few seeds and no overlap."]
                 if flat
@@ -246,13 +247,13 @@ def ladder_table(study: Study) -> Table:
     return Table("ladder", "Time scales of the critics", columns, rows, data, tuple(notes))
 
 
-def critic_table(study: Study) -> Table:
-    """Error and explained variance of every critic on held-out states, per discount."""
+def critic_table(study: Study, *, every: bool = True) -> Table:
+    """Error and explained variance of the critics on held-out states: of every V_γ, or at the longest horizon only."""
     rows, data = [], []
     for group in study.groups.values():
         if not group.critic:
             continue
-        for z in reversed(range(len(group.scales))):
+        for z in reversed(range(len(group.scales)) if every else [len(group.scales) - 1]):
             parts = {
                 name: _known([float(getattr(quality, name)[z]) for quality in group.critic])
                 for name in ("rmse", "relative_rmse", "explained_variance")
@@ -283,7 +284,9 @@ def critic_table(study: Study) -> Table:
         "Each critic is judged on the states of its own policy: a better policy faces other, often larger, returns.",
     )
     columns = ("Environment", "Agent", "γ", "Seeds", "Error (RMSE)", "Relative error", "Explained variance")
-    return Table("critic", "Critics on held-out states", columns, rows, data, notes)
+    if every:
+        return Table("critic-every-discount", "Critics on held-out states, every discount", columns, rows, data, notes)
+    return Table("critic", "Critics on held-out states, longest horizon", columns, rows, data, notes)
 
 
 def settings_tables(study: Study) -> tuple[Table, Table]:
@@ -344,7 +347,7 @@ def run_table(study: Study) -> Table:
             }
         )
     columns = ("Environment", "Agent", "Seed", "State", "Steps", *MEASURES.values(), "Steps per second")
-    return Table("runs", "Every run", columns, rows, data, (), tuple(marks))
+    return Table("runs", "Every run", columns, rows, data, (), tuple(marks), "State")
 
 
 def _known(values: Iterable[float]) -> Summary:
