@@ -32,7 +32,7 @@ check: $(VENV)/.check docs
 	$(BIN)/mypy
 
 docs: $(VENV)/.check
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
 # Leave the machine idle meanwhile; BENCH_FLAGS=--quick is a smoke test.

@@ -50,9 +50,9 @@ class Worker:
         self.start_seconds = self._ask(asdict(settings))["start_seconds"]
         self.peak_memory_mib = 0.0
 
-    def rate(self, seconds: float) -> float:
-        """Environment steps per second over at least so many seconds."""
-        answer = self._ask({"seconds": seconds})
+    def rate(self, seconds: float, **options: Any) -> float:
+        """Environment steps per second over at least so many seconds; the options go to the worker's training."""
+        answer = self._ask({"seconds": seconds, **options})
         self.peak_memory_mib = answer["peak_memory_mib"]
         return answer["steps"] / answer["seconds"]
 

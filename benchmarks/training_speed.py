@@ -27,12 +27,18 @@ def main() -> None:
     one.close()
     six.close()
 
-    together = Worker(sys.executable, "worker_seeds.py", Settings("Breakout-MinAtar", "ppo-delta"))
-    seeds = Comparison("four seeds together against one by one", "together", "one by one", goal=1.5)
-    comparisons.append(
-        seeds.measure(lambda s: together.rate(s, together=True), lambda s: together.rate(s, together=False), plan)
-    )
-    together.close()
+    seeds = Worker(sys.executable, "worker_seeds.py", Settings("Breakout-MinAtar", "ppo-delta"))
+    of_seeds = Comparison("four seeds together against one by one", "together", "one by one", goal=1.5)
+
+    def together(seconds: float) -> float:
+        return seeds.rate(seconds, together_now=True)
+
+    def one_by_one(seconds: float) -> float:
+        return seeds.rate(seconds, together_now=False)
+
+    comparisons.append(of_seeds.measure(together, one_by_one, plan))
+    seeds.close()
+
     report(
         "Training speed, Breakout-MinAtar, MLP 2 x 64, 64 x 128, 4 epochs, 8 minibatches",
         comparisons,

@@ -33,7 +33,7 @@ def serve(make: Callable[[Settings], tuple[Any, Any, int]], wait: Callable[[Any]
     """Answer one line of JSON for each line on standard input.
 
     The first line holds the settings, every later one {"seconds": S}: train for at least S seconds and report the
-    environment steps and the time that they took.
+    environment steps and the time that they took. Anything else in a line is passed on to the function that trains.
 
     Args:
         make: Takes the settings; returns a function state → state that trains one block, the first state, and the
@@ -47,10 +47,11 @@ def serve(make: Callable[[Settings], tuple[Any, Any, int]], wait: Callable[[Any]
     wait(state)
     say({"ready": True, "start_seconds": time.perf_counter() - begin})
     for line in sys.stdin:
-        seconds = json.loads(line)["seconds"]
+        options = json.loads(line)
+        seconds = options.pop("seconds")
         blocks, begin = 0, time.perf_counter()
         while True:
-            state = block(state)
+            state = block(state, **options)
             wait(state)
             blocks += 1
             taken = time.perf_counter() - begin

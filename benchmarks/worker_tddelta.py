@@ -1,12 +1,11 @@
 """Trains an agent of tddelta when told to; run by the other scripts with this project's Python."""
 
-import functools
 from typing import Any
 
 import jax
 from worker import Settings, serve
 
-from tddelta.deep import ppo
+from tddelta.deep import ppo, training
 
 UPDATES_PER_BLOCK = 8
 
@@ -26,29 +25,22 @@ def config_of(settings: Settings) -> ppo.Config:
         activation=settings.activation,
         network="mlp",
         hidden_sizes=(64, 64),
-        # The clock decides how long the worker trains: with annealing it would learn at a rate of 0 in the end.
-        anneal_learning_rate=False,
+        steps=10**9,  # the clock ends the run: the learning rate must not be annealed to 0 before
     )
 
 
 def make(settings: Settings) -> tuple[Any, Any, int]:
-    """Compile a block of updates; return it, its first state and the environment steps of a block."""
+    """Compile the programs that `tddelta train` runs; return a block, its first state and its environment steps."""
     config = config_of(settings)
+    compiled = training.programs(config)
+    count = jax.numpy.int32(UPDATES_PER_BLOCK)
 
-    @functools.partial(jax.jit, donate_argnums=0)
-    def block(state: ppo.State) -> tuple[ppo.State, ppo.Metrics]:
-        # The metrics are computed as in a real run: they are the result of the block as well.
-        return jax.lax.scan(lambda state, _: ppo.update(config, state), state, length=UPDATES_PER_BLOCK)
-
-    state = jax.jit(ppo.init)(config, jax.random.key(settings.seed))
-    compiled = block.lower(state).compile()
-
-    def train(state: ppo.State) -> ppo.State:
-        state, metrics = compiled(state)
+    def block(state: Any) -> Any:
+        state, metrics, _ = compiled.block(config, state, count)
         jax.block_until_ready(metrics)
         return state
 
-    return train, state, UPDATES_PER_BLOCK * config.batch
+    return block, compiled.init(config, jax.random.key(settings.seed)), UPDATES_PER_BLOCK * config.batch
 
 
 if __name__ == "__main__":

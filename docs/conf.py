@@ -25,13 +25,14 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 default_role = "code"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # else the fields of a named tuple are described twice
 
 # References within the package must resolve; those to other projects need their inventories, hence a network.
 nitpicky = True

@@ -17,15 +17,19 @@ def main() -> None:
     learning_rates = jnp.array([3e-4, 1e-3, 3e-3])
     keys = jax.random.split(jax.random.key(0), 2)
 
-    def train(learning_rate, key):
+    def mean_return(learning_rate, key):
+        """Mean return of the episodes that ended in the last quarter of training."""
         _, metrics = ppo.train(replace(config, learning_rate=learning_rate), key)
-        return metrics["return_mean"]
+        last = slice(-(config.updates // 4), None)
+        returns, lengths = metrics.finished_returns[last], metrics.finished_lengths[last]
+        ended = lengths > 0
+        return jnp.where(ended, returns, 0).sum() / ended.sum()
 
-    over_seeds = jax.vmap(train, in_axes=(None, 0))
+    over_seeds = jax.vmap(mean_return, in_axes=(None, 0))
     over_both = jax.vmap(over_seeds, in_axes=(0, None))
-    returns = jax.jit(over_both)(learning_rates, keys)  # (learning rate, seed, update)
-    for learning_rate, last in zip(learning_rates, jnp.nanmean(returns[..., -4:], axis=(1, 2)), strict=True):
-        print(f"learning rate {learning_rate:.0e}: mean return of the last updates {last:.2f}")
+    scores = jax.jit(over_both)(learning_rates, keys)
+    for learning_rate, of_seeds in zip(learning_rates, scores, strict=True):
+        print(f"learning rate {learning_rate:.0e}: " + "  ".join(f"{score:6.2f}" for score in of_seeds))
 
 
 if __name__ == "__main__":

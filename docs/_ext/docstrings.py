@@ -1,5 +1,11 @@
-"""Lets docstrings read well in a terminal: code in single backticks or fences, |x| and *batch as they are."""
+"""Lets docstrings read well in a terminal: code in single backticks or fences, |x| and *batch as they are.
 
+Also lists the settings of a config with their help, which stands in the fields, and leaves out what named tuples say
+of their fields ("Alias for field number 0").
+"""
+
+import collections
+import dataclasses
 import re
 from typing import Any
 
@@ -42,7 +48,26 @@ def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     lines[:] = result
 
 
+def list_settings(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Append one item per field that carries its help."""
+    if not (isinstance(obj, type) and dataclasses.is_dataclass(obj)):
+        return
+    settings = [field for field in dataclasses.fields(obj) if "help" in field.metadata]
+    for field in settings:
+        default = getattr(field.default, "name", field.default)
+        lines += ["", f"``{field.name}`` = ``{default!r}``", f"   {escape(field.metadata['help'])}"]
+    if settings:
+        lines.append("")
+
+
+def skip(app: Sphinx, what: str, name: str, obj: Any, left_out: bool, options: Any) -> bool | None:
+    """Leave out the fields of named tuples, which the class describes."""
+    return True if isinstance(obj, type(collections.namedtuple("_", "field").field)) else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", process, priority=600)
+    app.connect("autodoc-process-docstring", list_settings, priority=700)
+    app.connect("autodoc-skip-member", skip)
     return {"parallel_read_safe": True}
