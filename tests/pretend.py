@@ -1,6 +1,7 @@
 """Training that only pretends: it writes run directories in no time, so that what is around training can be tested.
 
-Seed 13 meets a not-a-number, seed 14 a bug, seed 15 does not hear that it should stop; every block of 1,000 steps takes a hundredth of a second.
+Seed 13 meets a not-a-number, seed 14 a bug, seed 15 does not hear that it should stop.
+Every block of 1,000 steps takes a hundredth of a second.
 """
 
 import sys
@@ -35,6 +36,18 @@ def run_config(config, seed):
     }
 
 
+def train_runs(config, seeds, writers, *, progress=None, stop=None, eval_every=None):
+    errors = []
+    for index, (seed, writer) in enumerate(zip(seeds, writers, strict=True)):
+        told = None if progress is None else lambda news, index=index: progress(index, news)
+        try:
+            train_run(config, seed, writer, progress=told, stop=stop, eval_every=eval_every)
+        except DataError as error:
+            errors.append(error)
+    for error in errors:
+        raise error
+
+
 def train_run(config, seed, writer, *, progress=None, stop=None, eval_every=None):
     steps, updates, began = 0, 0, time.monotonic()
     while steps < config.steps and not (stop is not None and stop.is_set()):
@@ -42,8 +55,8 @@ def train_run(config, seed, writer, *, progress=None, stop=None, eval_every=None
             progress(Progress(steps, config.steps, 1000.0, (config.steps - steps) / 1000, 1.5, "training"))
         time.sleep(0.01)
         if seed == 13:
-            writer.status("failed", steps=steps, updates=updates, message="reward is not a number")
-            raise DataError(f"{config.environment}, step {steps}: reward is not a number; repair the environment")
+            writer.status("failed", steps=steps, updates=updates, message=f"step {steps}: reward is not a number")
+            raise DataError(f"step {steps}: reward is not a number")
         if seed == 14:
             raise RuntimeError("a bug")
         if seed == 15:
@@ -63,6 +76,6 @@ def train_run(config, seed, writer, *, progress=None, stop=None, eval_every=None
 def install():
     """Put this in the place of `tddelta.deep.training`."""
     module = types.ModuleType("tddelta.deep.training")
-    module.Progress, module.run_config, module.train_run = Progress, run_config, train_run
+    module.Progress, module.run_config, module.train_runs = Progress, run_config, train_runs
     sys.modules["tddelta.deep.training"] = module
     tddelta.deep.training = module

@@ -270,8 +270,8 @@ def test_a_failed_run_is_code_1_and_the_others_finish(capsys):
         call("compare", CATCH, "--agents", "ppo", "--seed-list", "13", "0", "14", "--steps", "1000", "--out", "o") == 1
     )
     out, err = capsys.readouterr()
-    assert f"{CATCH}, ppo, seed 13: failed: DataError: {CATCH}, step 0: reward is not a number" in out
-    assert f"tddelta: {CATCH}, ppo, seed 13 failed: {CATCH}, step 0: reward is not a number" in err
+    assert f"{CATCH}, ppo, seed 13: failed: DataError: step 0: reward is not a number" in out
+    assert f"tddelta: {CATCH}, ppo, seed 13 failed: step 0: reward is not a number" in err
     assert err.count("Traceback") == 1 and "RuntimeError: a bug" in err  # what nobody expected keeps its traceback
     assert "report: " in out
     states = {run.seed: run.status["state"] for run in load_runs("o")}

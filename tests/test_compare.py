@@ -198,7 +198,7 @@ class TestExecute:
         assert [type(outcome.error) for outcome in outcomes] == [type(None), DataError, RuntimeError, type(None)]
         assert number is None
         messages = [Run(plan.path).status["message"] for plan in plans]
-        assert messages == [None, "reward is not a number", "RuntimeError: a bug", None]
+        assert messages == [None, "step 0: reward is not a number", "RuntimeError: a bug", None]
         assert watcher.threads == {threading.current_thread()}
         assert sorted(what for what in watcher.told if what[0] == "end") == [
             ("end", 0, "finished"),
@@ -218,6 +218,29 @@ class TestExecute:
             most = max(most, running)
         assert most == (workers or 3)
         assert [what[1] for what in watcher.told if what[0] == "begin"] == list(range(5))
+
+    def test_on_a_gpu_the_seeds_of_an_agent_are_one_program(self, monkeypatch):
+        calls = []
+
+        def train_runs(config, seeds, writers, **options):
+            calls.append((config.agent.name, list(seeds)))
+            pretend.train_runs(config, seeds, writers, **options)
+
+        monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+        monkeypatch.setattr(tddelta.deep.training, "train_runs", train_runs)
+        plans = plan_runs(CATCH, ["ppo", "ppo-delta"], seeds=[0, 13, 1], steps=1000, out="o")
+        outcomes, _ = execute(plans, Watcher())
+        assert calls == [("ppo", [0, 13, 1]), ("ppo-delta", [0, 13, 1])]
+        assert [outcome.state for outcome in outcomes] == ["finished", "failed", "finished"] * 2
+        assert [str(outcome.error) for outcome in outcomes][:2] == ["None", "step 0: reward is not a number"]
+
+    def test_a_directory_that_cannot_be_made_fails_its_run_only(self):
+        plans = plan_runs(CATCH, "ppo", seeds=2, steps=1000, out="o")
+        (blocked,) = plan_runs(CATCH, "ppo-delta", seeds=1, steps=1000, out="file")
+        Path("file").touch()
+        outcomes, _ = execute([blocked, *plans], Watcher())
+        assert [outcome.state for outcome in outcomes] == ["failed", "finished", "finished"]
+        assert isinstance(outcomes[0].error, ConfigError) and "cannot be made" in str(outcomes[0].error)
 
     def test_a_watcher_that_fails_stops_the_runs(self):
         class Broken(Watcher):

@@ -101,6 +101,10 @@ class Evaluate:
     """Draw actions from the policy, take its most likely ones, or one evaluation of each."""
     seed: int = 0
     """Seed of the evaluation; training used none of its random numbers."""
+    environment: Annotated[str | None, arg(metavar="MODULE:NAME", help_behavior_hint="")] = None
+    """The runs' environment, where it is one of your own: a run directory never decides what code is run."""
+    network: Annotated[str | None, arg(metavar="MODULE:NAME", help_behavior_hint="")] = None
+    """The runs' network, where it is one of your own."""
     json: bool = False
     """Print one JSON object per evaluation on the standard output, and nothing else."""
 
@@ -112,9 +116,14 @@ class Evaluate:
 
         for path in find_runs(*self.runs):
             run = Run(path)
-            loaded = policy.load(path)
+            loaded = policy.load(run, environment=self.environment, network=self.network)
             for mode in ("sampled", "greedy") if self.mode == "both" else (self.mode,):
-                row = evaluation.evaluate(loaded, episodes=self.episodes, mode=mode, seed=self.seed)
+                row = {
+                    "steps": run.status["steps"],
+                    **evaluation.evaluate(
+                        loaded.config, loaded.learned, episodes=self.episodes, mode=mode, seed=self.seed
+                    ),
+                }
                 append_evaluation(path, row)
                 if self.json:
                     named = {"environment": run.environment, "agent": run.agent, "training_seed": run.seed}
@@ -178,8 +187,10 @@ def _number(value: float) -> str:
 
 
 def _evaluation(row: dict[str, Any]) -> str:
-    text = f"{row['mode']}, {row['episodes']} episodes: mean return {row['return_mean']:.4g}"
-    if row.get("return_standard_deviation") is not None:
-        text += f" (deviation {row['return_standard_deviation']:.3g})"
-    text += f", mean length {row['length_mean']:.4g}"
-    return text + (f"; {row['unfinished']} episodes were cut off" if row.get("unfinished") else "")
+    text = f"{row['mode']}, {row['episodes']} episodes"
+    if row["return_mean"] is not None:
+        text += f": mean return {row['return_mean']:.4g}"
+        if row["return_standard_deviation"] is not None:
+            text += f" (standard deviation {row['return_standard_deviation']:.3g})"
+        text += f", mean length {row['length_mean']:.4g}"
+    return text + (f"; {row['unfinished']} did not end" if row["unfinished"] else "")

@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tddelta.errors import DataError
 from tddelta.experiments.plan import RunPlan, set_aside
 from tddelta.runs import Run, RunWriter
 
@@ -70,7 +71,8 @@ def execute(
 ) -> tuple[list[Outcome], int | None]:
     """Train every run of a plan, as many at a time as there are cores.
 
-    The runs share this process, so that a program is compiled once, and their bytes do not depend on the company.
+    The runs share this process, so that a program is compiled once, and their bytes do not depend on the company. On a
+    GPU the seeds of an agent are one vectorised program instead, and `timing.jsonl` says so.
     Ctrl-C and SIGTERM (where this is the main thread) make every run save what it has and leave the rest unstarted;
     a second one is handled as if this function were not there.
 
@@ -79,30 +81,37 @@ def execute(
         watcher: What is told about the runs.
         eval_every: Environment steps between evaluations; None for no evaluations.
         command: The command line, for `timing.jsonl`.
-        workers: Runs at a time; None is one per core.
+        workers: Threads, each with a run of its own; None is one per core, and one on a GPU.
 
     Returns:
         One outcome per run that was started, in order of the plan, and the signal that stopped them, if one did.
     """
+    import jax
+
     stop = threading.Event()
     events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
-    waiting, lock = iter(plans), threading.Lock()
+    vectorized, lock = jax.default_backend() != "cpu", threading.Lock()
+    groups = _groups(plans, vectorized=vectorized)
+    waiting = iter(groups)
     provenance = describe_origin(command)
     outcomes: dict[Path, Outcome] = {}
+
+    def report(plan: RunPlan, progress: "Progress") -> None:
+        events.put((watcher.progress, (plan, progress)))
 
     def work() -> None:
         while not stop.is_set():
             with lock:
-                plan = next(waiting, None)
-            if plan is None:
+                group = next(waiting, None)
+            if group is None:
                 return
-            events.put((watcher.begin, (plan,)))
-            outcome = _run(plan, provenance, lambda plan, progress: events.put((watcher.progress, (plan, progress))),
-                           stop, eval_every)  # fmt: skip
-            outcomes[plan.path] = outcome
-            events.put((watcher.end, (outcome,)))
+            for plan in group:
+                events.put((watcher.begin, (plan,)))
+            for outcome in _train(group, provenance, report, stop, eval_every):
+                outcomes[outcome.plan.path] = outcome
+                events.put((watcher.end, (outcome,)))
 
-    count = min(workers or available_cores(), len(plans))
+    count = min(workers or (1 if vectorized else available_cores()), len(groups))
     threads = [threading.Thread(target=work, name=f"run-{number}", daemon=True) for number in range(count)]
     with _stopping(stop, lambda: events.put((watcher.stopping, ()))) as received:
         for thread in threads:
@@ -121,34 +130,59 @@ def execute(
     return [outcomes[plan.path] for plan in plans if plan.path in outcomes], next(iter(received), None)
 
 
-def _run(
-    plan: RunPlan,
+def _groups(plans: Sequence[RunPlan], *, vectorized: bool) -> list[list[RunPlan]]:
+    """What one thread trains at once: a run, or all seeds of an agent as one program."""
+    if not vectorized:
+        return [[plan] for plan in plans]
+    return [list(seeds) for _, seeds in itertools.groupby(plans, lambda plan: plan.path.parent)]
+
+
+def _train(
+    group: Sequence[RunPlan],
     provenance: Mapping[str, Any],
     report: Callable[[RunPlan, "Progress"], None],
     stop: threading.Event,
     eval_every: int | None,
-) -> Outcome:
+) -> list[Outcome]:
     from tddelta.deep import training
 
+    raised: Exception | None = None
+    with ExitStack() as stack:
+        writers: list[RunWriter] = []
+        try:
+            for plan in group:
+                set_aside(plan.path)
+                writers.append(stack.enter_context(RunWriter(plan.path, plan.content, provenance)))
+            training.train_runs(
+                group[0].config,
+                [plan.seed for plan in group],
+                writers,
+                progress=lambda index, progress: report(group[index], progress),
+                stop=stop,
+                eval_every=eval_every,
+            )
+        except Exception as error:
+            raised = error
+        return [_outcome(plan, writer, raised) for plan, writer in itertools.zip_longest(group, writers)]
+
+
+def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) -> Outcome:
+    """How a run ended, after writing so if what was raised prevented that."""
     try:
-        set_aside(plan.path)
-        with RunWriter(plan.path, plan.content, provenance) as writer:
-            try:
-                training.train_run(
-                    plan.config,
-                    plan.seed,
-                    writer,
-                    progress=lambda progress: report(plan, progress),
-                    stop=stop,
-                    eval_every=eval_every,
-                )
-            except Exception as error:
-                if Run(plan.path).status["state"] == "running":
-                    writer.status("failed", message=f"{type(error).__name__}: {error}")
-                raise
-        return Outcome(plan, Run(plan.path).status["state"])
-    except Exception as error:
-        return Outcome(plan, "failed", error)
+        if writer is None:  # the directory could not be made
+            return Outcome(plan, "failed", raised)
+        status = Run(plan.path).status
+        if status["state"] == "running":
+            message = "training returned early" if raised is None else f"{type(raised).__name__}: {raised}"
+            writer.status("failed", message=message)
+            return Outcome(plan, "failed", raised or RuntimeError(message))
+        if status["state"] == "failed":
+            # seeds of one program fail each for a reason of its own
+            own = isinstance(raised, DataError) and status["message"]
+            return Outcome(plan, "failed", DataError(status["message"]) if own else raised)
+        return Outcome(plan, status["state"])
+    except Exception as error:  # such as a full disk
+        return Outcome(plan, "failed", raised or error)
 
 
 @contextmanager

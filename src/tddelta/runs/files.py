@@ -110,14 +110,14 @@ def read_arrays(path: Path) -> Arrays | None:
         raise CheckpointError(f"{path} is no archive of plain arrays, or damaged ({error}): train it again") from error
 
 
-def read_parameters(path: str | os.PathLike[str]) -> tuple[Arrays, dict[str, str]]:
-    """Read `parameters.safetensors`: tensors by name, and the metadata.
+def read_parameters(path: str | os.PathLike[str]) -> Arrays:
+    """Read `parameters.safetensors`.
 
     Args:
         path: The file, or its run directory.
 
     Returns:
-        The tensors as NumPy arrays, and the metadata that was saved with them.
+        The tensors by name, as NumPy arrays.
 
     Raises:
         CheckpointError: The file is missing, damaged, of another kind, or of a newer format.
@@ -135,7 +135,7 @@ def read_parameters(path: str | os.PathLike[str]) -> tuple[Arrays, dict[str, str
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not a safetensors file, or damaged ({error}): train it again") from error
     check_format(path, metadata.get("format"))
-    return tensors, metadata
+    return tensors
 
 
 def check_format(path: Path, found: object) -> None:
