@@ -119,6 +119,29 @@ class TestImprovement:
         assert "every resample" in probability_of_improvement([[5.0, 6.0]], [[1.0, 2.0]]).interval.note
 
 
+def test_rliable_gives_the_same():
+    # rliable 1.2.0 with 20,000, 3,000 and 5,000 resamples on these matrices (seeds, environments)
+    rng = np.random.default_rng(3)
+    first, second = (list(rng.normal(centre, 0.5, (6, 4)).T) for centre in (1.0, 0.8))
+    expected = {
+        "interquartile_mean": (0.90831927, 0.776, 1.068),
+        "median": (1.00081614, 0.755, 1.203),
+        "mean": (0.97838294, 0.753, 1.213),
+        "optimality_gap": (0.22083986, 0.109, 0.354),
+    }
+    for statistic, (value, low, high) in expected.items():
+        estimate = aggregate(first, statistic, n_bootstrap=5000)
+        assert estimate.value == pytest.approx(value, abs=1e-8)
+        assert (estimate.interval.low, estimate.interval.high) == pytest.approx((low, high), abs=0.015)
+    chance = probability_of_improvement(first, second)
+    assert chance.value == pytest.approx(0.5555555555555556)
+    assert (chance.interval.low, chance.interval.high) == pytest.approx((0.375, 0.729), abs=0.02)
+    profile = performance_profile(first, [0.0, 0.5, 1.0, 1.5, 2.0])
+    assert profile.fractions == pytest.approx([0.91666667, 0.875, 0.375, 0.125, 0.08333333])
+    assert profile.low == pytest.approx([0.792, 0.75, 0.208, 0, 0], abs=0.05)
+    assert profile.high == pytest.approx([1, 1, 0.542, 0.25, 0.208], abs=0.05)
+
+
 class TestReferences:
     def test_normalised_scores(self):
         reference = find_reference("Breakout-MinAtar")

@@ -10,6 +10,7 @@ Precipice").
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -258,7 +259,7 @@ def _stratified(arrays: list[FloatArray], n_bootstrap: int, rng: np.random.Gener
     return [resample(array, n_bootstrap, rng) for array in arrays]
 
 
-def _check(scores: Scores) -> list[FloatArray]:
+def _check(scores: Any) -> list[FloatArray]:
     arrays = [np.asarray(array, np.float64) for array in scores]
     matrix = isinstance(scores, np.ndarray)  # would be read by rows, and rliable's matrices have seeds there
     if matrix or not arrays or any(array.ndim != 1 or not len(array) for array in arrays):

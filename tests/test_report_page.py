@@ -1,0 +1,252 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from report_synthetic import learning, scales_of, write_run
+from tddelta.errors import ConfigError
+from tddelta.report import plots, write_report
+from tddelta.report.curves import learning_curve
+from tddelta.report.study import Study
+from tddelta.runs import load_runs
+
+HOSTILE = '<script>alert("x")</script>&'
+VOID = {"meta", "br", "use", "path", "link", "img"}
+
+
+class Page(HTMLParser):
+    """Collects tags and text, and checks that elements are closed in order and ids are unique."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+        assert not self.open
+        ids = [attributes["id"] for _, attributes in self.tags if "id" in attributes]
+        assert len(ids) == len(set(ids))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """Two environments, two agents, two seeds, one of which was interrupted; the report of them."""
+    out = tmp_path_factory.mktemp("runs")
+    for e, environment in enumerate(("Breakout-MinAtar", "Asterix-MinAtar")):
+        for agent, final in (("ppo", 5.0), ("ppo-delta", 9.0)):
+            for seed in range(2):
+                ends, returns = learning(np.random.default_rng([e, seed]), final, 100_000, 300)
+                interrupted = (agent, environment, seed) == ("ppo", "Asterix-MinAtar", 1)
+                write_run(
+                    out,
+                    environment,
+                    agent,
+                    seed,
+                    returns=returns,
+                    end_steps=ends,
+                    steps=100_000,
+                    state="interrupted" if interrupted else "finished",
+                )
+    return write_report(out)
+
+
+@pytest.fixture(scope="module")
+def html(full):
+    return full.read_text(encoding="utf-8")
+
+
+def test_default_place_and_the_files_beside_it(full):
+    assert full.name == "report.html"
+    assert (full.parent / "Breakout-MinAtar/ppo/seed-0").is_dir()
+    figures = {path.name for path in (full.parent / "figures").iterdir()}
+    assert {"learning-breakout-minatar.png", "learning-breakout-minatar.pdf", "iqm-minatar.pdf"} <= figures
+    assert {"episode-asterix-minatar-ppo-delta.png", "critic-asterix-minatar.png"} <= figures
+    tables = {path.name for path in (full.parent / "tables").iterdir()}
+    for name in ("scores", "differences-asymptotic", "differences-average", "aggregates-minatar", "ladder", "runs"):
+        assert {f"{name}.csv", f"{name}.tex"} <= tables
+    assert not list(full.parent.rglob("*.tmp"))
+
+
+def test_the_numbers_are_those_of_the_runs(full, html):
+    study = Study(load_runs(full.parent))
+    scores = [float(np.mean(run.episodes["returns"][-100:])) for run in load_runs(full.parent / "Breakout-MinAtar/ppo")]
+    mean, error = np.mean(scores), np.std(scores, ddof=1) / np.sqrt(2)
+    decimals = 2 if error < 9.95 else 1
+    assert f"{mean:.{decimals}f} ± {error:.{decimals}f}" in html
+    (comparison, _) = study.comparisons()
+    assert f"+{comparison.welch.difference:.2f}" in html
+
+
+def test_well_formed_and_self_contained(html):
+    page = Page(html)
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", html)
+    assert not [tag for tag, _ in page.tags if tag in ("script", "link", "img", "iframe", "base")]
+    for _, attributes in page.tags:
+        assert (attributes.get("href") or "#").startswith("#")
+        assert "src" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+    targets = {attributes["href"][1:] for _, attributes in page.tags if attributes.get("href")}
+    assert targets <= {attributes.get("id") for _, attributes in page.tags}
+
+
+def test_accessible(html):
+    page = Page(html)
+    images = [attributes for _, attributes in page.tags if attributes.get("role") == "img"]
+    assert len(images) == html.count("<figure ")
+    assert all(image["aria-label"] for image in images)
+    assert html.count("<caption>") == html.count("<table ")
+    assert html.count("<figcaption>") == html.count("<figure ")
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+    assert 'name="viewport"' in html
+
+
+def test_everything_is_there(html):
+    text = " ".join(Page(html).text.split())
+    for part in (
+        "ppo-delta against ppo on 2 environments",
+        "1 run was interrupted: Asterix-MinAtar, ppo, seed 1.",
+        "mean of 2 seeds, band: 95 % t interval",
+        "Interquartile mean",
+        "Did the critic get better?",
+        "Contraction factor",
+        "Settings that differ between agents",
+        "tddelta compare Breakout-MinAtar --agents ppo ppo-delta",
+        "jax 0.10.2",
+        "W γ=0.680",
+    ):
+        assert " ".join(part.split()) in text, part
+
+
+def test_colours_follow_the_theme(html):
+    figures = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    assert figures
+    for light, _ in plots.PALETTE:
+        assert not any(light in figure for figure in figures)
+    assert not any(plots.INK in figure for figure in figures)
+    assert any("var(--p5)" in figure for figure in figures)
+
+
+def contrast(first: str, second: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_stand_out_on_both_backgrounds():
+    for light, dark in plots.PALETTE:
+        assert contrast(light, "#ffffff") >= 3
+        assert contrast(dark, "#14171c") >= 3
+
+
+def test_the_same_runs_give_the_same_bytes(full, html, tmp_path):
+    again = write_report(full.parent, tmp_path / "again.html")
+    assert again.read_text(encoding="utf-8") == html
+    for path in (full.parent / "figures").iterdir():
+        assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_hostile_names_are_only_text(tmp_path):
+    write_run(tmp_path, "A", "ppo", command=("tddelta", HOSTILE))
+    write_run(tmp_path, "A", HOSTILE, label="hostile", state="failed", message=HOSTILE, returns=[1.0, 2.0])
+    html = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    page = Page(html)
+    assert not [tag for tag, _ in page.tags if tag == "script"]
+    assert HOSTILE in page.text
+    assert (tmp_path / "out/report.html").exists()
+
+
+def test_one_run_in_progress(tmp_path):
+    path = write_run(tmp_path, "CartPole-v1", "ppo-delta", state="running", returns=[])
+    report = write_report(path)
+    assert report == path / "report.html"
+    text = Page(report.read_text(encoding="utf-8")).text
+    for part in ("nothing is compared", "No run recorded an episode", "No training episode ended", "n/a", "Left out:"):
+        assert part in text
+
+
+def test_an_empty_folder_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        write_report(tmp_path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="paths must not be empty"):
+        write_report([])
+    assert not list(tmp_path.iterdir())
+
+
+class TestPlots:
+    def test_agents_keep_their_colours(self):
+        assert plots.agent_styles(["ppo-delta", "ppo"]) == {"ppo-delta": 5, "ppo": 0}
+        assert plots.agent_styles(["mine", "ppo"])["ppo"] == 0
+        names = [f"agent {i}" for i in range(20)] + ["ppo-delta"]
+        assert len(set(plots.agent_styles(names).values())) == 21
+
+    def test_axes_in_axes_out_without_pyplot(self):
+        figure, (axes,) = plots.new_figure()
+        curve = learning_curve([[1, 2], [1, 2]], [[0.0, 1.0], [1.0, 2.0]], [1, 2])
+        styles = plots.agent_styles(["ppo"])
+        assert plots.learning_curves(axes, {"ppo": curve}, styles) is axes
+        figure.canvas.draw()
+        assert axes.get_legend().get_title().get_text() == "mean of 2 seeds, band: 95 % t interval"
+
+    def test_the_legend_names_each_band_where_they_differ(self):
+        _, (axes,) = plots.new_figure()
+        two = learning_curve([[1, 2]] * 2, [[0.0, 1.0], [1.0, 2.0]], [1, 2])
+        one = learning_curve([[1, 2]], [[0.0, 1.0]], [1, 2])
+        plots.learning_curves(axes, {"ppo": two, "ppo+": one}, plots.agent_styles(["ppo", "ppo+"]))
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert labels == ["ppo (mean of 2 seeds, band: 95 % t interval)", "ppo+ (one seed, no band)"]
+
+    @pytest.mark.parametrize("agent", ["ppo", "ppo-delta"])
+    def test_recorded_episode(self, agent):
+        scales = scales_of(agent)
+        count = plots.panel_count(scales)
+        assert count == (2 if agent == "ppo" else len(scales) + 2)
+        figure, axes = plots.new_figure(count, share_x=True)
+        deltas = np.random.default_rng(0).normal(size=(50, len(scales)))
+        plots.recorded_episode(axes, deltas, np.eye(50)[3], scales)
+        figure.canvas.draw()
+        np.testing.assert_allclose(axes[0].lines[0].get_ydata(), deltas.sum(axis=1))
+        if agent == "ppo-delta":
+            assert axes[1].get_ylabel() == "W  γ=0.990"
+            np.testing.assert_allclose(axes[1].lines[0].get_ydata(), deltas[:, -1])
+
+    def test_thinning_keeps_extremes(self):
+        series = np.zeros(10_000)
+        series[[1234, 5678]] = [7.0, -7.0]
+        time, kept = plots.thin(series, 200)
+        assert len(kept) <= 202
+        assert {7.0, -7.0} <= set(kept.tolist())
+        assert (np.diff(time) > 0).all()
+
+
+def test_the_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    write_run(tmp_path, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+    report = tmp_path / "report.html"
+    report.write_text("old")
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_report(tmp_path)
+    assert report.read_text() == "old"
