@@ -1,0 +1,63 @@
+"""Policies as distributions over actions: categorical for discrete spaces, diagonal Gaussian for boxes."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tddelta.deep.environments import Environment
+
+# A policy's parameters as a network returns them: logits (…, A), or mean and log standard deviation (…, D) each.
+Policy = Any
+
+
+def noise(environment: Environment, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Noise from which `sample` makes actions, drawn for many steps at once: Gumbel or standard normal."""
+    if environment.discrete:
+        return jax.random.gumbel(key, (*shape, environment.action_space.n))
+    return jax.random.normal(key, (*shape, *environment.action_space.shape))
+
+
+def sample(environment: Environment, policy: Policy, drawn: jax.Array) -> jax.Array:
+    """An action distributed as the policy says, from the noise drawn for it."""
+    if environment.discrete:
+        return jnp.argmax(policy + drawn, axis=-1)
+    mean, log_deviation = policy
+    return mean + jnp.exp(log_deviation) * drawn
+
+
+def mode(environment: Environment, policy: Policy) -> jax.Array:
+    """The most probable action."""
+    return jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
+
+
+def log_probability(environment: Environment, policy: Policy, action: jax.Array) -> jax.Array:
+    """Log probability, or log density summed over the dimensions of a box; shape of the batch."""
+    if environment.discrete:
+        logs = jax.nn.log_softmax(policy)
+        # A selection by comparison: gradients of a gather are scatters, slow on every device.
+        chosen = action[..., None] == jnp.arange(logs.shape[-1])
+        return jnp.sum(jnp.where(chosen, logs, 0.0), axis=-1)
+    mean, log_deviation = policy
+    standard = (action - mean) * jnp.exp(-log_deviation)
+    return jnp.sum(-0.5 * standard**2 - log_deviation - 0.5 * math.log(2 * math.pi), axis=-1)
+
+
+def entropy(environment: Environment, policy: Policy) -> jax.Array:
+    """Entropy in nats; shape of the batch."""
+    if environment.discrete:
+        logs = jax.nn.log_softmax(policy)
+        return -jnp.sum(jnp.exp(logs) * logs, axis=-1)
+    mean, log_deviation = policy
+    return jnp.sum(jnp.broadcast_to(log_deviation, mean.shape) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+
+def to_environment(environment: Environment, action: jax.Array) -> jax.Array:
+    """The action as the environment takes it: clipped to its box, here and nowhere else.
+
+    The learner keeps the action that was sampled, whose density it knows.
+    """
+    if environment.discrete:
+        return action.astype(getattr(environment.action_space, "dtype", jnp.int32))
+    return jnp.clip(action, environment.action_space.low, environment.action_space.high)

@@ -1,0 +1,178 @@
+"""What an agent is, as data: the heads of its critic, their basis, the trace rule, the targets, the advantages."""
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from tddelta import targets as core
+from tddelta.decomposition import compose, decompose
+from tddelta.errors import ConfigError
+from tddelta.timescales import TimeScales
+
+Heads = Literal["one", "ladder"]
+Basis = Literal["deltas", "values", "sum"]
+Rule = Literal["capped", "matched", "constant", "proportional"]
+TargetFunction = Callable[..., Any]
+
+
+def multi_discount_targets(
+    rewards: Any, values: Any, next_values: Any, *, terminated: Any, truncated: Any, scales: TimeScales
+) -> Any:
+    """λ-return of every V_{γ_z} on its own, from heads that are values: the baseline without a decomposition.
+
+    The same numbers as the difference form of the λ-return, written in the other basis: Σ_{i≤z} of it.
+
+    Args:
+        rewards: (T, *batch).
+        values: V_z(s_t), (T, *batch, Z).
+        next_values: V_z of the true successors, (T, *batch, Z).
+        terminated: (T, *batch), boolean.
+        truncated: (T, *batch), boolean.
+        scales: with trace decays.
+
+    Returns:
+        Targets of the values, (T, *batch, Z).
+    """
+    deltas = core.lambda_targets(
+        rewards,
+        decompose(values),
+        decompose(next_values),
+        terminated=terminated,
+        truncated=truncated,
+        scales=scales,
+        form="difference",
+    )
+    return compose(deltas)
+
+
+def difference_targets(
+    rewards: Any, deltas: Any, next_deltas: Any, *, terminated: Any, truncated: Any, scales: TimeScales
+) -> Any:
+    """λ-returns of the components in the difference form: `lambda_targets(..., form="difference")`."""
+    return core.lambda_targets(
+        rewards,
+        deltas,
+        next_deltas,
+        terminated=terminated,
+        truncated=truncated,
+        scales=scales,
+        form="difference",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Agent:
+    """An actor and a critic with some number of heads; two agents differ in these fields and in nothing else.
+
+    Attributes:
+        name: Label of the agent in folders, tables and figures.
+        heads: "ladder" gives the critic one head per scale of the ladder; "one" only γ_Z.
+        basis: What a head is. "deltas": W_z. "values": V_{γ_z}. "sum": the heads have no meaning of
+            their own, their sum is V_{γ_Z} (a critic of the same size without a decomposition).
+        rule: Trace rule of the critic's ladder.
+        targets: f(rewards, heads, next_heads, *, terminated, truncated, scales) → targets, in the basis
+            of the heads: `deltas` for "deltas", `values` for "values", V as a single scale for "sum".
+        advantages: f(rewards, deltas, next_deltas, *, terminated, truncated, scales, trace_decay)
+            → (T, *batch). It always receives components W, whatever the basis.
+    """
+
+    name: str
+    heads: Heads = "ladder"
+    basis: Basis = "deltas"
+    rule: Rule = "capped"
+    targets: TargetFunction = core.lambda_targets
+    advantages: TargetFunction = core.advantages
+
+    def __post_init__(self) -> None:
+        for field, choices in (("heads", get_args(Heads)), ("basis", get_args(Basis)), ("rule", get_args(Rule))):
+            if getattr(self, field) not in choices:
+                raise ConfigError(f"{field} must be one of {', '.join(choices)}; got {getattr(self, field)!r}")
+        for field in ("targets", "advantages"):
+            if not callable(getattr(self, field)):
+                raise ConfigError(f"{field} must be a function; got {getattr(self, field)!r}")
+
+    def replace(self, **changes: Any) -> "Agent":
+        """The same agent with some fields changed; give it a `name` of its own."""
+        known = {field.name for field in dataclasses.fields(self)}
+        for name in changes:
+            if name not in known:
+                raise ConfigError(f"an agent has no field {name!r}; it has {', '.join(sorted(known))}")
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, str]:
+        """The agent as JSON: functions by module and name."""
+        return {
+            "name": self.name,
+            "heads": self.heads,
+            "basis": self.basis,
+            "rule": self.rule,
+            "targets": reference(self.targets),
+            "advantages": reference(self.advantages),
+        }
+
+
+AGENTS: dict[str, Agent] = {
+    agent.name: agent
+    for agent in (
+        Agent("ppo", heads="one"),
+        Agent("ppo+", basis="sum"),
+        Agent("ppo-delta"),
+        Agent("ppo-delta-matched", rule="matched"),
+        Agent("ppo-delta-difference", rule="constant", targets=difference_targets),
+        Agent("ppo-multi", basis="values", rule="constant", targets=multi_discount_targets),
+    )
+}
+"""The agents that ship with the library, by name."""
+
+
+def reference(function: Any) -> str:
+    """Where a function or class is: "module:qualified name"."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def imported(path: str, what: str) -> Any:
+    """The object at "package.module:name".
+
+    Args:
+        path: Module and name, separated by a colon.
+        what: What it should be, for the error.
+
+    Raises:
+        ConfigError: If the module or the name does not exist.
+    """
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"no {what} at {path!r}: {error}; name it package.module:name with the module on the Python path"
+        ) from error
+    return found
+
+
+def closest(name: str, known: tuple[str, ...]) -> str:
+    """The end of an error sentence: the closest known name, or all of them."""
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {match[0]}?" if match else f"known are {', '.join(known)}"
+
+
+def resolve(agent: "str | Agent") -> Agent:
+    """An agent from its name, from "package.module:agent", or itself.
+
+    Raises:
+        ConfigError: If there is no such agent.
+    """
+    if isinstance(agent, Agent):
+        return agent
+    if agent in AGENTS:
+        return AGENTS[agent]
+    if ":" in agent:
+        found = imported(agent, "agent")
+        if not isinstance(found, Agent):
+            raise ConfigError(f"{agent!r} must be a tddelta Agent; got {type(found).__name__}")
+        return found
+    raise ConfigError(f"unknown agent {agent!r}: {closest(agent, tuple(AGENTS))}")

@@ -1,0 +1,219 @@
+"""Device environments: gymnax's, and anybody's with the same interface."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tddelta.deep.agents import closest, imported
+from tddelta.errors import ConfigError, MissingExtra
+
+try:
+    import gymnax
+except ImportError as error:  # pragma: no cover - exercised by the installation test of the extras
+    raise MissingExtra(f'device environments need gymnax ({error}): pip install "tddelta[train]"') from error
+
+SHORT_NAMES = {
+    "Catch": "Catch-bsuite",
+    "DiscountingChain": "DiscountingChain-bsuite",
+    "DelayedReward": "tddelta.deep.probes:LongDelay",
+}
+NAMES: tuple[str, ...] = (*gymnax.registered_envs, *SHORT_NAMES)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Environment:
+    """A device environment and what a learner needs to know of it.
+
+    Attributes:
+        name: What the user called it.
+        instance: The object with `reset(key, parameters)` and `step(key, state, action, parameters)`.
+        parameters: Its parameters, a pytree.
+        observation_space: gymnax space.
+        action_space: gymnax space.
+        observation_shape: Shape of one observation.
+        storage: Data type in which a rollout keeps observations: uint8 for images and binary planes
+            (a quarter of the memory of float32, and exact), else float32.
+        discrete: Whether actions are integers 0…n−1; else they are real vectors in a box.
+        time_limit: Steps after which the environment truncates, or None if it names none.
+    """
+
+    name: str
+    instance: Any
+    parameters: Any
+    observation_space: Any
+    action_space: Any
+    observation_shape: tuple[int, ...]
+    storage: Any
+    discrete: bool
+    time_limit: int | None
+
+    def reset(self, key: jax.Array) -> tuple[jax.Array, Any]:
+        """First observation and state of one environment."""
+        observation, state = self.instance.reset(key, self.parameters)
+        return observation, state
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, ...]:
+        """One transition of one environment; an episode's end resets it.
+
+        Returns:
+            observation (after a reset: the first of the next episode), state, reward, terminated, truncated,
+            and the final observation: the true successor of this step.
+        """
+        observation, state, reward, terminated, truncated, info = self.instance.step(
+            key, state, action, self.parameters
+        )
+        reward = jnp.asarray(reward, jnp.float32)
+        return observation, state, reward, terminated, truncated, info["final_observation"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Parameters that are plain numbers, for the run's record."""
+        fields = getattr(self.parameters, "__dict__", {})
+        found = {name: np.asarray(value).tolist() for name, value in fields.items() if np.ndim(value) <= 1}
+        return {name: value for name, value in found.items() if np.all(np.isfinite(np.asarray(value, float)))}
+
+
+def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Environment:
+    """The environment of a name, of "package.module:factory", or of an object.
+
+    Args:
+        environment: A gymnax id; a short name (Catch, DiscountingChain, DelayedReward); "package.module:factory"
+            for a callable that returns an environment or (environment, parameters); or such an object itself.
+        options: Keyword arguments. Those that name a field of the environment's parameters
+            (max_steps_in_episode, …) replace it; the others go to the constructor.
+
+    Raises:
+        ConfigError: If there is no such environment, or it does not have gymnax 1.0's interface.
+    """
+    if isinstance(environment, Environment):
+        return environment
+    plain = dict(options or {})
+    try:
+        return _resolve_once(environment, tuple(sorted(plain.items())))
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _build(environment, plain)
+
+
+@functools.lru_cache(maxsize=64)
+def _resolve_once(environment: Any, options: tuple[tuple[str, Any], ...]) -> Environment:
+    # One object per name, so that programs compiled for it are found again.
+    return _build(environment, dict(options))
+
+
+def _build(environment: Any, options: dict[str, Any]) -> Environment:
+    name = environment if isinstance(environment, str) else type(environment).__name__
+    instance, parameters, left = _made(environment, options)
+    if left:
+        raise ConfigError(
+            f"environment {name} takes no option {', '.join(map(repr, left))}: drop it, or pass a factory that does"
+        )
+    for method in ("reset", "step", "observation_space", "action_space"):
+        if not callable(getattr(instance, method, None)):
+            raise ConfigError(f"environment {name} has no method {method}: it must have gymnax 1.0's interface")
+    _check_step(name, instance, parameters)
+    observation_space = instance.observation_space(parameters)
+    action_space = instance.action_space(parameters)
+    observation = jax.eval_shape(lambda key: instance.reset(key, parameters)[0], jax.random.key(0))
+    if not hasattr(observation, "shape"):
+        raise ConfigError(f"environment {name} must return one array as observation; got {type(observation).__name__}")
+    discrete = hasattr(action_space, "n")
+    if not discrete and not (hasattr(action_space, "low") and hasattr(action_space, "high")):
+        raise ConfigError(f"environment {name}: actions must be Discrete or Box; got {action_space!r}")
+    return Environment(
+        name=name,
+        instance=instance,
+        parameters=parameters,
+        observation_space=observation_space,
+        action_space=action_space,
+        observation_shape=tuple(observation.shape),
+        storage=_storage(name, observation_space, observation.dtype),
+        discrete=discrete,
+        time_limit=_time_limit(parameters),
+    )
+
+
+def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str]]:
+    """Instance, parameters, and the options that nothing took."""
+    if isinstance(environment, str):
+        full = SHORT_NAMES.get(environment, environment)
+        if ":" in full:
+            factory = imported(full, "environment")
+        elif full in gymnax.registered_envs:
+            factory = functools.partial(gymnax.make, full)
+        else:
+            raise ConfigError(f"unknown environment {environment!r}: {closest(environment, NAMES)}")
+        made = factory(**_for_factory(factory, options))
+    else:
+        made = environment
+    instance, parameters = made if isinstance(made, tuple) else (made, getattr(made, "default_params", None))
+    fields = {field.name for field in dataclasses.fields(parameters)} if dataclasses.is_dataclass(parameters) else set()
+    taken = {name: value for name, value in options.items() if name in fields}
+    if taken:
+        parameters = dataclasses.replace(parameters, **taken)
+    left = [name for name in options if name not in fields and isinstance(environment, str) is False]
+    return instance, parameters, left
+
+
+def _for_factory(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are not fields of the parameters of what the factory makes by default."""
+    if not options:
+        return {}
+    try:
+        made = factory()
+    except TypeError:
+        return options
+    parameters = made[1] if isinstance(made, tuple) else getattr(made, "default_params", None)
+    fields = {field.name for field in dataclasses.fields(parameters)} if dataclasses.is_dataclass(parameters) else set()
+    constructor = {name: value for name, value in options.items() if name not in fields}
+    try:
+        factory(**constructor)
+    except TypeError as error:
+        raise ConfigError(
+            f"environment option not understood ({error}); its parameters are {', '.join(sorted(fields)) or 'none'}"
+        ) from error
+    return constructor
+
+
+def _check_step(name: str, instance: Any, parameters: Any) -> None:
+    def one_step(key: jax.Array) -> Any:
+        _, state = instance.reset(key, parameters)
+        return instance.step(key, state, instance.action_space(parameters).sample(key), parameters)
+
+    outcome = jax.eval_shape(one_step, jax.random.key(0))
+    if len(outcome) == 5:
+        raise ConfigError(
+            f"environment {name}: step returned five values (observation, state, reward, done, info); return six, "
+            "(observation, state, reward, terminated, truncated, info) with the observation before the reset in "
+            'info["final_observation"], or subclass gymnax 1.0\'s Environment and write step_env only'
+        )
+    if len(outcome) != 6 or "final_observation" not in outcome[5]:
+        raise ConfigError(
+            f"environment {name}: step must return (observation, state, reward, terminated, truncated, info) with "
+            'info["final_observation"], the observation before the reset'
+        )
+    for flag, value in (("terminated", outcome[3]), ("truncated", outcome[4])):
+        if value.dtype != jnp.bool_:
+            raise ConfigError(f"environment {name}: {flag} must be boolean; got {value.dtype}: return {flag} > 0")
+
+
+def _storage(name: str, space: Any, dtype: Any) -> Any:
+    # gymnax declares MinAtar's planes and Catch's board as other types than they are: 0 and 1 only.
+    if name.endswith("-MinAtar") or jnp.issubdtype(dtype, jnp.bool_) or dtype == jnp.uint8:
+        return jnp.uint8
+    declared = getattr(space, "dtype", jnp.float32)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    whole = jnp.issubdtype(declared, jnp.integer) or jnp.issubdtype(declared, jnp.bool_)
+    if whole and low is not None and np.min(low) >= 0 and np.max(high) <= 255:
+        return jnp.uint8
+    return jnp.float32
+
+
+def _time_limit(parameters: Any) -> int | None:
+    limit = getattr(parameters, "max_steps_in_episode", None)
+    return None if limit is None else int(limit)

@@ -1,0 +1,227 @@
+"""Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording."""
+
+import functools
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tddelta.decomposition import compose
+from tddelta.deep import actions, ppo
+from tddelta.deep.config import Config
+from tddelta.deep.environments import Environment
+from tddelta.deep.rollout import Playing, advance, inputs, start
+from tddelta.errors import ConfigError
+
+Mode = Literal["sampled", "greedy"]
+
+# Held-out data: enough states to tell critics apart, in a second on two cores.
+STREAMS, STREAM_LENGTH, HELD_OUT_STATES = 16, 2048, 4096
+# Longest recorded episode, in steps.
+RECORDED = 2000
+# A return is known once what is missing weighs less than this.
+UNKNOWN_WEIGHT = 0.01
+
+
+class Step(NamedTuple):
+    """One step of B environments; see `Rollout`."""
+
+    observations: jax.Array
+    actions: jax.Array
+    rewards: jax.Array
+    deltas: jax.Array
+    final_deltas: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    finished_returns: jax.Array
+    finished_lengths: jax.Array
+
+
+def _advance(
+    config: Config, environment: Environment, learned: ppo.Learned, greedy: Any, playing: Playing, key: jax.Array
+) -> tuple[Playing, Step]:
+    acting = ppo.network(config, learned.parameters)
+    evaluate = jax.vmap(lambda observation: acting(inputs(observation, learned.observation_moments)))
+    count = playing.episode_return.shape[0]
+    noise_key, step_key = jax.random.split(key)
+    policy, heads = evaluate(playing.observation)
+    drawn = actions.noise(environment, noise_key, (count,))
+    action = jnp.where(greedy, actions.mode(environment, policy), actions.sample(environment, policy, drawn))
+    following, moved = advance(config, environment, playing, action, jax.random.split(step_key, count))
+    return following, Step(
+        observations=playing.observation,
+        actions=action,
+        rewards=moved.rewards,
+        deltas=ppo.components(config, learned, heads),
+        final_deltas=ppo.components(config, learned, evaluate(moved.final)[1]),
+        terminated=moved.terminated,
+        truncated=moved.truncated,
+        finished_returns=moved.finished_returns,
+        finished_lengths=moved.finished_lengths,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("count", "longest", "limit"))
+def _quota(
+    config: Config, learned: ppo.Learned, key: jax.Array, greedy: Any, quotas: jax.Array, *, count: int, longest: int,
+    limit: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
+    """Returns (B, longest), lengths (B, longest), and episodes finished per environment (B,)."""
+    environment = config.environment_object()
+    start_key, key = jax.random.split(key)
+
+    def unfinished(carry: Any) -> jax.Array:
+        time, _, done, _, _ = carry
+        return jnp.any(done < quotas) & (time < limit)
+
+    def step(carry: Any) -> Any:
+        time, playing, done, returns, lengths = carry
+        following, row = _advance(config, environment, learned, greedy, playing, jax.random.fold_in(key, time))
+        counts = (row.finished_lengths > 0) & (done < quotas)
+        here = counts[:, None] & (jnp.arange(longest) == done[:, None])
+        returns = jnp.where(here, row.finished_returns[:, None], returns)
+        lengths = jnp.where(here, row.finished_lengths[:, None], lengths)
+        return time + 1, following, done + counts, returns, lengths
+
+    zeros = jnp.zeros((count, longest))
+    first = (0, start(environment, start_key, count), jnp.zeros(count, jnp.int32), zeros, zeros.astype(jnp.int32))
+    _, _, done, returns, lengths = jax.lax.while_loop(unfinished, step, first)
+    return returns, lengths, done
+
+
+def evaluate(
+    config: Config, learned: ppo.Learned, *, episodes: int = 128, mode: Mode = "sampled", seed: int = 0
+) -> dict[str, Any]:
+    """Scores of a fixed quota of episodes per environment, so that short episodes do not crowd out long ones.
+
+    Args:
+        config: Settings of the run.
+        learned: The agent.
+        episodes: Number of episodes, spread evenly over up to 32 environments.
+        mode: "sampled" follows the policy, "greedy" its most probable action.
+        seed: Of the evaluation; it has nothing to do with the training's.
+
+    Returns:
+        A row for `evaluations.jsonl`, without `steps`. `unfinished` counts episodes that were given up because
+        they did not end within a hundred thousand steps.
+
+    Raises:
+        ConfigError: If `episodes` or `mode` is out of range.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes must be at least 1; got {episodes}")
+    if mode not in ("sampled", "greedy"):
+        raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
+    count = min(episodes, 32)
+    quotas = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
+    longest = int(quotas.max())
+    limit = max(100_000, longest * (config.environment_object().time_limit or 0) if longest < 1000 else 100_000)
+    limit = min(limit, 1_000_000)
+    returns, lengths, done = _quota(
+        config,
+        learned,
+        jax.random.key(seed),
+        mode == "greedy",
+        jnp.asarray(quotas),
+        count=count,
+        longest=longest,
+        limit=limit,
+    )
+    played = np.arange(longest) < np.asarray(done)[:, None]
+    scores, sizes = np.asarray(returns, float)[played], np.asarray(lengths)[played]
+    several = len(scores) > 1
+    return {
+        "mode": mode,
+        "seed": seed,
+        "episodes": len(scores),
+        "unfinished": int(episodes - len(scores)),
+        "return_mean": float(scores.mean()) if len(scores) else None,
+        "return_standard_deviation": float(scores.std(ddof=1)) if several else None,
+        "length_mean": float(sizes.mean()) if len(sizes) else None,
+        "returns": scores.tolist(),
+        "lengths": sizes.tolist(),
+    }
+
+
+@jax.jit
+def streams(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[Step, Step, jax.Array]:
+    """Plays the sampled policy for a while.
+
+    Returns:
+        All streams without observations and actions, (time, streams, …); the first stream whole; and W of the
+        observations after the last step, (streams, Z).
+    """
+    environment = config.environment_object()
+    start_key, key = jax.random.split(key)
+
+    def step(playing: Playing, key: jax.Array) -> tuple[Playing, tuple[Step, Step]]:
+        following, row = _advance(config, environment, learned, False, playing, key)
+        light = row._replace(observations=jnp.zeros(()), actions=jnp.zeros(()))
+        return following, (light, jax.tree.map(lambda leaf: leaf[0], row))
+
+    playing, (rows, first) = jax.lax.scan(
+        step, start(environment, start_key, STREAMS), jax.random.split(key, STREAM_LENGTH)
+    )
+    acting = ppo.network(config, learned.parameters)
+    last = jax.vmap(lambda one: acting(inputs(one, learned.observation_moments))[1])(playing.observation)
+    return rows, first, ppo.components(config, learned, last)
+
+
+def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
+    """Predicted and realised discounted returns at every discount of the critic, for `critic.npz`.
+
+    The return of a state is known if its episode terminated in the data, or if what lies beyond the cut weighs
+    less than a hundredth; otherwise it is NaN.
+
+    Returns:
+        predicted (N, Z), realised (N, Z), gammas (Z,), N at most 4,096 states evenly spread over the data.
+    """
+    gammas = np.asarray(config.scales.gammas)
+    rewards = np.asarray(rows.rewards, np.float64)[..., None]
+    terminated, truncated = np.asarray(rows.terminated), np.asarray(rows.truncated)
+    predicted = np.asarray(compose(np.asarray(rows.deltas)), np.float32)
+    realised = np.zeros(predicted.shape, np.float64)
+    following = np.zeros(predicted.shape[1:])
+    # Weight of what is not known about the return: 1 past a cut, 0 past a terminal state.
+    missing = np.ones(predicted.shape[1:])
+    unknown = np.zeros(predicted.shape)
+    for t in reversed(range(len(rewards))):
+        following = np.where((terminated[t] | truncated[t])[:, None], 0.0, following)
+        missing = np.where(terminated[t][:, None], 0.0, np.where(truncated[t][:, None], 1.0, missing))
+        following = rewards[t] + gammas * following
+        missing = gammas * missing
+        realised[t], unknown[t] = following, missing
+    realised[unknown > UNKNOWN_WEIGHT] = np.nan
+    flat = realised.shape[0] * realised.shape[1]
+    chosen = np.linspace(0, flat - 1, min(flat, HELD_OUT_STATES)).astype(int)
+    pick = [array.reshape(flat, -1)[chosen].astype(np.float32) for array in (predicted, realised)]
+    return {"predicted": pick[0], "realised": pick[1], "gammas": gammas}
+
+
+def recording(config: Config, first: Step, last: np.ndarray) -> dict[str, np.ndarray]:
+    """The first episode of a stream, at most 2,000 steps, for `rollout.npz`.
+
+    Args:
+        config: Settings.
+        first: The steps of one stream.
+        last: W of the observation after the stream's last step, (Z,).
+    """
+    arrays = jax.tree.map(np.asarray, first)
+    ends = np.flatnonzero(arrays.terminated | arrays.truncated)
+    length = min(int(ends[0]) + 1 if len(ends) else len(arrays.rewards), RECORDED)
+    ended = bool(arrays.terminated[length - 1] | arrays.truncated[length - 1])
+    beyond = (
+        arrays.final_deltas[length - 1] if ended else arrays.deltas[length] if length < len(arrays.rewards) else last
+    )
+    storage = config.environment_object().storage
+    return {
+        "observations": arrays.observations[:length].astype(storage),
+        "actions": arrays.actions[:length],
+        "rewards": arrays.rewards[:length],
+        "deltas": arrays.deltas[:length],
+        "last_deltas": np.asarray(beyond),
+        "terminated": arrays.terminated[:length],
+        "truncated": arrays.truncated[:length],
+        "gammas": np.asarray(config.scales.gammas),
+    }

@@ -1,0 +1,159 @@
+"""A trained agent outside of training: saved, loaded, asked for actions and for its critic."""
+
+import functools
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tddelta.deep import actions, ppo
+from tddelta.deep.agents import Agent
+from tddelta.deep.config import Config, preset
+from tddelta.deep.rollout import inputs
+from tddelta.errors import CheckpointError, ConfigError, ShapeError
+from tddelta.runs import Run, read_parameters
+from tddelta.timescales import TimeScales
+
+
+class Policy:
+    """Acts, and tells what its critic believes.
+
+    Attributes:
+        config: Settings it was trained with.
+        learned: Parameters and normalisers.
+    """
+
+    def __init__(self, config: Config, learned: ppo.Learned):
+        self.config = config
+        self.learned = learned
+
+    def __repr__(self) -> str:
+        return f"Policy({self.config.agent.name} on {self.config.environment_object().name})"
+
+    @property
+    def scales(self) -> TimeScales:
+        """The scales of the critic."""
+        return self.config.scales
+
+    def act(self, observation: Any, key: jax.Array | None = None) -> np.ndarray:
+        """Actions for one observation or a batch of them.
+
+        Args:
+            observation: (*batch, *observation).
+            key: Samples from the policy; without it, its most probable action.
+
+        Returns:
+            (*batch, *action), within the action space.
+
+        Raises:
+            ShapeError: If the observation has another shape than the environment's.
+        """
+        rows, batch = self._rows(observation)
+        found = _act(self.config, self.learned, rows, jax.random.key(0) if key is None else key, key is None)
+        return np.asarray(found).reshape(*batch, *found.shape[1:])
+
+    def components(self, observation: Any) -> np.ndarray:
+        """W_z of one observation or a batch of them, in units of reward.
+
+        Args:
+            observation: (*batch, *observation).
+
+        Returns:
+            (*batch, Z); `tddelta.compose` makes V_{γ_z} of it.
+
+        Raises:
+            ShapeError: If the observation has another shape than the environment's.
+        """
+        rows, batch = self._rows(observation)
+        found = _components(self.config, self.learned, rows)
+        return np.asarray(found).reshape(*batch, found.shape[-1])
+
+    def _rows(self, observation: Any) -> tuple[jax.Array, tuple[int, ...]]:
+        array = np.asarray(observation)
+        shape = self.config.environment_object().observation_shape
+        split = array.ndim - len(shape)
+        if split < 0 or array.shape[split:] != shape:
+            raise ShapeError(f"observation must be (*batch, {', '.join(map(str, shape))}); got {array.shape}")
+        return jnp.asarray(array.reshape(-1, *shape)), array.shape[:split]
+
+
+@jax.jit
+def _act(config: Config, learned: ppo.Learned, rows: jax.Array, key: jax.Array, greedy: Any) -> jax.Array:
+    environment = config.environment_object()
+    policy, _ = _evaluate(config, learned, rows)
+    drawn = actions.noise(environment, key, rows.shape[:1])
+    chosen = jnp.where(greedy, actions.mode(environment, policy), actions.sample(environment, policy, drawn))
+    return actions.to_environment(environment, chosen)
+
+
+@jax.jit
+def _components(config: Config, learned: ppo.Learned, rows: jax.Array) -> jax.Array:
+    return ppo.components(config, learned, _evaluate(config, learned, rows)[1])
+
+
+def _evaluate(config: Config, learned: ppo.Learned, rows: jax.Array) -> Any:
+    acting = ppo.network(config, learned.parameters)
+    return jax.vmap(lambda one: acting(inputs(one, learned.observation_moments)))(rows)
+
+
+def tensors(learned: ppo.Learned) -> dict[str, np.ndarray]:
+    """What is learned as named arrays, for `parameters.safetensors`."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(learned)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+
+
+def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, network: Any = None) -> Policy:
+    """The trained agent of a run directory.
+
+    A run directory can come from anybody, and what it names is not executed: an environment or a network that is
+    not part of this library must be passed again.
+
+    Args:
+        run: The run or its path.
+        environment: In place of the stored name; needed for environments of your own.
+        network: In place of the stored name; needed for networks of your own.
+
+    Raises:
+        ConfigError: If the environment or network has to be passed.
+        CheckpointError: If there are no parameters yet, or they don't fit the settings.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    config = config_of(run.config, environment=environment, network=network)
+    path = run.path / "parameters.safetensors"
+    if not path.exists():
+        raise CheckpointError(f"{run.path} holds no parameters: its run is {run.status['state']}; finish it first")
+    stored = read_parameters(path)
+    skeleton = jax.eval_shape(functools.partial(ppo.initial, config), jax.random.key(0))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(skeleton)
+    found = []
+    for place, leaf in leaves:
+        name = jax.tree_util.keystr(place, simple=True, separator=".")
+        if name not in stored or stored[name].shape != leaf.shape:
+            got = stored[name].shape if name in stored else "nothing"
+            raise CheckpointError(
+                f"{path}: {name} must have shape {leaf.shape}; got {got}: the parameters belong to other settings"
+            )
+        found.append(jnp.asarray(stored[name], leaf.dtype))
+    return Policy(config, jax.tree.unflatten(structure, found))
+
+
+def config_of(record: dict[str, Any], *, environment: Any = None, network: Any = None) -> Config:
+    """The settings in a `config.json`, without executing anything that it names.
+
+    Raises:
+        ConfigError: If the environment or network is somebody's own and was not passed.
+    """
+    settings = dict(record["settings"])
+    stored = settings.pop("environment")
+    settings.pop("agent")
+    for what, given, name in (("environment", environment, stored), ("network", network, settings["network"])):
+        if given is None and ":" in name and not name.startswith("tddelta."):
+            raise ConfigError(f"the run's {what} {name!r} is not part of tddelta: pass {what}= to say what it is")
+    if network is not None:
+        settings["network"] = network
+    described = record["agent"]
+    # Targets and advantages only matter in training.
+    agent = Agent(described["name"], heads=described["heads"], basis=described["basis"], rule=described["rule"])
+    return preset(stored if environment is None else environment, agent, **settings)

@@ -1,0 +1,375 @@
+"""PPO with a critic split across time scales, as pure functions: Config → init → update → train.
+
+    config = ppo.preset("Breakout-MinAtar", "ppo-delta")
+    state, metrics = jax.jit(ppo.train)(config, jax.random.key(0))
+
+Every agent runs through these lines. Agents differ in the number and the basis of the critic's heads, in the trace
+rule and in the functions that make targets and advantages: see `agents`.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from tddelta.decomposition import decompose
+from tddelta.deep import actions, losses
+from tddelta.deep.config import PRESETS, Config, check, preset
+from tddelta.deep.environments import Environment
+from tddelta.deep.rollout import Moments, Playing, Rollout, collect, inputs, no_moments, shuffled, start
+from tddelta.targets import successors
+
+__all__ = ["PRESETS", "Config", "Learned", "Metrics", "State", "check", "init", "network", "preset", "train", "update"]
+
+# What went wrong in an update, by number: see `Metrics.fault`.
+FAULTS = ("none", "reward", "observation", "loss")
+
+
+class Learned(NamedTuple):
+    """What a trained agent is: all that acting and reading the critic need.
+
+    Attributes:
+        parameters: The network's arrays.
+        observation_moments: If observations are standardised, else None.
+        reward_moments: Of the running discounted returns, if rewards are normalised, else None.
+        target_moments: Of the targets, (Z,), if component_scale is "running", else None.
+    """
+
+    parameters: Any
+    observation_moments: Moments | None
+    reward_moments: Moments | None
+    target_moments: Moments | None
+
+
+class State(NamedTuple):
+    """Everything that training continues from.
+
+    Attributes:
+        learned: The agent.
+        optimizer: State of Adam.
+        playing: The environments.
+        key: For the next update.
+        updates: Updates done so far, ().
+    """
+
+    learned: Learned
+    optimizer: Any
+    playing: Playing
+    key: jax.Array
+    updates: jax.Array
+
+
+class Metrics(NamedTuple):
+    """What one update reports. Losses are means over its minibatches, in the units of the loss.
+
+    Attributes:
+        policy_loss: ().
+        value_loss: ½ Σ_z weight_z (error_z)², ().
+        component_losses: ½ (error_z)² of each head, (Z,).
+        explained_variance: Of V_Z: old values against their targets, ().
+        component_explained_variance: The same per head, (Z,).
+        value_mean: Mean of V_Z over the rollout, ().
+        component_means: Mean of each head, (Z,).
+        entropy: Of the policy in nats, ().
+        approximate_kl: mean(ρ − 1 − log ρ), ().
+        clip_fraction: Share of probability ratios outside the clip range, ().
+        gradient_norm: Global norm before clipping, ().
+        learning_rate: ().
+        finished_returns: (T, B); see `Rollout`.
+        finished_lengths: (T, B); 0 where no episode ended.
+        fault: Index into `FAULTS`; not 0 if a number was not finite. Then what is learned and the optimizer
+            are those before the update.
+        fault_step: Step of the environment, counted from the start of training, at which it happened, ().
+        fault_environment: Which environment, ().
+    """
+
+    policy_loss: jax.Array
+    value_loss: jax.Array
+    component_losses: jax.Array
+    explained_variance: jax.Array
+    component_explained_variance: jax.Array
+    value_mean: jax.Array
+    component_means: jax.Array
+    entropy: jax.Array
+    approximate_kl: jax.Array
+    clip_fraction: jax.Array
+    gradient_norm: jax.Array
+    learning_rate: jax.Array
+    finished_returns: jax.Array
+    finished_lengths: jax.Array
+    fault: jax.Array
+    fault_step: jax.Array
+    fault_environment: jax.Array
+
+
+class Batch(NamedTuple):
+    """What the losses read, one row per environment step."""
+
+    observations: jax.Array
+    actions: jax.Array
+    log_probabilities: jax.Array
+    advantages: jax.Array
+    targets: jax.Array
+
+
+def init(config: Config, key: jax.Array) -> State:
+    """Fresh network, optimizer and environments.
+
+    Args:
+        config: Settings; checked here too, for those who do not use `preset`.
+        key: The only source of randomness of the whole run.
+
+    Raises:
+        ConfigError: If a setting cannot work.
+    """
+    check(config)
+    environment = config.environment_object()
+    network_key, playing_key, key = jax.random.split(key, 3)
+    learned = initial(config, network_key)
+    return State(
+        learned=learned,
+        optimizer=_optimizer(config).init(learned.parameters),
+        playing=start(environment, playing_key, config.environments),
+        key=key,
+        updates=jnp.zeros((), jnp.int32),
+    )
+
+
+def initial(config: Config, key: jax.Array) -> Learned:
+    """An agent that has learned nothing yet."""
+    environment = config.environment_object()
+    return Learned(
+        parameters=eqx.filter(_made_network(config, environment, key), eqx.is_array),
+        observation_moments=no_moments(environment.observation_shape) if config.normalize_observations else None,
+        reward_moments=no_moments(()) if config.normalize_rewards else None,
+        target_moments=no_moments((len(config.scales),)) if config.component_scale == "running" else None,
+    )
+
+
+def update(config: Config, state: State) -> tuple[State, Metrics]:
+    """One rollout and the epochs of minibatch steps on it.
+
+    Args:
+        config: Settings.
+        state: From `init` or the update before.
+
+    Returns:
+        The next state, and what happened.
+    """
+    environment = config.environment_object()
+    learned = state.learned
+    key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
+    acting = network(config, learned.parameters)
+    playing, rollout = collect(config, environment, acting, learned.observation_moments, state.playing, rollout_key)
+    values, targets, advantages = learning_signals(config, learned, rollout)
+    moments = learned.target_moments
+    moments = moments if moments is None else moments.updated(targets, (0, 1))
+    unit = component_unit(config, moments)
+    batch = Batch(
+        rollout.observations,
+        rollout.actions,
+        rollout.log_probabilities,
+        losses.standardized(advantages) if config.normalize_advantages else advantages,
+        targets if unit is None else targets / unit,
+    )
+    (parameters, optimizer), reports = _fit(config, environment, state, batch, shuffle_key)
+    policy_loss, component_losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda x: jnp.mean(x, 0), reports)
+    fault, fault_step, fault_environment = _fault(state, rollout, playing, reports)
+    better = Learned(parameters, *_more_moments(learned, rollout), moments)
+    learned, optimizer = jax.tree.map(
+        lambda new, old: jnp.where(fault == 0, new, old), (better, optimizer), (learned, state.optimizer)
+    )
+    following = State(learned, optimizer, playing, key, state.updates + 1)
+    flat_values, flat_targets = (array.reshape(-1, array.shape[-1]) for array in (values, targets))
+    total, total_target = (_total(config, array) for array in (flat_values, flat_targets))
+    return following, Metrics(
+        policy_loss=policy_loss,
+        value_loss=jnp.sum(component_losses * _weights(config)),
+        component_losses=component_losses,
+        explained_variance=losses.explained_variance(total, total_target),
+        component_explained_variance=losses.explained_variance(flat_values, flat_targets),
+        value_mean=jnp.mean(total),
+        component_means=jnp.mean(flat_values, 0),
+        entropy=entropy,
+        approximate_kl=kl,
+        clip_fraction=clipped,
+        gradient_norm=norm,
+        learning_rate=rate,
+        finished_returns=rollout.finished_returns,
+        finished_lengths=rollout.finished_lengths,
+        fault=fault,
+        fault_step=fault_step,
+        fault_environment=fault_environment,
+    )
+
+
+def train(config: Config, key: jax.Array) -> tuple[State, Metrics]:
+    """`init` and all updates: a pure function to jit, and to vmap over keys and continuous settings.
+
+    Args:
+        config: Settings.
+        key: Seed of the run.
+
+    Returns:
+        The final state, and the metrics of every update, each with a leading axis of length `config.updates`.
+    """
+    return jax.lax.scan(lambda state, _: update(config, state), init(config, key), length=config.updates)
+
+
+def network(config: Config, parameters: Any) -> Any:
+    """The network with these parameters: takes one observation as it sees it, returns (policy, heads)."""
+    environment = config.environment_object()
+    skeleton = eqx.filter_eval_shape(_made_network, config, environment, jax.random.key(0))
+    _, static = eqx.partition(skeleton, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    return eqx.combine(parameters, static)
+
+
+def critic(config: Config, heads: jax.Array) -> jax.Array:
+    """From the network's outputs (…, heads) to what is learned (…, Z): a critic that is a sum has one scale."""
+    return jnp.sum(heads, axis=-1, keepdims=True) if config.agent.basis == "sum" else heads
+
+
+def component_unit(config: Config, target_moments: Moments | None) -> jax.Array | None:
+    """Size of one unit of each output in units of reward, (Z,), or None for 1: see `component_scale`."""
+    if config.component_scale == "horizon":
+        horizons = config.scales.horizons
+        if config.agent.basis == "values":
+            return jnp.asarray(horizons)
+        return jnp.asarray([long - short for long, short in zip(horizons, (0.0, *horizons[:-1]), strict=True)])
+    return None if target_moments is None else target_moments.deviation
+
+
+def components(config: Config, learned: Learned, heads: jax.Array) -> jax.Array:
+    """W_z in units of reward, (…, Z), from the network's outputs."""
+    values = _in_reward_units(config, learned, heads)
+    if learned.reward_moments is not None:
+        values = values * learned.reward_moments.deviation
+    return decompose(values) if config.agent.basis == "values" else values
+
+
+def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Old values, their targets and the advantages of a rollout.
+
+    Returns:
+        Values and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
+        (T, B).
+    """
+    rewards = rollout.rewards
+    if learned.reward_moments is not None:
+        rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
+    values = _in_reward_units(config, learned, rollout.heads)
+    ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
+    next_values = successors(
+        values,
+        _in_reward_units(config, learned, rollout.last_heads),
+        final_deltas=_in_reward_units(config, learned, rollout.final_heads),
+        **ends,
+    )
+    scales = config.scales
+    targets = config.agent.targets(rewards, values, next_values, scales=scales, **ends)
+    deltas, next_deltas = values, next_values
+    if config.agent.basis == "values":
+        deltas, next_deltas = decompose(values), decompose(next_values)
+    lam = config.lam if config.actor_lam is None else config.actor_lam
+    advantages = config.agent.advantages(
+        rewards, deltas, next_deltas, scales=scales, trace_decay=lam * scales.gammas[-1], **ends
+    )
+    return values, targets, advantages
+
+
+def _in_reward_units(config: Config, learned: Learned, heads: jax.Array) -> jax.Array:
+    unit = component_unit(config, learned.target_moments)
+    learned = critic(config, heads)
+    return learned if unit is None else learned * unit
+
+
+def _more_moments(learned: Learned, rollout: Rollout) -> tuple[Moments | None, Moments | None]:
+    """Moments of observations and of reward returns, with a rollout more."""
+    observations, returns = learned.observation_moments, learned.reward_moments
+    if observations is not None:
+        observations = observations.updated(rollout.observations.astype(jnp.float32), (0, 1))
+    if returns is not None:
+        returns = returns.updated(rollout.reward_returns, (0, 1))
+    return observations, returns
+
+
+def _total(config: Config, values: jax.Array) -> jax.Array:
+    """V_Z of values or targets in the agent's basis."""
+    return values[..., -1] if config.agent.basis == "values" else jnp.sum(values, -1)
+
+
+def _weights(config: Config) -> jax.Array:
+    weights = config.component_weights
+    return jnp.ones(len(config.scales)) if weights is None else jnp.asarray(weights)
+
+
+def _optimizer(config: Config) -> optax.GradientTransformation:
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm), optax.scale_by_adam(eps=config.adam_epsilon)
+    )
+
+
+def _made_network(config: Config, environment: Environment, key: jax.Array) -> Any:
+    return config.network_factory()(key, environment.observation_space, environment.action_space, config.heads)
+
+
+def _fit(
+    config: Config, environment: Environment, state: State, batch: Batch, key: jax.Array
+) -> tuple[tuple[Any, Any], tuple[jax.Array, ...]]:
+    """The epochs of minibatch steps: learned parameters and optimizer, and a report per minibatch."""
+    optimizer = _optimizer(config)
+    rate = jnp.asarray(config.learning_rate, jnp.float32)
+    if config.anneal_learning_rate:
+        rate = rate * (1 - state.updates / config.updates)
+    flat: Batch = jax.tree.map(lambda array: array.reshape(config.batch, *array.shape[2:]), batch)
+
+    def loss(parameters: Any, rows: Batch) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        acting = network(config, parameters)
+        policy, heads = jax.vmap(acting)(inputs(rows.observations, state.learned.observation_moments))
+        policy_loss, kl, clipped = losses.policy_loss(
+            actions.log_probability(environment, policy, rows.actions),
+            rows.log_probabilities,
+            rows.advantages,
+            config.clip,
+        )
+        value_loss, component_losses = losses.value_loss(critic(config, heads), rows.targets, _weights(config))
+        entropy = jnp.mean(actions.entropy(environment, policy))
+        total = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
+        return total, (policy_loss, component_losses, entropy, kl, clipped)
+
+    def step(learner: tuple[Any, Any], chosen: jax.Array) -> tuple[tuple[Any, Any], tuple[jax.Array, ...]]:
+        parameters, memory = learner
+        # The order is a permutation, which spares the check of every index.
+        rows = jax.tree.map(lambda array: array.at[chosen].get(unique_indices=True, mode="promise_in_bounds"), flat)
+        gradients, report = jax.grad(loss, has_aux=True)(parameters, rows)
+        changes, memory = optimizer.update(gradients, memory)
+        parameters = jax.tree.map(lambda old, change: old - rate * change, parameters, changes)
+        return (parameters, memory), (*report, optax.global_norm(gradients), rate)
+
+    orders = jax.vmap(lambda one: shuffled(one, config.rollout_length, config.environments))(
+        jax.random.split(key, config.epochs)
+    )
+    return jax.lax.scan(
+        step, (state.learned.parameters, state.optimizer), orders.reshape(-1, config.batch // config.minibatches)
+    )
+
+
+def _fault(
+    state: State, rollout: Rollout, playing: Playing, reports: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What was not finite, at which step of which environment."""
+    length, environments = rollout.rewards.shape
+    bad_observation = rollout.truncated & ~jnp.all(jnp.isfinite(rollout.final_heads), axis=-1)
+    if jnp.issubdtype(rollout.observations.dtype, jnp.floating):
+        # An observation belongs to the step that led to it.
+        seen = jnp.concatenate([rollout.observations[1:], playing.observation[None]])
+        bad_observation |= ~jnp.all(jnp.isfinite(seen), axis=tuple(range(2, seen.ndim)))
+    masks = (~jnp.isfinite(rollout.rewards), bad_observation)
+    bad_loss = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(report)) for report in reports]))
+    flags = jnp.stack([*(jnp.any(mask) for mask in masks), bad_loss])
+    fault = jnp.where(jnp.any(flags), 1 + jnp.argmax(flags), 0)
+    first = jnp.stack([jnp.argmax(mask.reshape(-1)) for mask in masks] + [jnp.zeros((), jnp.int32)])
+    step, environment = jnp.divmod(first[jnp.maximum(fault - 1, 0)], environments)
+    return fault, state.updates * length + step, environment
