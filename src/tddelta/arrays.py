@@ -1,0 +1,149 @@
+"""Array arguments at the door: which framework, which shape, which dtype.
+
+Whatever passes here needs no broadcasting and no conversion later, except that rewards and durations are cast to the
+dtype of the components.
+"""
+
+from types import ModuleType
+from typing import Any, TypeVar
+
+from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
+
+from tddelta.errors import ShapeError
+from tddelta.timescales import TimeScales
+
+Array = Any
+"""A NumPy array, a JAX array (also a traced one) or a PyTorch tensor."""
+
+ArrayT = TypeVar("ArrayT")
+"""An array of the same kind in the arguments and the result."""
+
+_REAL = ("bool", "integral", "real floating")
+
+
+def framework(array: Any) -> str | None:
+    """Name of the framework of an array, or None for anything else. Imports no framework."""
+    if is_numpy_array(array):
+        return "NumPy"
+    if is_jax_array(array):
+        return "JAX"
+    if is_torch_array(array):
+        return "PyTorch"
+    return None
+
+
+def is_traced(array: Any) -> bool:
+    """Whether an array has no values yet, being inside `jax.jit`, `jax.vmap` or `jax.grad`."""
+    if not is_jax_array(array):
+        return False
+    from jax.core import Tracer
+
+    return isinstance(array, Tracer)
+
+
+def component_namespace(name: str, array: Array) -> ModuleType:
+    """Array-API namespace of a floating-point array with a scale axis; ShapeError if it is none."""
+    if framework(array) is None:
+        raise ShapeError(
+            f"{name} must be a NumPy array, a JAX array or a PyTorch tensor; got {type(array).__name__}: "
+            "convert it, for instance with np.asarray"
+        )
+    xp: ModuleType = array_namespace(array)
+    if not xp.isdtype(array.dtype, "real floating"):
+        raise ShapeError(f"{name} must be floating point; got dtype {array.dtype}: cast it to float32 or float64")
+    if array.ndim == 0 or array.shape[-1] == 0:
+        raise ShapeError(
+            f"{name} needs a last axis with one entry per scale; got shape {tuple(array.shape)}: "
+            "for one scale use array[..., None]"
+        )
+    return xp
+
+
+def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> ModuleType:
+    """Namespace of arrays that describe the same steps.
+
+    Args:
+        scales: Their number must be the length of the last axis; None leaves that open.
+        deltas: Components, (T, *batch, Z).
+        **arrays: By name: `next_deltas`, `final_deltas` (T, *batch, Z), `last_deltas` (*batch, Z), `rewards`,
+            `durations`, `terminated`, `truncated` (T, *batch). None is skipped.
+
+    Returns:
+        The array-API namespace of `deltas`.
+
+    Raises:
+        ShapeError: Another framework, shape or dtype than `deltas` asks for.
+    """
+    xp = component_namespace("deltas", deltas)
+    shape = tuple(deltas.shape)
+    if deltas.ndim < 2 or shape[0] == 0:
+        raise ShapeError(
+            f"deltas must have axes (time, *batch, scale) and at least one step; got shape {shape}: "
+            "for one scale use deltas[..., None], for one step deltas[None]"
+        )
+    if scales is not None and shape[-1] != len(scales):
+        advice = "move the scale axis last" if len(scales) in shape else "pass the scales that the components belong to"
+        raise ShapeError(
+            f"the last axis of deltas must have one entry for each of the {len(scales)} scales; got shape {shape}: "
+            + advice
+        )
+    for name, array in arrays.items():
+        if array is not None:
+            _check_beside(name, array, deltas, xp)
+    return xp
+
+
+def _check_beside(name: str, array: Array, deltas: Array, xp: ModuleType) -> None:
+    """One array against the components."""
+    own, theirs = framework(array), framework(deltas)
+    if own != theirs:
+        raise ShapeError(
+            f"{name} must be of the same framework as deltas, {theirs}; got {own or type(array).__name__}: "
+            "convert one of them, nothing is converted silently"
+        )
+    steps = tuple(deltas.shape[:-1])
+    if name.endswith("deltas"):
+        wanted = tuple(deltas.shape[1:]) if name == "last_deltas" else tuple(deltas.shape)
+        axes = "(*batch, scale)" if name == "last_deltas" else "(time, *batch, scale)"
+        kinds: Any = "real floating"
+    else:
+        wanted, axes = steps, "(time, *batch)"
+        kinds = "bool" if name in ("terminated", "truncated") else _REAL
+    got = tuple(array.shape)
+    if got != wanted:
+        if sorted(got) == sorted(wanted):
+            advice = "the axes are in another order, move them"
+        elif len(got) > len(wanted) and got[: len(wanted)] == wanted:
+            advice = "drop the axes at the end"
+        elif len(got) == len(wanted) and got[1:] == wanted[1:]:
+            advice = "every step of the data needs one entry, also the last"
+        else:
+            advice = "pass one entry per step and stream, nothing is broadcast"
+        raise ShapeError(
+            f"{name} must have axes {axes} and, beside deltas of shape {tuple(deltas.shape)}, the shape {wanted}; "
+            f"got {got}: {advice}"
+        )
+    if not xp.isdtype(array.dtype, kinds):
+        asked = "boolean" if kinds == "bool" else "floating point" if kinds == "real floating" else "real"
+        raise ShapeError(f"{name} must be {asked}; got dtype {array.dtype}: cast it, say what it means")
+    if name.endswith("deltas") and array.dtype != deltas.dtype:
+        raise ShapeError(
+            f"{name} must have the dtype of deltas, {deltas.dtype}; got {array.dtype}: cast one of them, "
+            "the result has the dtype of deltas"
+        )
+
+
+def constant(values: Any, like: Array, xp: ModuleType) -> Array:
+    """Numbers of double precision, cast once, as an array of the dtype and on the device of another."""
+    place = {"device": like.device} if is_torch_array(like) else {}
+    return xp.asarray(values, dtype=like.dtype, **place)
+
+
+def opaque(array: Array) -> Array:
+    """The same array, which XLA may neither fold into other operations nor compute twice."""
+    if not is_jax_array(array):
+        return array
+    from jax import lax
+
+    barrier: Any = lax.optimization_barrier  # has no annotations
+    return barrier(array)
