@@ -15,8 +15,10 @@ Policy = Any
 def noise(environment: Environment, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Noise from which `sample` makes actions, drawn for many steps at once: Gumbel or standard normal."""
     if environment.discrete:
-        return jax.random.gumbel(key, (*shape, environment.action_space.n))
-    return jax.random.normal(key, (*shape, *environment.action_space.shape))
+        gumbel: jax.Array = jax.random.gumbel(key, (*shape, environment.action_space.n))
+        return gumbel
+    normal: jax.Array = jax.random.normal(key, (*shape, *environment.action_space.shape))
+    return normal
 
 
 def sample(environment: Environment, policy: Policy, drawn: jax.Array) -> jax.Array:
@@ -29,7 +31,8 @@ def sample(environment: Environment, policy: Policy, drawn: jax.Array) -> jax.Ar
 
 def mode(environment: Environment, policy: Policy) -> jax.Array:
     """The most probable action."""
-    return jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
+    best: jax.Array = jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
+    return best
 
 
 def log_probability(environment: Environment, policy: Policy, action: jax.Array) -> jax.Array:

@@ -231,7 +231,7 @@ def check(config: Config) -> None:
     """
     for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters"):
         value = getattr(config, name)
-        if not isinstance(value, int) or value < 1:
+        if not (isinstance(value, int) and value >= 1):
             raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
     if config.batch % config.minibatches:
         raise ConfigError(
@@ -255,7 +255,7 @@ def check(config: Config) -> None:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
     if isinstance(config.network, str) and config.network not in ("mlp", "minatar-conv") and ":" not in config.network:
         raise ConfigError(f"unknown network {config.network!r}: use mlp, minatar-conv or package.module:function")
-    if any(not isinstance(size, int) or size < 1 for size in config.hidden_sizes):
+    if any(size < 1 for size in config.hidden_sizes):
         raise ConfigError(f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}")
     if config.horizons is not None:
         if config.components is not None or config.shortest_horizon is not None:

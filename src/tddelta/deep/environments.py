@@ -209,7 +209,7 @@ def _storage(name: str, space: Any, dtype: Any) -> Any:
     declared = getattr(space, "dtype", jnp.float32)
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     whole = jnp.issubdtype(declared, jnp.integer) or jnp.issubdtype(declared, jnp.bool_)
-    if whole and low is not None and np.min(low) >= 0 and np.max(high) <= 255:
+    if whole and low is not None and high is not None and np.min(low) >= 0 and np.max(high) <= 255:
         return jnp.uint8
     return jnp.float32
 

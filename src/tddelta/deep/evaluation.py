@@ -1,6 +1,7 @@
 """Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -42,7 +43,9 @@ def _advance(
     config: Config, environment: Environment, learned: ppo.Learned, greedy: Any, playing: Playing, key: jax.Array
 ) -> tuple[Playing, Step]:
     acting = ppo.network(config, learned.parameters)
-    evaluate = jax.vmap(lambda observation: acting(inputs(observation, learned.observation_moments)))
+    evaluate: Callable[[jax.Array], Any] = jax.vmap(
+        lambda observation: acting(inputs(observation, learned.observation_moments))
+    )
     count = playing.episode_return.shape[0]
     noise_key, step_key = jax.random.split(key)
     policy, heads = evaluate(playing.observation)
@@ -73,7 +76,8 @@ def _quota(
 
     def unfinished(carry: Any) -> jax.Array:
         time, _, done, _, _ = carry
-        return jnp.any(done < quotas) & (time < limit)
+        going: jax.Array = jnp.any(done < quotas) & (time < limit)
+        return going
 
     def step(carry: Any) -> Any:
         time, playing, done, returns, lengths = carry
@@ -182,9 +186,9 @@ def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
     terminated, truncated = np.asarray(rows.terminated), np.asarray(rows.truncated)
     predicted = np.asarray(compose(np.asarray(rows.deltas)), np.float32)
     realised = np.zeros(predicted.shape, np.float64)
-    following = np.zeros(predicted.shape[1:])
+    following = np.zeros(predicted[0].shape)
     # Weight of what is not known about the return: 1 past a cut, 0 past a terminal state.
-    missing = np.ones(predicted.shape[1:])
+    missing = np.ones(predicted[0].shape)
     unknown = np.zeros(predicted.shape)
     for t in reversed(range(len(rewards))):
         following = np.where((terminated[t] | truncated[t])[:, None], 0.0, following)

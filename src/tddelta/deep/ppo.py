@@ -281,8 +281,8 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
 
 def _in_reward_units(config: Config, learned: Learned, heads: jax.Array) -> jax.Array:
     unit = component_unit(config, learned.target_moments)
-    learned = critic(config, heads)
-    return learned if unit is None else learned * unit
+    values = critic(config, heads)
+    return values if unit is None else values * unit
 
 
 def _more_moments(learned: Learned, rollout: Rollout) -> tuple[Moments | None, Moments | None]:

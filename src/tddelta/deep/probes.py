@@ -107,7 +107,8 @@ class DelayedReward(Probe):
 
     def observe(self, key: jax.Array, state: Clock, action: Any, params: Parameters) -> jax.Array:
         """Which state of the chain, one-hot."""
-        return (jnp.arange(self.size) == state.time).astype(jnp.float32)
+        place: jax.Array = jnp.arange(self.size) == state.time
+        return place.astype(jnp.float32)
 
 
 class ActionReward(Probe):

@@ -1,5 +1,7 @@
 """Acting: environments and policy advance together in one scan, and every episode end keeps its meaning."""
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,33 +17,33 @@ class Moments(NamedTuple):
     """Running mean and variance of a stream.
 
     Attributes:
-        count: Samples so far.
+        samples: How many so far.
         mean: Their mean.
         squares: Sum of squared distances from the mean.
     """
 
-    count: jax.Array
+    samples: jax.Array
     mean: jax.Array
     squares: jax.Array
 
     @property
     def deviation(self) -> jax.Array:
         """Population standard deviation; 1 before there are two samples or where all are equal."""
-        variance = self.squares / jnp.maximum(self.count, 1)
-        usable = (self.count > 1) & (variance > 0)
+        variance = self.squares / jnp.maximum(self.samples, 1)
+        usable = (self.samples > 1) & (variance > 0)
         return jnp.where(usable, jnp.sqrt(jnp.where(usable, variance, 1.0)), 1.0)
 
-    def updated(self, samples: jax.Array, axes: tuple[int, ...]) -> "Moments":
+    def updated(self, more: jax.Array, axes: tuple[int, ...]) -> "Moments":
         """With more samples, along these axes (Chan's parallel formula)."""
-        count = jnp.asarray(jnp.prod(jnp.array([samples.shape[axis] for axis in axes])), jnp.float32)
-        mean = jnp.mean(samples, axes)
-        squares = jnp.sum((samples - jnp.expand_dims(mean, axes)) ** 2, axes)
-        total = self.count + count
+        count = math.prod(more.shape[axis] for axis in axes)
+        mean = jnp.mean(more, axes)
+        squares = jnp.sum((more - jnp.expand_dims(mean, axes)) ** 2, axes)
+        total = self.samples + count
         difference = mean - self.mean
         return Moments(
             total,
             self.mean + difference * count / total,
-            self.squares + squares + difference**2 * self.count * count / total,
+            self.squares + squares + difference**2 * self.samples * count / total,
         )
 
 
@@ -180,7 +182,7 @@ def collect(
     Returns:
         Where the environments are now, and the rollout.
     """
-    evaluate = jax.vmap(lambda observation: network(inputs(observation, moments)))
+    evaluate: Callable[[jax.Array], Any] = jax.vmap(lambda observation: network(inputs(observation, moments)))
     shape = (config.rollout_length, config.environments)
     noise_key, step_key = jax.random.split(key)
     head_shape = (config.environments, config.heads)
@@ -217,7 +219,10 @@ def collect(
         )
 
     playing, rollout = jax.lax.scan(step, playing, (drawn, step_keys))
-    heads = rollout.heads if together else jax.vmap(evaluate)(rollout.observations)[1]
+    heads = rollout.heads
+    if not together:
+        over_time: Callable[[jax.Array], Any] = jax.vmap(evaluate)
+        _, heads = over_time(rollout.observations)
     return playing, rollout._replace(heads=heads, last_heads=evaluate(playing.observation)[1])
 
 

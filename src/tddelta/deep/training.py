@@ -1,4 +1,4 @@
-"""The host's side of training: compiled blocks of updates, and after each one the run directory is brought up to date."""
+"""The host's side of training: compiled blocks of updates; after each the run directory is brought up to date."""
 
 import dataclasses
 import functools
@@ -79,7 +79,8 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
 def run_key(seed: int, purpose: str) -> jax.Array:
     """A key for one purpose of a run: training, held-out data or evaluations never share random numbers."""
     purposes = ("train", "held-out", "evaluate")
-    return jax.random.split(jax.random.key(seed), len(purposes))[purposes.index(purpose)]
+    key: jax.Array = jax.random.split(jax.random.key(seed), len(purposes))[purposes.index(purpose)]
+    return key
 
 
 def _block(config: Config, state: ppo.State, count: jax.Array) -> tuple[ppo.State, ppo.Metrics, jax.Array]:
@@ -157,16 +158,17 @@ class _Record:
         self.writer.metrics([row for row in rows if row is not None])
         self.writer.status("running", **self.counts())
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         return {"steps": self.steps, "updates": self.updates, "episodes": self.episodes}
 
     def _row(self, one: ppo.Metrics) -> dict[str, Any] | None:
         if one.fault:
             self.fault = self._explain(one)
             return None
-        finished = one.finished_lengths > 0
+        all_lengths, all_returns = np.asarray(one.finished_lengths), np.asarray(one.finished_returns)
+        finished = all_lengths > 0
         time, _ = np.nonzero(finished)
-        returns, lengths = one.finished_returns[finished], one.finished_lengths[finished]
+        returns, lengths = all_returns[finished], all_lengths[finished]
         self.ends.append(self.steps + (time + 1) * self.config.environments)
         self.returns.append(returns)
         self.lengths.append(lengths)
