@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import count, pairwise
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
 
@@ -127,7 +127,7 @@ class TimeScales:
         shortest_horizon: float | None = None,
         factor: float = 2.0,
         longest_horizon: float | None = None,
-    ) -> Self:
+    ) -> "TimeScales":
         """Ladder for deep agents: from the horizon of `gamma` down, each horizon half of the next.
 
         Horizons h, h/2, h/4, … with h = 1/(1 − γ_Z), down to the last one that is at least `shortest_horizon`: the
@@ -189,7 +189,7 @@ class TimeScales:
         shortest_horizon: float = 1.0,
         factor: float = 2.0,
         longest_horizon: float | None = None,
-    ) -> Self:
+    ) -> "TimeScales":
         """Ladder for tables: horizons 1, 2, 4, … steps while shorter than that of `gamma`, then `gamma` itself.
 
         γ_0 = 0 and γ_{z+1} = (γ_z + 1)/2 while below γ_Z.
@@ -238,7 +238,7 @@ class TimeScales:
         lam: float | None = None,
         rule: Rule = "capped",
         n_step: int | None = None,
-    ) -> Self:
+    ) -> "TimeScales":
         """Scales with the discounts named, smallest first; for the other arguments see `halving`.
 
         Args:
@@ -268,7 +268,7 @@ class TimeScales:
         lam: float | None = None,
         rule: Rule = "capped",
         n_step: int | None = None,
-    ) -> Self:
+    ) -> "TimeScales":
         """Scales with the horizons h_z = 1/(1 − γ_z) named, shortest first; for the other arguments see `halving`.
 
         Args:
@@ -296,7 +296,7 @@ class TimeScales:
     @own_checks
     def single(
         cls, gamma: float, *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
-    ) -> Self:
+    ) -> "TimeScales":
         """One component, V_γ itself: every target becomes the ordinary one. For the arguments see `halving`.
 
         Args:
@@ -318,7 +318,7 @@ class TimeScales:
         return cls._build((_unit_number("gamma", gamma),), lam, rule, n_step)
 
     @classmethod
-    def _build(cls, gammas: tuple[float, ...], lam: float | None, rule: str, n_step: int | None) -> Self:
+    def _build(cls, gammas: tuple[float, ...], lam: float | None, rule: str, n_step: int | None) -> "TimeScales":
         if rule not in RULES:
             close = get_close_matches(str(rule), RULES, n=1, cutoff=0)
             raise ConfigError(f"rule must be one of {', '.join(RULES)}; got {rule!r}: did you mean {close[0]!r}?")
@@ -381,7 +381,7 @@ class TimeScales:
 
     @classmethod
     @own_checks
-    def from_dict(cls, plain: Any) -> Self:
+    def from_dict(cls, plain: Any) -> "TimeScales":
         """Restore what `to_dict` made. Gives no ContractionWarning: it was given when the scales were chosen.
 
         Args:
