@@ -16,16 +16,16 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
-    "sphinx.ext.mathjax",
     "coverage_check",
     "docstrings",
+    "mathml",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
+autodoc_default_options = {"members": True, "ignore-module-all": True}
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 default_role = "code"
@@ -38,6 +38,7 @@ napoleon_use_ivar = True  # else the fields of a named tuple are described twice
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!tddelta\.).*"), ("py:.*", r"tddelta\..*\._\w+")]
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"tddelta {release}"
 html_static_path = ["_static"]

@@ -17,10 +17,11 @@ PACKAGE = ROOT / "src" / "tddelta"
 # Each part may import those before it in this line, and nothing after: design, "import order".
 ORDER = (
     "errors",
+    "_ladders",
     "timescales",
-    "arrays",
+    "_arrays",
     "decomposition",
-    "recursions",
+    "_recursions",
     "targets",
     "testing",
     "runs",

@@ -7,6 +7,7 @@ of their fields ("Alias for field number 0").
 import collections
 import dataclasses
 import re
+import types
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -61,8 +62,10 @@ def list_settings(app: Sphinx, what: str, name: str, obj: Any, options: Any, lin
 
 
 def skip(app: Sphinx, what: str, name: str, obj: Any, left_out: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples, which the class describes."""
-    return True if isinstance(obj, type(collections.namedtuple("_", "field").field)) else None
+    """Leave out fields, which their class describes: those of named tuples, and those with a function as default."""
+    is_field = isinstance(obj, type(collections.namedtuple("_", "field").field))
+    is_default = what == "class" and isinstance(obj, types.FunctionType) and "." not in obj.__qualname__
+    return True if is_field or is_default else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
