@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Float
 
-from tddelta.arrays import ArrayT, component_namespace
+from tddelta._arrays import ArrayT, component_namespace
 from tddelta.errors import own_checks
 
 

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from array_api_compat import is_jax_array
 from jaxtyping import Bool, Float, Shaped
 
-from tddelta import recursions
-from tddelta.arrays import Array, ArrayT, check_steps, constant, framework, is_traced
+from tddelta import _recursions as recursions
+from tddelta._arrays import Array, ArrayT, check_steps, constant, framework, is_traced
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.timescales import TimeScales
 

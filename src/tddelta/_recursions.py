@@ -3,7 +3,7 @@
 Everything rests on one map over the scale axis, `mix`: each entry times one weight, plus the sum of the entries of all
 smaller scales times another. With the weights γ_z and γ_z − γ_{z−1} it takes W(s') one step back; with c_z and
 c_z − c_{z−1} it does the same to advantages in the difference form. The functions expect arrays of one framework whose
-shapes fit, as `arrays.check_steps` leaves them. Only `_scan` knows whether it compiles.
+shapes fit, as `_arrays.check_steps` leaves them. Only `_scan` knows whether it compiles.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_jax_array
 from jaxtyping import Bool, Float, Shaped
 
-from tddelta.arrays import Array, constant, opaque
+from tddelta._arrays import Array, constant, opaque
 from tddelta.timescales import TimeScales
 
 # Up to here the sum over smaller scales is written out term by term: quadratic, but compiled into vector instructions,
