@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,15 @@ from tddelta.errors import ConfigError
 from tddelta.report import summary_table
 from tddelta.report.headline import critic_sentences, headline
 from tddelta.report.study import Study
-from tddelta.report.tables import critic_table, difference_table, ladder_table, run_table, score_table, settings_tables
+from tddelta.report.tables import (
+    critic_table,
+    difference_table,
+    evaluation_table,
+    ladder_table,
+    run_table,
+    score_table,
+    settings_tables,
+)
 from tddelta.runs import load_runs
 
 
@@ -245,6 +254,14 @@ class TestTables:
         assert record["rmse_standard_error"] == pytest.approx(np.std(errors, ddof=1) / np.sqrt(3))
         assert len(critic_table(study).rows) == 7
         assert critic_sentences(study)[0].startswith("A: explained variance of V at γ = 0.990 on held-out states: ppo-")
+
+    def test_evaluations(self, tmp_path):
+        for seed, value in enumerate((4.0, 6.0)):
+            path = write_run(tmp_path, "A", "ppo", seed)
+            rows = [("sampled", 1.0), ("sampled", value), ("greedy", None)]
+            lines = [json.dumps({"steps": 1, "mode": mode, "return_mean": mean}) for mode, mean in rows]
+            (path / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
+        assert evaluation_table(study_of(tmp_path)).rows == [("A", "ppo", "sampled", "2", "5.0 ± 1.0")]
 
     def test_a_damaged_critic_is_named(self, tmp_path):
         path = write_run(tmp_path, "A", "ppo")

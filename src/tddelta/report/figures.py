@@ -165,10 +165,11 @@ def _critics(study: Study, environment: str, styles: dict[str, int]) -> Iterator
 def _episodes(study: Study, environment: str) -> Iterator[Drawing]:
     groups = [g for g in study.groups.values() if g.environment == environment]
     recorded = [g for g in groups if g.recorded is not None]
-    # the agent that the report is about, and with several scales, stands open; the others are folded away
+    # the agent that the report is about stands open, others with several scales are folded away
     recorded.sort(key=lambda g: (g.agent != study.focus, -len(g.scales), study.agents.index(g.agent)))
     for place, group in enumerate(recorded):
-        yield _episode(group, minor=place > 0)
+        if place == 0 or len(group.scales) > 1:
+            yield _episode(group, minor=place > 0)
 
 
 def _episode(group: Group, *, minor: bool) -> Drawing:

@@ -89,6 +89,7 @@ def _tables(study: Study) -> dict[str, Any]:
         "differences": [tables.difference_table(study, measure) for measure in tables.MEASURES if study.pairs],
         "aggregates": [tables.aggregate_table(suite) for suite in suites],
         "improvements": [tables.improvement_table(study, suite) for suite in suites if study.pairs],
+        "evaluations": tables.evaluation_table(study),
         "ladder": tables.ladder_table(study),
         "critic": tables.critic_table(study, every=False),
         "critic_every": tables.critic_table(study),

@@ -156,12 +156,16 @@ def recorded_episode(
         each.tick_params(axis="x", length=0)
     last = axes[len(panels)]
     when = np.flatnonzero(gains)
-    last.vlines(when, 0, gains[when], color=INK, linewidth=1.0)
+    if len(when) <= points:
+        last.vlines(when, 0, gains[when], color=INK, linewidth=1.0)
+    else:
+        last.plot(*thin(gains, points), color=INK, linewidth=1.0)
     last.axhline(0, color=INK, linewidth=0.5)
     last.set_xlim(-0.01 * len(gains), 1.01 * len(gains))
     last.set_ylabel("reward", rotation=0, ha="right", va="center", color=INK, fontsize=9)
     last.set_xlabel("Time step of the episode", color=INK, fontsize=9)
     last.set_yticks(sorted({0.0, float(gains.min()), float(gains.max())}))
+    last.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     return axes
 
 

@@ -110,12 +110,19 @@ class Group:
         """Mean ± standard error of the score over seeds."""
         return statistics.summarise(self.scores(measure))
 
-    @cached_property
+    @property
     def scales(self) -> TimeScales:
         """The time scales that the critic is trained on."""
-        with warnings.catch_warnings():  # whoever trained it was warned; the ladder table shows the factors
-            warnings.simplefilter("ignore", ContractionWarning)
-            return self.seeds[0].run.scales
+        return self.seeds[0].run.scales
+
+    def evaluated(self, mode: str) -> list[float]:
+        """Mean return of the last evaluation in a mode, "sampled" or "greedy", of each seed that has one."""
+        found = []
+        for seed in self.scored:
+            rows = [row for row in seed.run.evaluations if row.get("mode") == mode]
+            if rows and rows[-1].get("return_mean") is not None:
+                found.append(float(rows[-1]["return_mean"]))
+        return found
 
     @cached_property
     def critic(self) -> list[CriticQuality]:
@@ -256,8 +263,11 @@ class Study:
                 speed=_speed(run.timing),
             )
             if len(seed.end_steps) != len(seed.returns):
-                raise ConfigError(f"{run.path / 'episodes.npz'} has arrays of different lengths")
-        except (TDDeltaError, KeyError, ValueError) as error:
+                raise DataError(f"{run.path / 'episodes.npz'} has arrays of different lengths")
+            with warnings.catch_warnings():  # whoever trained it was warned; the ladder table shows the factors
+                warnings.simplefilter("ignore", ContractionWarning)
+                _ = run.scales  # read once here: an unreadable ladder must not stop the report
+        except (TDDeltaError, KeyError, TypeError, ValueError) as error:
             self.problems.append(f"{run.environment}, {run.agent}, seed {run.seed} was left out: {error}")
             return None
         return seed

@@ -212,6 +212,21 @@ def improvement_table(study: Study, suite: Suite) -> Table:
     )
 
 
+def evaluation_table(study: Study) -> Table:
+    """Return of the final policy in evaluation episodes, apart from training."""
+    rows, data = [], []
+    for group in study.groups.values():
+        for mode in ("sampled", "greedy"):
+            summary = summarise(group.evaluated(mode))
+            if summary.n:
+                rows.append((group.environment, group.agent, mode, str(summary.n), summary_text(summary)))
+                record = {"environment": group.environment, "agent": group.agent, "mode": mode, "seeds": summary.n}
+                data.append(record | {"return_mean": summary.mean, "standard_error": summary.standard_error})
+    columns = ("Environment", "Agent", "Actions", "Seeds", "Return")
+    notes = ("Mean return of the last evaluation of each seed, ± standard error over seeds.",)
+    return Table("evaluations", "Evaluation episodes", columns, rows, data, notes)
+
+
 def ladder_table(study: Study) -> Table:
     """Time scales of every agent; agents that share a ladder share its rows."""
     shared: dict[Any, list[Group]] = {}
