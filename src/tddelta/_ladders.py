@@ -1,4 +1,7 @@
-"""What the constructors of `TimeScales` compute with: ladders, trace rules, window lengths, and checks of numbers."""
+"""What the constructors of `TimeScales` compute with: ladders, trace rules, window lengths, and checks of numbers.
+
+Arguments annotated `Any` come from the user and are checked here.
+"""
 
 import math
 import operator
@@ -20,13 +23,7 @@ SHARE = 0.5
 _TOLERANCE = 1e-9
 
 
-def halving(
-    gamma: float,
-    components: int | None,
-    shortest_horizon: float | None,
-    factor: float,
-    longest_horizon: float | None,
-) -> tuple[float, ...]:
+def halving(gamma: Any, components: Any, shortest_horizon: Any, factor: Any, longest_horizon: Any) -> tuple[float, ...]:
     """Discounts of the halving ladder; see `TimeScales.halving`."""
     top = _top(gamma, longest_horizon)
     factor = _factor(factor)
@@ -50,7 +47,7 @@ def halving(
     return (*reversed(lower), *top)
 
 
-def doubling(gamma: float, shortest_horizon: float, factor: float, longest_horizon: float | None) -> tuple[float, ...]:
+def doubling(gamma: Any, shortest_horizon: Any, factor: Any, longest_horizon: Any) -> tuple[float, ...]:
     """Discounts of the doubling ladder; see `TimeScales.doubling`."""
     top = _top(gamma, longest_horizon)
     factor, shortest = _factor(factor), horizon("shortest_horizon", shortest_horizon)
@@ -74,7 +71,7 @@ def check_rule(rule: Any) -> None:
         raise ConfigError(f"rule must be one of {', '.join(RULES)}; got {rule!r}: did you mean {close!r}?")
 
 
-def _top(gamma: float, longest_horizon: float | None) -> tuple[float, ...]:
+def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
     """The largest discount, below it the largest finite one where γ = 1."""
     gamma = unit_number("gamma", gamma)
     if gamma == 1:

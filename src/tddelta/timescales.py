@@ -279,7 +279,7 @@ class TimeScales:
         return cls._build((_ladders.unit_number("gamma", gamma),), lam, rule, n_step)
 
     @classmethod
-    def _build(cls, gammas: tuple[float, ...], lam: float | None, rule: str, n_step: int | None) -> "TimeScales":
+    def _build(cls, gammas: tuple[float, ...], lam: Any, rule: Any, n_step: Any) -> "TimeScales":
         _ladders.check_rule(rule)
         decays, actor = None, None
         if lam is not None:
