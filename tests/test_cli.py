@@ -1,5 +1,6 @@
 """The command line: its output, its exit codes, and the one line that says what was wrong."""
 
+import io
 import json
 import os
 import signal
@@ -272,12 +273,65 @@ def test_a_failed_run_is_code_1_and_the_others_finish(capsys):
     out, err = capsys.readouterr()
     assert f"{CATCH}, ppo, seed 13: failed: DataError: step 0: reward is not a number" in out
     assert f"tddelta: {CATCH}, ppo, seed 13 failed: step 0: reward is not a number" in err
+    assert f"tddelta: {CATCH}, ppo, seed 14; {CATCH}, ppo, seed 16 failed:\n" in err
     assert err.count("Traceback") == 1 and "RuntimeError: a bug" in err  # what nobody expected keeps its traceback
     assert "report: " in out
     states = {run.seed: run.status["state"] for run in load_runs("o")}
-    assert states == {0: "finished", 13: "failed", 14: "failed"}
+    assert states == {0: "finished", 13: "failed", 14: "failed", 16: "failed"}
     assert call("train", CATCH, "--seed", "13", "--steps", "1000", "--json") == 1
     assert json.loads(capsys.readouterr().out)["state"] == "failed"
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
+    master, slave = os.openpty()
+    environment = os.environ | {"PYTHONPATH": str(HERE), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    arguments = ["compare", CATCH, "--agents", "ppo", "--seeds", "4", "--steps", "40_000", "--out", "o"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+    os.close(master)
+    assert process.wait(timeout=20) == 0
+    text = shown.decode()
+    for expected in ("environment", "steps/s", "left", "return", "of 40,960", "4 runs done", "Ctrl-C saves"):
+        assert expected in text
+    assert "\x1b[" in text
+    lines = {line.rpartition("\x1b[2K")[2] for line in text.replace("\r", "").split("\n")}
+    assert sum(": finished after 40,000 steps in" in line for line in lines) == 4
+    assert any(line.startswith("report: ") for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.usefixtures("pretended")
+def test_the_table_fits_the_terminal(width):
+    from rich.console import Console
+
+    from tddelta.experiments.display import Display
+    from tddelta.experiments.plan import plan_runs
+
+    plans = plan_runs(["SpaceInvaders-MinAtar", CATCH], "ppo-delta-difference", seeds=1, steps=2_000_000, gamma=0.9)
+    display = Display(plans, live=False)
+    for plan in plans:
+        display.begin(plan)
+    display.progress(plans[0], pretend.Progress(1_234_567, 2_000_896, 67_890.1, 3723.4, 123.456, "training"))
+    display.progress(plans[1], pretend.Progress(0, 2_000_896, None, None, None, "compiling"))
+    console = Console(width=width, file=io.StringIO())
+    console.print(display._table(width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for expected in ("62%" if width < 80 else "1,234,567", " 67,890 ", "1:02:03 h", "123.5"):
+        assert expected in lines[1]
+    assert "compiling" in lines[2] and "0 of 2 runs done" in lines[3]
+    assert ("of 2,000,896" in lines[1]) == (width == 120)
 
 
 # ---------------------------------------------------------------- signals

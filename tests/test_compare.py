@@ -220,11 +220,11 @@ class TestExecute:
         assert [what[1] for what in watcher.told if what[0] == "begin"] == list(range(5))
 
     def test_on_a_gpu_the_seeds_of_an_agent_are_one_program(self, monkeypatch):
-        calls = []
+        calls, pretended = [], pretend.train_runs
 
         def train_runs(config, seeds, writers, **options):
             calls.append((config.agent.name, list(seeds)))
-            pretend.train_runs(config, seeds, writers, **options)
+            pretended(config, seeds, writers, **options)
 
         monkeypatch.setattr("jax.default_backend", lambda: "gpu")
         monkeypatch.setattr(tddelta.deep.training, "train_runs", train_runs)

@@ -118,8 +118,7 @@ def _run(
     with Display(todo, finished, live=sys.stderr.isatty(), say=say) as display:
         outcomes, number = execute(todo, display, eval_every=options.eval_every, command=command)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    for outcome in failed:
-        _explain(outcome)
+    _explain(failed)
     if number is not None:
         done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
         again = [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
@@ -137,13 +136,17 @@ def _run(
     return 1 if failed else 0
 
 
-def _explain(outcome: "Outcome") -> None:
-    """Say what made a run fail: in a sentence, or with its traceback where nobody expected it."""
-    if isinstance(outcome.error, TDDeltaError):
-        print(f"tddelta: {outcome.plan.name} failed: {outcome.error}", file=sys.stderr)
-    elif outcome.error is not None:
-        print(f"tddelta: {outcome.plan.name} failed:", file=sys.stderr)
-        traceback.print_exception(outcome.error)
+def _explain(failed: Sequence["Outcome"]) -> None:
+    """Say what made runs fail: in a sentence, or once with its traceback where nobody expected it."""
+    unexpected: dict[tuple[type, str], list[Outcome]] = {}
+    for outcome in failed:
+        if isinstance(outcome.error, TDDeltaError):
+            print(f"tddelta: {outcome.plan.name} failed: {outcome.error}", file=sys.stderr)
+        else:
+            unexpected.setdefault((type(outcome.error), str(outcome.error)), []).append(outcome)
+    for outcomes in unexpected.values():
+        print(f"tddelta: {'; '.join(outcome.plan.name for outcome in outcomes)} failed:", file=sys.stderr)
+        traceback.print_exception(outcomes[0].error)
 
 
 def _keywords(given: Sequence[str]) -> dict[str, Any]:

@@ -115,18 +115,16 @@ class Display:
         self._finished, self._say, self._report = finished, say, report
         self._rows: dict[Path, _Row] = {}
         self._count, self._ended = len(todo), 0
-        self._total_steps = sum(int(plan.content["steps"]) for plan in todo)
+        self._total_steps = sum(map(_steps, todo))
         self._ended_steps, self._planned_ended_steps = 0, 0
         self._began = time.monotonic()
         self._stopping = False
+        names = [("environment", "agent"), *((plan.environment, plan.agent) for plan in todo)]
+        self._longest = [max(map(len, column)) for column in zip(*names, strict=True)]
+        self._drawn, self._console = live, Console(stderr=True)
         self._live: Live | None = None
-        if live:
-            # redirection would send what belongs on the standard output to the standard error
-            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
 
     def __enter__(self) -> "Display":
-        if self._live is not None:
-            self._live.start()
         for plan in self._finished:
             self._speak(Outcome(plan, "finished", skipped=True))
         return self
@@ -134,13 +132,11 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._clear()
 
     def begin(self, plan: RunPlan) -> None:
         """Show a run as starting."""
-        self._rows[plan.path] = _Row(plan, int(plan.content["steps"]))
+        self._rows[plan.path] = _Row(plan, _steps(plan))
         self.tick()
 
     def progress(self, plan: RunPlan, progress: "Progress") -> None:
@@ -157,48 +153,61 @@ class Display:
         row = self._rows.pop(outcome.plan.path)
         self._ended += 1
         self._ended_steps += row.steps
-        self._planned_ended_steps += int(outcome.plan.content["steps"])
+        self._planned_ended_steps += _steps(outcome.plan)
         self._speak(outcome)
         self.tick()
 
     def stopping(self) -> None:
         """Say that the runs are being stopped."""
         self._stopping = True
-        if self._live is None:
+        if not self._drawn:
             print("stopping: every run saves what it has", file=sys.stderr, flush=True)
         self.tick()
 
     def tick(self) -> None:
         """Draw the table again."""
-        if self._live is not None:
-            self._live.update(self._table(self._live.console.width), refresh=True)
+        if self._drawn:
+            if self._live is None:
+                # redirection would send what belongs on the standard output to the standard error
+                self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+                self._live.start()
+            self._live.update(self._table(self._console.width), refresh=True)
 
     def _speak(self, outcome: Outcome) -> None:
         if self._say is None:
             return
-        if self._live is not None:  # the table makes way, and comes back below the line
-            self._live.stop()
+        self._clear()  # the table makes way, and comes back below the line
         print(self._say(outcome), flush=True)
+
+    def _clear(self) -> None:
         if self._live is not None:
-            self._live.start()
+            self._live.stop()
+            self._live = None
 
     def _table(self, width: int) -> RenderableType:
-        wide = width >= 110
-        table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-        for name, right in [("environment", False), ("agent", False), ("seed", True)]:
-            table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis",
-                             min_width=len(name))  # fmt: skip
+        """The runs in progress: numbers are always whole, names are cut short where there is no room."""
+        wide, narrow = width >= 110, width < 80
+        widths = {"steps": 22 if wide else 6 if narrow else 10, "steps/s": 7, "left": 10, "return": 8}
+        room = width - sum(widths.values()) - len("seed") - 2 * 7 - (22 if wide else 0)
+        environment = max(1, min(self._longest[0], max(room - self._longest[1], room // 2)))
+        agent = max(1, min(self._longest[1], room - environment))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column("environment", width=environment, no_wrap=True, overflow="ellipsis")
+        table.add_column("agent", width=agent, no_wrap=True, overflow="ellipsis")
+        table.add_column("seed", width=4, justify="right")
         if wide:
             table.add_column("", width=20)
-        for name in ("steps", "steps/s", "left", "return"):
-            table.add_column(name, justify="right", no_wrap=True)
+        for name, size in widths.items():
+            table.add_column(name, width=size, justify="right", no_wrap=True)
         for row in self._rows.values():
-            steps = f"{row.steps:,} of {row.total:,}" if wide else f"{row.steps:,}"
             bar = [ProgressBar(total=row.total, completed=row.steps, width=20)] if wide else []
+            steps = f"{row.steps:,}" + (f" of {row.total:,}" if wide else "")
             left = duration(row.left) if row.phase == "training" and row.left is not None else row.phase
-            table.add_row(row.plan.environment, row.plan.agent, str(row.plan.seed), *bar, steps,
+            table.add_row(row.plan.environment, row.plan.agent, str(row.plan.seed), *bar,
+                          f"{row.steps / row.total:.0%}" if narrow else steps,
                           _number(row.speed, ",.0f"), left, _number(row.recent, ".4g"))  # fmt: skip
-        return Group(table, Text(self._overall(), style="bold"), Text(self._hint(), style="dim"))
+        shown = [table] if self._rows else []
+        return Group(*shown, Text(self._overall(), style="bold"), Text(self._hint(), style="dim"))
 
     def _overall(self) -> str:
         done = self._ended_steps + sum(row.steps for row in self._rows.values())
@@ -213,6 +222,11 @@ class Display:
         if self._stopping:
             return "stopping: every run saves what it has; Ctrl-C again stops at once"
         return "Ctrl-C saves the runs in progress and stops"
+
+
+def _steps(plan: RunPlan) -> int:
+    """Steps of a run: whole updates."""
+    return plan.config.updates * plan.config.batch
 
 
 def _number(value: float | None, form: str) -> str:
