@@ -11,7 +11,7 @@ import jax
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, Rule, closest, imported, reference, resolve
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
 Scale = Literal["none", "horizon", "running"]
@@ -159,6 +159,9 @@ class Config:
             plain[field.name] = value
         return plain
 
+
+# `check` says more about a wrong setting than a run-time type checker would; and settings may be traced.
+own_checks(Config.__init__)
 
 MINATAR: Mapping[str, Any] = {"learning_rate": 1e-3, "activation": "relu"}
 CLASSIC: Mapping[str, Any] = {
