@@ -217,7 +217,10 @@ class TestPlots:
         one = learning_curve([[1, 2]], [[0.0, 1.0]], [1, 2])
         plots.learning_curves(axes, {"ppo": two, "ppo+": one}, plots.agent_styles(["ppo", "ppo+"]))
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert labels == ["ppo (mean of 2 seeds, band: 95 % t interval)", "ppo+ (one seed, no band)"]
+        assert [label.replace("\n", " ") for label in labels] == [
+            "ppo (mean of 2 seeds, band: 95 % t interval)",
+            "ppo+ (one seed, no band)",
+        ]
 
     @pytest.mark.parametrize("agent", ["ppo", "ppo-delta"])
     def test_recorded_episode(self, agent):

@@ -84,7 +84,9 @@ class TestComparisons:
         (comparison,) = study_of(tmp_path).comparisons()
         assert (comparison.welch.p_value, comparison.interval.low) == (None, None)
         assert comparison.note == "one seed: no test"
-        assert any("one seed only" in caution for caution in headline(study_of(tmp_path)).cautions)
+        assert any(
+            "one seed only has no standard error" in caution for caution in headline(study_of(tmp_path)).cautions
+        )
 
     def test_different_training_lengths_are_named(self, tmp_path):
         write_scores(tmp_path, {"A": {"ppo": [1.0, 2.0]}}, steps=1000)

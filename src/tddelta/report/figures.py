@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tddelta.report import plots
@@ -65,12 +66,18 @@ def _drawings(study: Study) -> Iterator[Drawing]:
         yield from _episodes(study, environment)
 
 
+def _fit(figure: Figure, axes: Axes) -> None:
+    """Make a figure high enough for the legend below its axes."""
+    figure.set_size_inches(figure.get_figwidth(), 3.1 + 0.17 * plots.legend_lines(axes))
+
+
 def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterator[Drawing]:
     curves = study.curves(environment)
     if not curves:
         return
     figure, (axes,) = plots.new_figure()
     plots.learning_curves(axes, curves, styles)
+    _fit(figure, axes)
     ends = [
         f"{g.agent} {summary_text(g.summary('asymptotic'))}"
         for g in study.groups.values()
@@ -94,19 +101,22 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
 
 def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[Drawing]:
     estimates = {agent: aggregate(scores) for agent, scores in suite.scores.items()}
-    figure, (axes,) = plots.new_figure(width=3.7, height=0.9 + 0.4 * len(estimates))
-    label = "Interquartile mean of normalised scores"
+    figure, (axes,) = plots.new_figure(width=3.7, height=0.7 + 0.42 * len(estimates))
+    label = "Normalised score"
     plots.intervals(axes, estimates, {agent: plots.colour(styles[agent]) for agent in estimates}, label=label)
     words = "; ".join(f"{agent} {number(estimate.value)}" for agent, estimate in estimates.items())
     where = ", ".join(suite.environments)
     caption = f"Over {where}. Bars: 95 % stratified bootstrap interval. {suite.unit[0].upper()}{suite.unit[1:]}."
-    yield Drawing(f"iqm-{slug(suite.name)}", "aggregates", "Interquartile mean", caption, f"{label}: {words}.", figure)
+    yield Drawing(
+        f"iqm-{slug(suite.name)}", "aggregates", "Interquartile mean", caption, f"Interquartile mean: {words}.", figure
+    )
 
     everything = np.concatenate([array for scores in suite.scores.values() for array in scores])
     thresholds = np.linspace(min(0.0, float(everything.min())), float(everything.max()) * 1.02, 101)
     profiles = {agent: performance_profile(scores, thresholds) for agent, scores in suite.scores.items()}
-    figure, (axes,) = plots.new_figure(width=3.7, height=2.9)
+    figure, (axes,) = plots.new_figure(width=3.7)
     plots.performance_profiles(axes, profiles, styles)
+    _fit(figure, axes)
     yield Drawing(
         f"profile-{slug(suite.name)}",
         "aggregates",
@@ -121,7 +131,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
         for agent, baseline in study.pairs
     }
     if chances:
-        figure, (axes,) = plots.new_figure(width=3.7, height=0.9 + 0.36 * len(chances))
+        figure, (axes,) = plots.new_figure(width=3.7, height=0.7 + 0.42 * len(chances))
         plots.intervals(
             axes,
             {name: estimate for name, (_, estimate) in chances.items()},
@@ -149,6 +159,7 @@ def _critics(study: Study, environment: str, styles: dict[str, int]) -> Iterator
         return
     figure, (axes,) = plots.new_figure()
     plots.explained_variance(axes, {g.agent: (g.scales, g.critic) for g in groups}, styles)
+    _fit(figure, axes)
     longest = {g.agent: [q.explained_variance[-1] for q in g.critic] for g in groups}
     words = "; ".join(f"{agent} {number(float(np.mean(values)))}" for agent, values in longest.items())
     yield Drawing(

@@ -87,22 +87,34 @@ def _verdict(study: Study, baseline: str | None) -> list[str]:
     sentences = []
     judged = [c for c in mine if c.corrected is not None]
     if judged:
-        better, worse = ([c for c in judged if c.verdict == verdict] for verdict in ("better", "worse"))
-        unclear = len(judged) - len(better) - len(worse)
-        parts = [
-            f"better on {len(better)}" if better else "",
-            f"worse on {len(worse)}" if worse else "",
-            f"not clearly different on {unclear}" if unclear else "",
-        ]
-        of = f" of {_count(len(judged), 'environment')}"
+        corrected = _tally(judged, [_corrected(c) for c in judged])
+        plain = _tally(judged, [_uncorrected(c) for c in judged])
+        plain = "the same" if plain == corrected else plain
         sentences.append(
-            f"{study.focus} is {_listed([part for part in parts if part])}{of} against {baseline} "
-            f"(p < 0.05 after Holm's correction for {_count(len(tested), 'comparison')})."
+            f"Against {baseline}, {study.focus} is {corrected} of {_count(len(judged), 'environment')} "
+            f"(p < 0.05 after Holm's correction for {_count(len(tested), 'comparison')}; without correction {plain})."
         )
     elif mine:
         sentences.append(f"{study.focus} and {baseline} could not be tested against each other.")
     sentences += [_sentence(study, comparison) for comparison in mine]
     return sentences
+
+
+def _tally(comparisons: Sequence[Comparison], p_values: Sequence[float]) -> str:
+    """Count on how many environments the difference is clear, in words."""
+    counts = {"better on": 0, "worse on": 0, "not clearly different on": 0}
+    for comparison, p in zip(comparisons, p_values, strict=True):
+        better = comparison.welch.difference > 0
+        counts["not clearly different on" if p >= 0.05 else "better on" if better else "worse on"] += 1
+    return _listed([f"{words} {count}" for words, count in counts.items() if count])
+
+
+def _corrected(comparison: Comparison) -> float:
+    return 1.0 if comparison.corrected is None else comparison.corrected
+
+
+def _uncorrected(comparison: Comparison) -> float:
+    return 1.0 if comparison.welch.p_value is None else comparison.welch.p_value
 
 
 def _sentence(study: Study, comparison: Comparison) -> str:
@@ -123,13 +135,12 @@ def _cautions(study: Study) -> list[str]:
         stopped = [seed for seed in study.seeds if seed.state == state]
         if stopped:
             plural = words.replace("was", "were").replace("is still", "are still") if len(stopped) > 1 else words
-            cautions.append(
-                f"{_count(len(stopped), 'run')} {plural}: {_listed([seed.title for seed in stopped[:4]], '; ')}."
-            )
+            names = [seed.title for seed in stopped[:4]] + ([f"{len(stopped) - 4} more"] if len(stopped) > 4 else [])
+            cautions.append(f"{_count(len(stopped), 'run')} {plural}: {'; '.join(names)}.")
     counts = sorted({len(group.scored) for group in study.groups.values()})
     fewest = counts[0]
     if fewest == 1:
-        cautions.append("Some agents have one seed only: their scores have no error, and nothing can be tested.")
+        cautions.append("An agent with one seed only has no standard error and cannot be tested.")
     elif fewest < 5:
         cautions.append(f"With {_range(counts)} seeds only a large difference can be told from chance.")
     missing = [f"{agent} on {e}" for e in study.environments for agent in study.agents if study.group(e, agent) is None]
@@ -146,7 +157,5 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
 
 
-def _listed(names: Sequence[str], separator: str = ", ") -> str:
-    if separator != ", " or len(names) < 2:
-        return separator.join(names)
-    return ", ".join(names[:-1]) + " and " + names[-1]
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 2 else ", ".join(names[:-1]) + " and " + names[-1]

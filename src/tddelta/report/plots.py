@@ -3,6 +3,7 @@
 Nothing here touches pyplot or matplotlib's global state, and nothing computes a statistic.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from tddelta.report.aggregates import Estimate, Profile
 from tddelta.report.curves import Curve
@@ -204,13 +206,14 @@ def explained_variance(
             capsize=2,
             label=agent,
         )
-    axes.axhline(0, color=INK, linewidth=0.8)
-    low = axes.get_ylim()[0]
-    axes.set_ylim(max(low, -1.0), 1.05)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -1.0), min(high, 1.05) if low < 1.05 else high)
+    if low < 0:
+        axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    _label(axes, "Horizon 1/(1 − γ) in steps", "Explained variance of V at γ")
+    _label(axes, "Horizon 1/(1 − γ) in steps", "Explained variance")
     _legend(axes, "mean ± standard error over seeds")
     return axes
 
@@ -265,10 +268,14 @@ def intervals(
         if estimate.interval.low is not None and estimate.interval.high is not None:
             ends = (estimate.interval.low, estimate.interval.high)
             axes.plot(ends, (row, row), color=colours[name], linewidth=7, alpha=0.35, solid_capstyle="butt")
-        axes.plot([estimate.value], [row], marker="|", markersize=13, markeredgewidth=2.5, color=colours[name])
-    axes.set_yticks(range(len(names)), reversed(names))
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.grid(axis="y", visible=False)
+        axes.plot([estimate.value], [row], marker="|", markersize=11, markeredgewidth=2.5, color=colours[name])
+        # above its row, so that a long name leaves the width to the numbers
+        short = name if len(name) <= 50 else f"{name[:49]}…"
+        text = axes.text(0, row + 0.2, short, transform=axes.get_yaxis_transform(), color=INK, fontsize=9, va="bottom")
+        text.set_in_layout(False)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(-0.45, len(names) - 0.15)
     axes.grid(axis="x", color=LINE, linewidth=0.6)
     if middle is not None:
         axes.axvline(middle, color=INK, linewidth=0.8)
@@ -319,15 +326,39 @@ def _label(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y, color=INK, fontsize=10)
 
 
+def legend_lines(axes: Axes) -> int:
+    """Lines of text of the legend below the axes, for choosing the figure's height."""
+    legend = axes.get_legend()
+    if legend is None:
+        return 0
+    lines = [text.get_text().count("\n") + 1 for text in legend.get_texts()]
+    return 1 + (-(-len(lines) // 2) if _short(axes) else sum(lines))
+
+
+def _short(axes: Axes) -> bool:
+    """Whether the legend's names are short enough for two columns."""
+    return all(len(name) <= 22 for name in axes.get_legend_handles_labels()[1])
+
+
 def _legend(axes: Axes, title: str | None) -> None:
+    """Put the legend below the axis label, where it covers no data."""
+    below = axes.transAxes + ScaledTranslation(0, -40 / 72, axes.figure.dpi_scale_trans)
+    handles, names = axes.get_legend_handles_labels()
     legend = axes.legend(
+        handles,
+        [textwrap.fill(name, 44) for name in names],
         title=title,
-        fontsize=8,
-        title_fontsize=8,
+        fontsize=9,
+        title_fontsize=9,
         frameon=False,
         labelcolor=INK,
-        loc="best",
-        handlelength=2.6,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=below,
+        borderaxespad=0,
+        ncols=2 if _short(axes) else 1,
+        columnspacing=1.0,
+        handlelength=2.4,
         alignment="left",
     )
     legend.get_title().set_color(INK)
