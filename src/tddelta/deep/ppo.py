@@ -346,7 +346,7 @@ def _fit(
         gradients, report = jax.grad(loss, has_aux=True)(parameters, rows)
         changes, memory = optimizer.update(gradients, memory)
         parameters = jax.tree.map(lambda old, change: old - rate * change, parameters, changes)
-        return (parameters, memory), (*report, optax.global_norm(gradients), rate)
+        return (parameters, memory), (*report, optax.tree.norm(gradients), rate)
 
     orders = jax.vmap(lambda one: shuffled(one, config.rollout_length, config.environments))(
         jax.random.split(key, config.epochs)
