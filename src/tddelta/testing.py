@@ -1,0 +1,278 @@
+"""Property checks for target functions, also for yours.
+
+`check_targets(f)` calls f on small made-up rollouts and raises `IdentityError` at the first identity that fails, with
+the rollout at hand. It needs NumPy only and always makes the same rollouts for the same seed.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from tddelta._rollouts import ARRAYS, KINDS, SIZES, Rollout, follow, make_rollout, one_step_target
+from tddelta.errors import ConfigError, TDDeltaError
+
+Targets = Callable[..., Any]
+"""f(rewards, deltas, next_deltas, *, terminated, truncated, scales) → targets of the shape of deltas."""
+
+
+class IdentityError(TDDeltaError, AssertionError):
+    """A target function breaks an identity; the message holds a rollout that shows it.
+
+    Attributes:
+        identity: Name of the identity, a key of `IDENTITIES`.
+    """
+
+    def __init__(self, message: str, identity: str = "") -> None:
+        super().__init__(message)
+        self.identity = identity
+
+
+IDENTITIES = {
+    "shape": "targets have the shape of deltas, are numbers, and the arguments are left as they were",
+    "one scale": "with one scale the targets are the ordinary λ-return, n-step return or one-step target",
+    "telescoping": "with equal decays and windows, the first components sum to the ordinary target of each V_z",
+    "nesting": "the targets of the first components do not change when the components of longer horizons are left out",
+    "termination": "what the critic says at a terminal successor never counts, not even if it is not a number",
+    "truncation": "where an episode is cut, each component bootstraps once from the true successor, without a trace",
+    "both flags": "terminated and truncated together mean terminated",
+    "last step": "the last step of the data bootstraps each component from the last next_deltas, without a trace",
+    "split rollouts": "cut where an episode ends, a rollout has the same targets in two calls as in one",
+    "streams": "a stream has the same targets alone as beside others, even if another holds no numbers",
+    "batch axes": "the targets do not depend on how the streams are laid out over batch axes",
+    "fixed point": "exact components of a process with constant reward are their own targets",
+    "telescoping, any decays": "as telescoping, whatever the decays: holds for the difference form only",
+}
+"""The identities by name. All but the last hold for every sound target and are checked unless you choose."""
+
+_OPTIONAL = ("telescoping, any decays",)
+
+
+def check_targets(
+    f: Targets,
+    *,
+    identities: Iterable[str] | None = None,
+    asarray: Callable[[np.ndarray], Any] = np.asarray,
+    rollouts: int = 30,
+    seed: int = 0,
+) -> None:
+    """Check that a target function keeps the identities that every sound one keeps.
+
+    The rollouts grow from one step of one stream with one scale to a few of each, so that the first that fails is
+    small. In them, `next_deltas[t]` is `deltas[t+1]` wherever step t ends no episode.
+
+    Args:
+        f: Called as f(rewards, deltas, next_deltas, terminated=…, truncated=…, scales=…) with arrays of the shapes
+            (T, *batch) and (T, *batch, Z) in double precision; returns the targets of W, (T, *batch, Z). The scales
+            have `trace_decays` and `n_steps`.
+        identities: Names from `IDENTITIES`; None means all but "telescoping, any decays". Leave out what is not meant
+            to hold: a function that clips targets does not telescope.
+        asarray: Makes the arrays that f gets, such as `jax.numpy.asarray` or `torch.asarray`.
+        rollouts: How many rollouts.
+        seed: Which rollouts.
+
+    Raises:
+        IdentityError: An `AssertionError` that names the identity and holds a rollout that breaks it. Which precision
+            is asked for depends on the dtype that f returns.
+        ConfigError: An unknown identity.
+
+    Example:
+        >>> from tddelta.targets import lambda_targets
+        >>> check_targets(lambda_targets, rollouts=10)
+        >>> def forgets_to_bootstrap(rewards, deltas, next_deltas, **options):
+        ...     return lambda_targets(rewards, deltas, 0 * next_deltas, **options)
+        >>> check_targets(forgets_to_bootstrap)
+        Traceback (most recent call last):
+        ...
+        tddelta.testing.IdentityError: one scale: ...
+    """
+    names = [name for name in IDENTITIES if name not in _OPTIONAL] if identities is None else list(identities)
+    for name in names:
+        if name not in IDENTITIES:
+            close = get_close_matches(name, IDENTITIES, n=1, cutoff=0)[0]
+            raise ConfigError(
+                f"identities must be among {', '.join(IDENTITIES)}; got {name!r}: did you mean {close!r}?"
+            )
+    check = _Check(f, asarray)
+    generator = np.random.default_rng(seed)
+    for index in range(rollouts):
+        steps, streams, scales = SIZES[index * len(SIZES) // rollouts]
+        for name in names:
+            equal = name == "telescoping"
+            rollout = make_rollout(
+                generator, steps, streams, scales, equal_decays=equal, equal_windows="telesc" in name
+            )
+            check.identity = name
+            _CHECKS[name](check, rollout, generator)
+
+
+class _Check:
+    """Calls the function and compares, for the identity at hand."""
+
+    def __init__(self, f: Targets, asarray: Callable[[np.ndarray], Any]) -> None:
+        self.f = f
+        self.asarray = asarray
+        self.identity = ""
+        self.kinds = dict(KINDS)  # what f may still be
+
+    def targets(self, rollout: Rollout) -> np.ndarray:
+        arrays = [self.asarray(getattr(rollout, name).copy()) for name in ARRAYS]
+        rewards, deltas, next_deltas, terminated, truncated = arrays
+        try:
+            with np.errstate(all="ignore"):  # a warning about 0 · ∞ would say less than the identity
+                result = self.f(
+                    rewards, deltas, next_deltas, terminated=terminated, truncated=truncated, scales=rollout.scales
+                )
+        except Exception as error:
+            error.add_note(f"in tddelta.testing.check_targets, {self.identity!r}, called with\n{rollout}")
+            raise
+        targets = np.asarray(result)
+        if targets.shape != rollout.deltas.shape:
+            raise self.failure(rollout, f"targets have shape {targets.shape} for deltas of {rollout.deltas.shape}")
+        for name, array in zip(ARRAYS, arrays, strict=True):
+            if not np.array_equal(np.asarray(array), getattr(rollout, name), equal_nan=array.dtype != bool):
+                raise self.failure(rollout, f"the function changes its argument {name} in place")
+        return targets
+
+    def equal(self, rollout: Rollout, got: np.ndarray, wanted: np.ndarray, when: str) -> None:
+        """IdentityError with the first entry that differs."""
+        difference = _differing(got, wanted)
+        if len(difference):
+            place = tuple(int(index) for index in difference[0])
+            entry = ", ".join(map(str, place))
+            raise self.failure(
+                rollout, f"targets[{entry}] is {got[place]:.6g} where {wanted[place]:.6g} is wanted, {when}"
+            )
+
+    def failure(self, rollout: Rollout, what: str) -> IdentityError:
+        message = f"{self.identity}: {what}. The identity: {IDENTITIES[self.identity]}. It fails for\n{rollout}"
+        return IdentityError(message, self.identity)
+
+
+def _differing(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Places where two arrays differ by more than half the digits of the first one's dtype."""
+    tolerance = float(np.sqrt(np.finfo(got.dtype).eps)) if np.issubdtype(got.dtype, np.floating) else 0.0
+    size = max(1.0, float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))))
+    return np.argwhere(~(np.abs(got - wanted) <= tolerance * size))
+
+
+def _check_shape(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    targets = check.targets(rollout)
+    check.equal(rollout, targets, np.where(np.isfinite(targets), targets, 0.0), "since it must be a number")
+
+
+def _check_one_scale(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    for z in range(len(rollout.scales)):
+        alone = rollout.value(z)
+        got = check.targets(alone)
+        wanted = {kind: ordinary(alone) for kind, ordinary in check.kinds.items()}
+        fits = {kind: check.kinds[kind] for kind in wanted if not len(_differing(got, wanted[kind]))}
+        if not fits:
+            kind = min(wanted, key=lambda name: float(np.nan_to_num(np.abs(got - wanted[name]), nan=np.inf).max()))
+            check.equal(alone, got, wanted[kind], f"the {kind}")
+        check.kinds = fits
+
+
+def _check_telescoping(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    sums = check.targets(rollout).cumsum(-1)
+    for z in range(len(rollout.scales)):
+        ordinary = check.targets(rollout.value(z))
+        check.equal(rollout, sums[..., z : z + 1], ordinary, f"summed over components 0 to {z}")
+
+
+def _check_nesting(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    targets = check.targets(rollout)
+    for number in range(1, len(rollout.scales)):
+        fewer = check.targets(rollout.first_scales(number))
+        check.equal(rollout, targets[..., :number], fewer, f"as with the first {number} components only")
+
+
+def _check_termination(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    wanted = check.targets(
+        replace(rollout, next_deltas=np.where(rollout.terminated[..., None], 0.0, rollout.next_deltas))
+    )
+    for value in (100.0, np.nan, np.inf):
+        there = replace(rollout, next_deltas=np.where(rollout.terminated[..., None], value, rollout.next_deltas))
+        check.equal(there, check.targets(there), wanted, "as with zeros at the terminal successors")
+
+
+def _check_truncation(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    targets, cut = check.targets(rollout), (rollout.truncated & ~rollout.terminated)[..., None]
+    check.equal(rollout, targets, np.where(cut, one_step_target(rollout), targets), "since the episode is cut there")
+
+
+def _check_both_flags(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    both = replace(rollout, truncated=rollout.truncated | rollout.terminated)
+    only = replace(rollout, truncated=rollout.truncated & ~rollout.terminated)
+    check.equal(both, check.targets(both), check.targets(only), "as with terminated alone")
+
+
+def _check_last_step(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    check.equal(rollout, check.targets(rollout)[-1:], one_step_target(rollout)[-1:], "counted from the last step")
+
+
+def _check_split_rollouts(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    steps = len(rollout.rewards)
+    if steps == 1:
+        return
+    cut = int(generator.integers(1, steps))
+    terminated, truncated = rollout.terminated.copy(), rollout.truncated.copy()
+    truncated[cut - 1] = ~terminated[cut - 1]
+    finals = generator.integers(-4, 5, rollout.deltas.shape).astype(float)
+    next_deltas = follow(rollout.deltas, finals, terminated | truncated)
+    rollout = replace(rollout, next_deltas=next_deltas, terminated=terminated, truncated=truncated)
+    halves = [check.targets(rollout.steps(part)) for part in (slice(cut), slice(cut, None))]
+    check.equal(rollout, check.targets(rollout), np.concatenate(halves), f"as in two calls, the first of {cut} steps")
+
+
+def _check_streams(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    if rollout.rewards.ndim == 1:
+        return
+    wanted, others = check.targets(rollout), np.arange(rollout.rewards.shape[1]) > 0
+    for stream in range(rollout.rewards.shape[1]):
+        part = (slice(None), slice(stream, stream + 1))
+        check.equal(rollout, wanted[part], check.targets(rollout.steps(part)), f"as of stream {stream} alone")
+    spoilt = replace(
+        rollout,
+        rewards=rollout.rewards.copy(),
+        deltas=rollout.deltas.copy(),
+        next_deltas=rollout.next_deltas.copy(),
+    )
+    for array in (spoilt.rewards, spoilt.deltas, spoilt.next_deltas):
+        array[:, 0] = np.nan
+    got = check.targets(spoilt)
+    check.equal(rollout, got[:, others], wanted[:, others], "beside a stream 0 of not-a-number")
+
+
+def _check_batch_axes(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    wanted, count = check.targets(rollout), rollout.rewards[0].size
+    for streams in ((count,), (1, count), (count, 1)):
+        other = rollout.laid_out(streams)
+        check.equal(other, check.targets(other), wanted.reshape(other.deltas.shape), "as with other batch axes")
+
+
+def _check_fixed_point(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
+    values = 1 / (1 - np.array(rollout.scales.gammas))
+    deltas = np.broadcast_to(np.diff(values, prepend=0.0), rollout.deltas.shape).copy()
+    never = np.zeros(rollout.rewards.shape, dtype=bool)
+    exact = Rollout(np.ones(never.shape), deltas, deltas.copy(), never, rollout.truncated, rollout.scales)
+    check.equal(exact, check.targets(exact), deltas, "the exact component")
+
+
+_CHECKS: dict[str, Callable[[_Check, Rollout, np.random.Generator], None]] = {
+    "shape": _check_shape,
+    "one scale": _check_one_scale,
+    "telescoping": _check_telescoping,
+    "nesting": _check_nesting,
+    "termination": _check_termination,
+    "truncation": _check_truncation,
+    "both flags": _check_both_flags,
+    "last step": _check_last_step,
+    "split rollouts": _check_split_rollouts,
+    "streams": _check_streams,
+    "batch axes": _check_batch_axes,
+    "fixed point": _check_fixed_point,
+    "telescoping, any decays": _check_telescoping,
+}

@@ -1,0 +1,200 @@
+"""The targets written out literally, one entry at a time in double precision: slow, and hard to get wrong.
+
+Each follows a different line of reasoning than the library: sums over windows and differences of ordinary targets of
+V_z instead of recursions over components.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tddelta.errors import ContractionWarning
+from tddelta.timescales import TimeScales
+
+
+def make_scales(gammas, decays=None, windows=None) -> TimeScales:
+    """Scales that need not contract: the identities hold all the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContractionWarning)
+        return TimeScales(tuple(gammas), decays, windows)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call of a target function."""
+
+    gammas: tuple[float, ...]
+    decays: tuple[float, ...]
+    windows: tuple[int, ...]
+    rewards: np.ndarray
+    deltas: np.ndarray
+    next_deltas: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    durations: np.ndarray | None = None
+
+    @property
+    def scales(self) -> TimeScales:
+        return make_scales(self.gammas, self.decays, self.windows)
+
+    @property
+    def ends(self) -> np.ndarray:
+        return self.terminated | self.truncated
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.rewards, self.deltas, self.next_deltas
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of every function but `td_errors`."""
+        return {
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "scales": self.scales,
+            "durations": self.durations,
+        }
+
+    @property
+    def td_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if name != "truncated"}
+
+    def value(self, z: int) -> "Problem":
+        """The same with V_z as the only scale."""
+        return replace(
+            self,
+            deltas=self.deltas[..., : z + 1].sum(-1, keepdims=True),
+            next_deltas=self.next_deltas[..., : z + 1].sum(-1, keepdims=True),
+            gammas=self.gammas[z : z + 1],
+            decays=self.decays[z : z + 1],
+            windows=self.windows[z : z + 1],
+        )
+
+    def first(self, number: int) -> "Problem":
+        return replace(
+            self,
+            deltas=self.deltas[..., :number],
+            next_deltas=self.next_deltas[..., :number],
+            gammas=self.gammas[:number],
+            decays=self.decays[:number],
+            windows=self.windows[:number],
+        )
+
+    def steps(self, part: slice) -> "Problem":
+        return self.pick(lambda array: array[part])
+
+    def pick(self, of: Callable[[np.ndarray], np.ndarray]) -> "Problem":
+        """The same function of every array."""
+        names = ("rewards", "deltas", "next_deltas", "terminated", "truncated", "durations")
+        return replace(self, **{n: of(getattr(self, n)) for n in names if getattr(self, n) is not None})
+
+
+def _streams(problem: Problem):
+    """Index of each stream."""
+    return np.ndindex(problem.rewards.shape[1:])
+
+
+def _elapsed(problem: Problem, stream: tuple, start: int, stop: int) -> float:
+    if problem.durations is None:
+        return float(stop - start)
+    return float(sum(problem.durations[(t, *stream)] for t in range(start, stop)))
+
+
+def _discount(problem: Problem, gamma: float, stream: tuple, start: int, stop: int) -> float:
+    return gamma ** _elapsed(problem, stream, start, stop)
+
+
+def window_return(problem: Problem, z: int, gamma: float, steps: int, t: int, stream: tuple) -> float:
+    """The ordinary n-step return of V_z (z = −1: zero) with discount gamma from t."""
+    total = 0.0
+    for i in range(t, min(t + steps, len(problem.rewards))):
+        total += _discount(problem, gamma, stream, t, i) * problem.rewards[(i, *stream)]
+        if problem.ends[(i, *stream)] or i == min(t + steps, len(problem.rewards)) - 1:
+            if not problem.terminated[(i, *stream)]:
+                bootstrap = problem.next_deltas[(i, *stream)][: z + 1].sum()
+                total += _discount(problem, gamma, stream, t, i + 1) * bootstrap
+            return total
+    raise AssertionError("a window has at least one step")
+
+
+def lambda_return(problem: Problem, z: int, gamma: float, decay: float, t: int, stream: tuple) -> float:
+    """V_z + its λ-advantage with discount gamma and trace decay, as a sum of decayed TD errors."""
+    value = problem.deltas[(t, *stream)][: z + 1].sum()
+    total, weight = value, 1.0
+    for i in range(t, len(problem.rewards)):
+        successor = 0.0 if problem.terminated[(i, *stream)] else problem.next_deltas[(i, *stream)][: z + 1].sum()
+        gamma_now = _discount(problem, gamma, stream, i, i + 1)
+        error = problem.rewards[(i, *stream)] + gamma_now * successor - problem.deltas[(i, *stream)][: z + 1].sum()
+        total += weight * error
+        weight *= _discount(problem, decay, stream, i, i + 1)
+        if problem.ends[(i, *stream)]:
+            break
+    return total
+
+
+def _below(problem: Problem, ordinary: Callable[[int, float, int], float], z: int, own: int) -> float:
+    """Target of V_z less that of V_{z−1}; `own` says whose window or decay is used."""
+    gammas = problem.gammas
+    return ordinary(z, gammas[z], own) - (ordinary(z - 1, gammas[z - 1], own) if z else 0.0)
+
+
+def td_errors(problem: Problem) -> np.ndarray:
+    result = np.empty(problem.deltas.shape)
+    for stream in _streams(problem):
+        for t in range(len(problem.rewards)):
+            for z in range(len(problem.gammas)):
+                target = _below(problem, lambda z, g, _, t=t, s=stream: window_return(problem, z, g, 1, t, s), z, z)
+                result[(t, *stream, z)] = target - problem.deltas[(t, *stream, z)]
+    return result
+
+
+def n_step_targets(problem: Problem) -> np.ndarray:
+    """G^z = R(V_z; γ_z, k_z) − R(V_{z−1}; γ_{z−1}, k_z)."""
+    result = np.empty(problem.deltas.shape)
+    windows = problem.windows
+    for stream in _streams(problem):
+        for t in range(len(problem.rewards)):
+            for z in range(len(problem.gammas)):
+                result[(t, *stream, z)] = _below(
+                    problem, lambda z, g, own, t=t, s=stream: window_return(problem, z, g, windows[own], t, s), z, z
+                )
+    return result
+
+
+def lambda_targets(problem: Problem, form: str = "bootstrap") -> np.ndarray:
+    """Bootstrap form: the decay c_z in both terms of the difference; difference form: each with its own."""
+    result = np.empty(problem.deltas.shape)
+    decays = problem.decays
+    for stream in _streams(problem):
+        for t in range(len(problem.rewards)):
+            for z in range(len(problem.gammas)):
+
+                def ordinary(index, gamma, own, t=t, stream=stream):
+                    decay = decays[own if form == "bootstrap" else index]
+                    return lambda_return(problem, index, gamma, decay, t, stream)
+
+                result[(t, *stream, z)] = _below(problem, ordinary, z, z)
+    return result
+
+
+def advantages(problem: Problem, decay: float) -> np.ndarray:
+    result = np.empty(problem.rewards.shape)
+    last = len(problem.gammas) - 1
+    for stream in _streams(problem):
+        for t in range(len(problem.rewards)):
+            target = lambda_return(problem, last, problem.gammas[-1], decay, t, stream)
+            result[(t, *stream)] = target - problem.deltas[(t, *stream)].sum()
+    return result
+
+
+def plain_gae(rewards, values, next_values, terminated, truncated, gamma, decay) -> np.ndarray:
+    """Generalised advantages of one stream, as in any PPO."""
+    result, later = np.empty(len(rewards)), 0.0
+    for t in reversed(range(len(rewards))):
+        error = rewards[t] + (0.0 if terminated[t] else gamma * next_values[t]) - values[t]
+        later = error + (0.0 if terminated[t] or truncated[t] else decay * later)
+        result[t] = later
+    return result

@@ -1,0 +1,274 @@
+"""The identities of the targets on random shapes, batch axes, flags, durations and ladders."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import targets_literal as literal
+from targets_cases import examples, problems
+from tddelta.decomposition import compose
+from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def everything(problem):
+    """What every function makes of a problem."""
+    return {
+        "td_errors": td_errors(*problem.arrays, **problem.td_options),
+        "n_step_targets": n_step_targets(*problem.arrays, **problem.options),
+        "lambda_targets": lambda_targets(*problem.arrays, **problem.options),
+        "difference": lambda_targets(*problem.arrays, **problem.options, form="difference"),
+        "advantages": advantages(*problem.arrays, **problem.options),
+    }
+
+
+def assert_same_bytes(one, other):
+    for name in one:
+        assert one[name].tobytes() == other[name].tobytes(), name
+
+
+@examples
+@given(problems())
+def test_td_errors_telescope_for_every_prefix(problem):
+    sums = compose(td_errors(*problem.arrays, **problem.td_options))
+    for z in range(len(problem.gammas)):
+        alone = problem.value(z)
+        ordinary = td_errors(*alone.arrays, **alone.td_options)
+        np.testing.assert_allclose(sums[..., z : z + 1], ordinary, **CLOSE)
+
+
+@examples
+@given(problems(durations=False))
+def test_td_errors_equal_the_compact_form(problem):
+    values = compose(np.where(problem.terminated[..., None], 0.0, problem.next_deltas))
+    discounted = np.array(problem.gammas) * values
+    compact = np.diff(discounted, axis=-1, prepend=0.0) - problem.deltas
+    compact[..., 0] += problem.rewards
+    np.testing.assert_allclose(td_errors(*problem.arrays, **problem.td_options), compact, **CLOSE)
+
+
+@examples
+@given(problems(equal_windows=True))
+def test_n_step_targets_telescope_for_every_prefix_with_equal_windows(problem):
+    sums = compose(n_step_targets(*problem.arrays, **problem.options))
+    for z in range(len(problem.gammas)):
+        alone = problem.value(z)
+        np.testing.assert_allclose(sums[..., z : z + 1], n_step_targets(*alone.arrays, **alone.options), **CLOSE)
+
+
+@examples
+@given(problems())
+def test_windows_of_one_step_are_td_targets(problem):
+    once = replace(problem, windows=(1,) * len(problem.gammas))
+    td = problem.deltas + td_errors(*problem.arrays, **problem.td_options)
+    np.testing.assert_allclose(n_step_targets(*once.arrays, **once.options), td, **CLOSE)
+
+
+@examples
+@given(problems(equal_decays=True))
+def test_bootstrap_form_telescopes_for_every_prefix_with_equal_decays(problem):
+    sums = compose(lambda_targets(*problem.arrays, **problem.options))
+    for z in range(len(problem.gammas)):
+        alone = problem.value(z)
+        np.testing.assert_allclose(sums[..., z : z + 1], lambda_targets(*alone.arrays, **alone.options), **CLOSE)
+    # Theorem 1: the sum of the advantages is the ordinary generalised advantage.
+    summed = sums[..., -1] - problem.deltas.sum(-1)
+    np.testing.assert_allclose(summed, advantages(*problem.arrays, **problem.options), **CLOSE)
+
+
+@examples
+@given(problems())
+def test_difference_form_telescopes_for_any_decays(problem):
+    sums = compose(lambda_targets(*problem.arrays, **problem.options, form="difference"))
+    for z in range(len(problem.gammas)):
+        alone = problem.value(z)
+        np.testing.assert_allclose(sums[..., z : z + 1], lambda_targets(*alone.arrays, **alone.options), **CLOSE)
+
+
+@examples
+@given(problems(equal_decays=True))
+def test_the_forms_are_one_with_equal_decays(problem):
+    one, other = (lambda_targets(*problem.arrays, **problem.options, form=f) for f in ("bootstrap", "difference"))
+    assert one.tobytes() == other.tobytes()
+
+
+@examples
+@given(problems(followed=True, max_scales=4), st.floats(0, 1))
+def test_difference_form_weighs_n_step_targets(problem, lam):
+    """With c_z = λγ_z it is Σ_{n<N} (1−λ)λ^{n−1} G^(n) + λ^{N−1} G^(N)."""
+    problem = replace(problem, decays=tuple(lam * gamma for gamma in problem.gammas), durations=None)
+    steps = len(problem.rewards)
+    windows = [
+        n_step_targets(*p.arrays, **p.options)
+        for p in (replace(problem, windows=(n,) * len(problem.gammas)) for n in range(1, steps + 1))
+    ]
+    wanted = np.zeros_like(problem.deltas)
+    for t in range(steps):
+        for stream in np.ndindex(problem.rewards.shape[1:]):
+            ends = problem.ends[(slice(t, None), *stream)]
+            left = int(np.argmax(ends)) + 1 if ends.any() else steps - t
+            for n in range(1, left + 1):
+                weight = lam ** (n - 1) * (1 if n == left else 1 - lam)
+                wanted[(t, *stream)] += weight * windows[n - 1][(t, *stream)]
+    got = lambda_targets(*problem.arrays, **problem.options, form="difference")
+    np.testing.assert_allclose(got, wanted, **CLOSE)
+
+
+@examples
+@given(problems(durations=False), st.integers(1, 6))
+def test_a_fixed_window_is_the_difference_of_two_advantages(problem, window):
+    """A^(H)_t = A_t − c^H A_{t+H}, unless an end or the end of the data lies in the window."""
+    advantage = lambda_targets(*problem.arrays, **problem.options) - problem.deltas
+    errors = td_errors(*problem.arrays, **problem.td_options)
+    decays, steps = np.array(problem.decays), len(problem.rewards)
+    for t in range(steps):
+        for stream in np.ndindex(problem.rewards.shape[1:]):
+            truncated_sum = np.zeros(len(problem.gammas))
+            for i in range(min(window, steps - t)):
+                truncated_sum += decays**i * errors[(t + i, *stream)]
+                if problem.ends[(t + i, *stream)]:
+                    break
+            wanted = advantage[(t, *stream)].copy()
+            if t + window < steps and not problem.ends[(slice(t, t + window), *stream)].any():
+                wanted -= decays**window * advantage[(t + window, *stream)]
+            np.testing.assert_allclose(truncated_sum, wanted, **CLOSE)
+
+
+@examples
+@given(problems(durations=False))
+def test_durations_of_one_give_the_same_bytes(problem):
+    ones = replace(problem, durations=np.ones(problem.rewards.shape))
+    assert_same_bytes(everything(problem), everything(ones))
+
+
+@examples
+@given(problems(), st.sampled_from([np.nan, np.inf, -np.inf, 1e300]))
+def test_terminal_values_never_count(problem, value):
+    changed = np.where(problem.terminated[..., None], value, problem.next_deltas)
+    assert_same_bytes(everything(problem), everything(replace(problem, next_deltas=changed)))
+
+
+@examples
+@given(problems())
+def test_both_flags_mean_terminated(problem):
+    only = replace(problem, truncated=problem.truncated & ~problem.terminated)
+    assert_same_bytes(everything(problem), everything(only))
+
+
+@examples
+@given(problems(), st.data())
+def test_nothing_passes_an_end(problem, data):
+    cut = data.draw(st.integers(1, len(problem.rewards)))
+    truncated = problem.truncated.copy()
+    truncated[cut - 1] = ~problem.terminated[cut - 1]
+    problem = replace(problem, truncated=truncated)
+    whole = everything(problem)
+    for part in (slice(cut), slice(cut, None)):
+        if part.start != len(problem.rewards):
+            for name, result in everything(problem.steps(part)).items():
+                np.testing.assert_allclose(whole[name][part], result, **CLOSE)
+
+
+@examples
+@given(problems(max_steps=5))
+def test_streams_stay_apart(problem):
+    """B27: a NaN stays in its stream, and a stream alone gives the same."""
+    if problem.rewards.ndim == 1:
+        return
+    wanted = everything(problem)
+    spoilt = problem.pick(np.copy)
+    for array in (*spoilt.arrays,):
+        array[:, 0] = np.nan
+    for name, result in everything(spoilt).items():
+        np.testing.assert_array_equal(result[:, 1:], wanted[name][:, 1:])
+        assert np.isnan(result[:, 0]).any()
+    alone = everything(problem.pick(lambda array: array[:, -1:]))
+    for name, result in alone.items():
+        np.testing.assert_allclose(result, wanted[name][:, -1:], **CLOSE)
+
+
+@examples
+@given(problems(durations=False))
+def test_one_scale_is_plain(problem):
+    alone = problem.value(0)
+    form = lambda_targets(*alone.arrays, **alone.options, form="difference")
+    targets = lambda_targets(*alone.arrays, **alone.options)
+    assert form.tobytes() == targets.tobytes()
+    policy = advantages(*alone.arrays, **alone.options)
+    assert (alone.deltas[..., 0] + policy).tobytes() == targets[..., 0].tobytes()
+    for stream in np.ndindex(alone.rewards.shape[1:]):
+        column = (slice(None), *stream)
+        plain = literal.plain_gae(
+            alone.rewards[column],
+            alone.deltas[..., 0][column],
+            alone.next_deltas[..., 0][column],
+            alone.terminated[column],
+            alone.truncated[column],
+            alone.gammas[0],
+            alone.decays[0],
+        )
+        # The same operations in the same order: the same bytes.
+        assert policy[column].tobytes() == plain.tobytes()
+
+
+@examples
+@given(problems())
+def test_larger_scales_do_not_count(problem):
+    whole = everything(problem)
+    for number in range(1, len(problem.gammas)):
+        fewer = everything(problem.first(number))
+        for name in set(whole) - {"advantages"}:
+            np.testing.assert_allclose(whole[name][..., :number], fewer[name], **CLOSE)
+
+
+@examples
+@given(problems())
+def test_the_last_step_is_the_same_when_more_follow(problem):
+    """B02: for λ = 0 a target depends on its own transition only."""
+    problem = replace(problem, decays=(0.0,) * len(problem.gammas))
+    whole = lambda_targets(*problem.arrays, **problem.options)
+    for steps in range(1, len(problem.rewards)):
+        part = problem.steps(slice(steps))
+        np.testing.assert_array_equal(lambda_targets(*part.arrays, **part.options), whole[:steps])
+
+
+@examples
+@given(problems(), st.integers(2, 5))
+def test_a_step_may_be_split_in_time(problem, pieces):
+    """A long step and the shorter ones it consists of, without rewards or critic between, bootstrap alike."""
+    total = replace(problem, durations=np.full(problem.rewards.shape, float(pieces))).steps(slice(1))
+    zero = np.zeros_like(total.rewards)
+    n_step = replace(
+        total,
+        rewards=np.concatenate([total.rewards, *[zero] * (pieces - 1)]),
+        deltas=np.repeat(total.deltas, pieces, axis=0),
+        next_deltas=np.repeat(total.next_deltas, pieces, axis=0),
+        terminated=np.concatenate([*[np.zeros_like(total.terminated)] * (pieces - 1), total.terminated]),
+        truncated=np.concatenate([*[np.zeros_like(total.truncated)] * (pieces - 1), total.truncated]),
+        durations=None,
+        windows=(pieces,) * len(total.gammas),
+    )
+    wanted = total.deltas + td_errors(*total.arrays, **total.td_options)
+    np.testing.assert_allclose(n_step_targets(*n_step.arrays, **n_step.options)[:1], wanted, **CLOSE)
+
+
+@examples
+@given(problems(durations=False))
+def test_successors_choose_the_true_successor(problem):
+    last, finals = problem.next_deltas[-1], problem.next_deltas * 7
+    got = successors(
+        problem.deltas, last, terminated=problem.terminated, truncated=problem.truncated, final_deltas=finals
+    )
+    for t in range(len(problem.rewards)):
+        for stream in np.ndindex(problem.rewards.shape[1:]):
+            here = (t, *stream)
+            if problem.terminated[here]:
+                wanted = np.zeros(len(problem.gammas))
+            elif problem.truncated[here]:
+                wanted = finals[here]
+            else:
+                wanted = problem.deltas[(t + 1, *stream)] if t + 1 < len(problem.rewards) else last[stream]
+            np.testing.assert_array_equal(got[here], wanted)
