@@ -23,6 +23,7 @@ ORDER = (
     "decomposition",
     "_recursions",
     "targets",
+    "_rollouts",
     "testing",
     "runs",
     "deep",
