@@ -59,6 +59,8 @@ def write_report(
             _write(target.parent / "figures" / f"{drawing.name}.{kind}", to_bytes(drawing, kind))
     for table in parts.values():
         for one in table if isinstance(table, list) else [table]:
+            if not one.rows:
+                continue
             _write(target.parent / "tables" / f"{one.name}.csv", one.to_csv().encode())
             _write(target.parent / "tables" / f"{one.name}.tex", one.to_latex().encode())
     figures: dict[str, list[dict[str, Any]]] = {}

@@ -151,7 +151,8 @@ def recorded_episode(
     for each, (title, series, shade) in zip(axes, panels, strict=False):
         time, kept = thin(series, points)
         each.plot(time, kept, color=shade, linewidth=1.2)
-        each.axhline(0, color=INK, linewidth=0.5, alpha=0.5)
+        if kept.min() <= 0 <= kept.max():  # elsewhere a zero line would squeeze the series
+            each.axhline(0, color=INK, linewidth=0.5, alpha=0.5)
         each.set_ylabel(title, rotation=0, ha="right", va="center", color=INK, fontsize=9)
         each.yaxis.set_major_locator(MaxNLocator(2))
         each.spines["bottom"].set_visible(False)
