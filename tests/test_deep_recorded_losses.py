@@ -1,0 +1,162 @@
+"""The logged losses of every component, computed again from the recorded rollout by literal loops."""
+
+import jax
+import numpy as np
+import pytest
+
+from deep_environments import play, roll, state_of, tiny, update
+
+TIME, LANES = 8, 3
+RANDOM = np.random.default_rng(0)
+REWARDS = RANDOM.normal(size=(TIME, LANES))
+ENDS = {
+    "no end": (np.zeros((TIME, LANES), bool), np.zeros((TIME, LANES), bool)),
+    "ends": (RANDOM.random((TIME, LANES)) < 0.15, RANDOM.random((TIME, LANES)) < 0.25),
+    "truncations": (np.zeros((TIME, LANES), bool), RANDOM.random((TIME, LANES)) < 0.6),
+}
+
+
+def played(config, case):
+    """The rollout of an update, and the metrics of that update."""
+    state = state_of(config)
+    state = state._replace(playing=play(state.playing, REWARDS, *ENDS[case]))
+    _, rollout_key, _ = jax.random.split(state.key, 3)
+    _, rollout = roll(config, state.learned, state.playing, rollout_key)
+    _, metrics = update(config, state)
+    return jax.tree.map(lambda array: np.asarray(array, np.float64), (rollout, metrics))
+
+
+def true_successors(rollout):
+    """The critic's heads at s'_t; nothing where the episode terminated."""
+    following = np.concatenate([rollout.heads[1:], rollout.last_heads[None]])
+    cut, over = rollout.truncated[..., None] > 0, rollout.terminated[..., None] > 0
+    return np.where(over, np.nan, np.where(cut, rollout.final_heads, following))
+
+
+def single_target(reward, value, following, decay, gamma, over, cut):
+    """λ-return of one value with one discount, of one environment."""
+    targets, later = np.zeros(len(reward)), 0.0
+    for t in reversed(range(len(reward))):
+        error = reward[t] - value[t] + (0.0 if over[t] else gamma * following[t])
+        later = error + (0.0 if over[t] or cut[t] else decay * later)
+        targets[t] = value[t] + later
+    return targets
+
+
+def delta_targets(rollout, gammas, decays, *, difference):
+    """Targets of W as the difference of λ-returns of V_z and V_{z−1}: the definition, in both forms."""
+    values, following = np.cumsum(rollout.heads, -1), np.cumsum(true_successors(rollout), -1)
+    targets = np.zeros_like(values)
+    for lane in range(LANES):
+        for z, gamma in enumerate(gammas):
+            for sign, index, discount in ((1, z, gamma), (-1, z - 1, gammas[z - 1])):
+                if index < 0:
+                    continue
+                targets[:, lane, z] += sign * single_target(
+                    rollout.rewards[:, lane],
+                    values[:, lane, index],
+                    following[:, lane, index],
+                    decays[index] if difference else decays[z],
+                    discount,
+                    rollout.terminated[:, lane] > 0,
+                    rollout.truncated[:, lane] > 0,
+                )
+    return targets
+
+
+def value_targets(rollout, gammas, decays):
+    """λ-return of every V_z on its own."""
+    following, targets = true_successors(rollout), np.zeros_like(rollout.heads)
+    for lane in range(LANES):
+        for z, gamma in enumerate(gammas):
+            targets[:, lane, z] = single_target(
+                rollout.rewards[:, lane],
+                rollout.heads[:, lane, z],
+                following[:, lane, z],
+                decays[z],
+                gamma,
+                rollout.terminated[:, lane] > 0,
+                rollout.truncated[:, lane] > 0,
+            )
+    return targets
+
+
+def explained(values, targets):
+    return 1 - np.var(targets - values) / np.var(targets)
+
+
+def check(agent, case):
+    config = tiny(agent=agent)
+    rollout, metrics = played(config, case)
+    if case == "truncations":
+        assert rollout.truncated.sum() > 3
+    gammas = [0.68, 0.84, 0.92, 0.96, 0.98, 0.99]
+    decay = 0.95 * 0.99
+    values = rollout.heads
+    if agent == "ppo-multi":
+        targets = value_targets(rollout, gammas, [0.95 * gamma for gamma in gammas])
+        total, total_target = values[..., -1], targets[..., -1]
+    elif agent in ("ppo", "ppo+"):
+        rollout = rollout._replace(
+            heads=rollout.heads.sum(-1, keepdims=True),
+            final_heads=rollout.final_heads.sum(-1, keepdims=True),
+            last_heads=rollout.last_heads.sum(-1, keepdims=True),
+        )
+        values, targets = rollout.heads, value_targets(rollout, gammas[-1:], [decay])
+        total, total_target = values[..., 0], targets[..., 0]
+    else:
+        decays = {
+            "ppo-delta": [min(decay, gamma) for gamma in gammas],
+            "ppo-delta-matched": [decay] * 6,
+            "ppo-delta-difference": [0.95 * gamma for gamma in gammas],
+        }[agent]
+        targets = delta_targets(rollout, gammas, decays, difference=agent == "ppo-delta-difference")
+        total, total_target = values.sum(-1), targets.sum(-1)
+    losses = 0.5 * np.mean((values - targets) ** 2, (0, 1))
+    np.testing.assert_allclose(metrics.component_losses, losses, rtol=2e-5, atol=1e-7)
+    np.testing.assert_allclose(metrics.value_loss, losses.sum(), rtol=2e-5)
+    np.testing.assert_allclose(metrics.component_means, values.mean((0, 1)), atol=1e-6)
+    np.testing.assert_allclose(metrics.value_mean, total.mean(), atol=1e-5)
+    np.testing.assert_allclose(metrics.explained_variance, explained(total, total_target), atol=1e-4)
+    per_component = [explained(values[..., z], targets[..., z]) for z in range(values.shape[-1])]
+    np.testing.assert_allclose(metrics.component_explained_variance, per_component, atol=1e-4)
+    return rollout, metrics
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_logged_losses_of_the_components_are_those_of_the_recorded_rollout(case):
+    check("ppo-delta", case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ENDS)
+@pytest.mark.filterwarnings("ignore::tddelta.ContractionWarning")
+@pytest.mark.parametrize("agent", ["ppo", "ppo+", "ppo-delta-matched", "ppo-delta-difference", "ppo-multi"])
+def test_logged_losses_of_every_agent(agent, case):
+    check(agent, case)
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_the_other_metrics_of_one_whole_batch(case):
+    config = tiny()
+    rollout, metrics = played(config, case)
+    # One step from the acting policy: the ratio is 1, the advantages have mean 0.
+    np.testing.assert_allclose(metrics.policy_loss, 0, atol=1e-6)
+    np.testing.assert_allclose(metrics.approximate_kl, 0, atol=1e-6)
+    assert metrics.clip_fraction == 0 and metrics.fault == 0
+    np.testing.assert_allclose(metrics.learning_rate, 1e-2, rtol=1e-6)
+    # Two actions, near-uniform policy.
+    np.testing.assert_allclose(metrics.entropy, np.log(2), atol=1e-3)
+    np.testing.assert_allclose(rollout.log_probabilities, -np.log(2), atol=0.05)
+    np.testing.assert_array_equal(metrics.finished_returns, rollout.finished_returns)
+    assert metrics.gradient_norm > 0
+
+
+def test_the_learning_rate_falls_to_zero_in_a_straight_line():
+    config = tiny()
+    state, rates = state_of(config), []
+    for _ in range(config.updates):
+        state, metrics = update(config, state)
+        rates.append(float(metrics.learning_rate))
+    np.testing.assert_allclose(rates, 1e-2 * (1 - np.arange(4) / 4), rtol=1e-5)
+    assert int(state.updates) == config.updates == 4
