@@ -178,7 +178,7 @@ def test_existing_runs_are_refused(capsys):
     assert call("train", CATCH, "--out", "o", "--steps", "1000") == 2
     assert "--resume" in capsys.readouterr().err
     assert call("train", CATCH, "--out", "o", "--steps", "1000", "--resume") == 0
-    assert capsys.readouterr().out.startswith(f"{CATCH}, ppo-delta, seed 0: finished before after 1,000 steps")
+    assert capsys.readouterr().out.startswith(f"{CATCH}, ppo-delta, seed 0: finished before, 1,000 steps")
     assert call("train", CATCH, "--out", "o", "--steps", "2_000", "--resume") == 2
     assert "was started with other settings, steps 1000 there and 2000 now" in capsys.readouterr().err
 
@@ -217,7 +217,7 @@ def test_train_writes_the_run_and_names_it(capsys):
     assert run.timing[0]["command"][:3] == ["tddelta", "train", CATCH]
     out, err = capsys.readouterr()
     first, last = out.splitlines()
-    assert first.startswith(f"{CATCH}, {run.agent}, seed 2: finished after 3,000 steps in 0 s (")
+    assert first.startswith(f"{CATCH}, {run.agent}, seed 2: finished, 3,000 steps in 0 s (")
     assert last == f"run: {run.path}" and err == ""
 
 
@@ -255,7 +255,7 @@ def test_compare_ends_with_a_table_and_the_report(capsys):
     assert call("compare", CATCH, "--agents", "ppo", "ppo-delta", "--seed-list", "5", "3", "--steps", "2000") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert len([line for line in lines if ": finished after 2,000 steps in 0 s" in line]) == 4
+    assert len([line for line in lines if ": finished, 2,000 steps in 0 s" in line]) == 4
     (heads,) = (line for line in lines if line.startswith("Environment"))
     assert "Agent" in heads and "Seeds" in heads
     page = Path(lines[-1].removeprefix("report: "))
@@ -267,9 +267,8 @@ def test_compare_ends_with_a_table_and_the_report(capsys):
 
 @pytest.mark.usefixtures("pretended")
 def test_a_failed_run_is_code_1_and_the_others_finish(capsys):
-    assert (
-        call("compare", CATCH, "--agents", "ppo", "--seed-list", "13", "0", "14", "--steps", "1000", "--out", "o") == 1
-    )
+    options = ["--agents", "ppo", "--steps", "1000", "--out", "o"]
+    assert call("compare", CATCH, "--seed-list", "13", "0", "14", "16", *options) == 1
     out, err = capsys.readouterr()
     assert f"{CATCH}, ppo, seed 13: failed: DataError: step 0: reward is not a number" in out
     assert f"tddelta: {CATCH}, ppo, seed 13 failed: step 0: reward is not a number" in err
@@ -306,7 +305,7 @@ def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
         assert expected in text
     assert "\x1b[" in text
     lines = {line.rpartition("\x1b[2K")[2] for line in text.replace("\r", "").split("\n")}
-    assert sum(": finished after 40,000 steps in" in line for line in lines) == 4
+    assert sum(": finished, 40,000 steps in" in line for line in lines) == 4
     assert any(line.startswith("report: ") for line in lines)
 
 
@@ -373,7 +372,7 @@ def test_a_signal_leaves_readable_runs_and_says_how_to_go_on(number, code):
     assert f"to go on: {again}\n" in err
     runs = load_runs("my runs")
     assert {run.status["state"] for run in runs} == {"interrupted"}
-    assert all(": interrupted after " in line for line in out.splitlines())
+    assert all(": interrupted, " in line for line in out.splitlines())
 
 
 def test_a_second_signal_stops_at_once():
@@ -384,6 +383,46 @@ def test_a_second_signal_stops_at_once():
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130 and err == "tddelta: interrupted\n"
+
+
+# ---------------------------------------------------------------- with real training
+
+
+TINY = ["--environments", "4", "--rollout-length", "16", "--minibatches", "2", "--epochs", "1", "--hidden-sizes", "8"]
+
+
+def test_train_evaluate_report_for_real(capsys):
+    options = [*TINY, "--agents", "ppo-delta", "--seeds", "2", "--steps", "640", "--horizons", "3.125", "100"]
+    assert call("compare", CATCH, *options, "--out", "together", "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(row["seed"] for row in rows) == [0, 1]
+    assert all(row["state"] == "finished" and row["steps"] == 640 and row["steps_per_second"] > 0 for row in rows)
+
+    # the bytes of a seed do not depend on its company, nor on evaluations in between
+    del options[options.index("--agents") : options.index("--steps")]
+    options += ["--agent", "ppo-delta", "--seed", "1", "--eval-every", "320"]
+    assert call("train", CATCH, *options, "--out", "alone") == 0
+    (together,), (alone,) = load_runs("together")[1:], load_runs("alone")
+    assert len(alone.evaluations) == 2
+    for file in together.path.iterdir():
+        if file.name != "timing.jsonl":
+            assert file.read_bytes() == (alone.path / file.name).read_bytes(), file.name
+    assert together.scales.labels == ("0.680", "0.990")
+    assert len(together.rollout["deltas"][0]) == len(together.critic["predicted"][0]) == 2
+
+    # a run directory, the folder above it and a file in it are the same run
+    capsys.readouterr()
+    spoken = []
+    for path in (alone.path, alone.path.parent, alone.path / "parameters.safetensors"):
+        assert call("evaluate", path, "--episodes", "8", "--json") == 0
+        spoken.append(capsys.readouterr().out)
+    assert spoken[0] == spoken[1] == spoken[2].replace(str(alone.path.absolute()), str(alone.path))
+    rows = [json.loads(line) for line in spoken[0].splitlines()]
+    assert [row["mode"] for row in rows] == ["sampled", "greedy"]
+    assert all(row["steps"] == 640 and row["episodes"] == len(row["returns"]) == 8 for row in rows)
+    assert alone.evaluations[2]["returns"] == rows[0]["returns"]
+    assert call("evaluate", alone.path, "--episodes", "8", "--mode", "greedy") == 0
+    assert ", seed 1: greedy, 8 episodes: mean return " in capsys.readouterr().out
 
 
 def test_options_come_from_the_config_alone():

@@ -294,9 +294,9 @@ class TestCalls:
         assert told == [(0, 0), (0, 1000), (0, 2000)]
         compare(CATCH, "ppo", seeds=1, steps=3000, out="o", progress=True)
         out, err = capfd.readouterr()
-        assert out.startswith("Catch-bsuite, ppo, seed 0: finished after 3,000 steps in 0 s (") and err == ""
+        assert out.startswith("Catch-bsuite, ppo, seed 0: finished, 3,000 steps in 0 s (") and err == ""
         compare(CATCH, "ppo", seeds=1, steps=3000, out="o", progress=True, resume=True)
-        assert capfd.readouterr().out == "Catch-bsuite, ppo, seed 0: finished before after 3,000 steps, mean return 1\n"
+        assert capfd.readouterr().out == "Catch-bsuite, ppo, seed 0: finished before, 3,000 steps, return 1\n"
 
     def test_own_environments_and_agents_are_objects(self):
         import gymnax

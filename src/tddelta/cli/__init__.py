@@ -3,8 +3,10 @@
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
 """
 
+import inspect
 import os
 import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Sequence
@@ -27,16 +29,15 @@ COMMANDS: dict[str, Any] = {
 }
 """The commands by name. Each is a frozen dataclass: its fields are the options, `run()` does the work."""
 
-DESCRIPTION = """Value functions split across time scales: train agents with and without them, and compare.
-
-First steps:
-  tddelta scales --gamma 0.99                      the ladder of time scales below a discount
-  tddelta train CartPole-v1 --steps 200_000        one agent, one seed
-  tddelta compare Breakout-MinAtar --agents ppo ppo-delta --seeds 3
-                                                   several agents and seeds, a table and report.html
-
-`tddelta COMMAND --help` explains a command, `tddelta --version` tells the version.
-Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM."""
+DESCRIPTION = """Value functions split across time scales: train agents with and without.
+  First steps:
+    tddelta scales --gamma 0.99                 the ladder of time scales below a discount
+    tddelta train CartPole-v1 --steps 200_000   one agent, one seed
+    tddelta compare Breakout-MinAtar --agents ppo ppo-delta --seeds 3
+                                                agents and seeds, a table, report.html
+  `tddelta COMMAND --help` explains a command, `tddelta --version` tells the version.
+  Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C,
+  143 after SIGTERM."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +81,7 @@ def _dispatch(given: list[str]) -> int:
         parsed: Any = tyro.cli(
             with_settings(command) if issubclass(command, Train | Compare) else command,
             prog=f"tddelta {name}",
+            description=_description(command),
             args=given[1:],
             config=(tyro.conf.OmitArgPrefixes,),
         )
@@ -90,11 +92,18 @@ def _dispatch(given: list[str]) -> int:
         return 2
     choices: Any = None
     for known, command in COMMANDS.items():
-        summary = tyro.conf.subcommand(known, description=command.__doc__.partition("\n")[0])
+        summary = tyro.conf.subcommand(known, description=_description(command).partition("\n")[0])
         choice: Any = Annotated[command, summary]
         choices = choice if choices is None else choices | choice
     tyro.cli(choices, prog="tddelta", description=DESCRIPTION, args=given or ["--help"])
     return 0  # not reached: help and errors leave through SystemExit
+
+
+def _description(command: Any) -> str:
+    """The command's docstring in lines that fit a terminal; tyro keeps breaks before indented lines only."""
+    summary, *paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
+    lines = [textwrap.fill(text, 78, initial_indent="  ", subsequent_indent="  ") for text in paragraphs]
+    return "\n".join([summary, *lines])
 
 
 def _known() -> str:

@@ -17,7 +17,7 @@ from tddelta.timescales import Rule, TimeScales
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """Print a ladder of time scales: horizons, discounts, traces, and whether each component contracts.
+    """Print a ladder of time scales: horizons, discounts, traces, contraction.
 
     The default is the ladder of the deep agents: from the horizon 1/(1 − gamma) down, each horizon half of the next.
     --horizons or --gammas names the ladder instead; --ladder doubling is the one for tables.
@@ -88,9 +88,9 @@ class Scales:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Play episodes with the final policy of runs, apart from training, and print mean returns.
+    """Play episodes with the final policies of runs, apart from training.
 
-    Every evaluation is also appended to evaluations.jsonl of its run.
+    Prints mean returns, and appends every evaluation to the evaluations.jsonl of its run.
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
@@ -135,9 +135,10 @@ class Evaluate:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Draw the report of runs again: one HTML file, with figures (PNG, PDF) and tables (CSV, LaTeX) beside it.
+    """Draw the report of runs again: one HTML file that needs no network.
 
-    It needs the run directories and nothing else; the same runs give the same bytes.
+    Figures (PNG, PDF) and tables (CSV, LaTeX) go beside it. It needs the run directories and nothing else; the same
+    runs give the same bytes.
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)")]

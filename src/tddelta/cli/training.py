@@ -28,6 +28,8 @@ class Train:
 
     Writes the run directory OUT/ENV/AGENT/seed-N; `tddelta evaluate` plays the policy in it, `tddelta report` draws it.
     Where settings are changed, AGENT gets a hash of them, as in ppo-delta-1a2b3c4d.
+
+    Example: tddelta train CartPole-v1 --agent ppo --seed 3 --learning-rate 3e-4 --hidden-sizes 128 128
     """
 
     environment: Annotated[Positional[str], arg(metavar="ENV")]
@@ -56,10 +58,13 @@ class Train:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compare:
-    """Train agents × environments × seeds, as many runs at a time as there are cores, and report the differences.
+    """Train agents × environments × seeds, and report the differences.
 
-    Writes one run directory OUT/ENV/AGENT/seed-N each, prints a table of scores with confidence intervals, and draws
-    OUT/report.html. Where settings are changed, AGENT gets a hash of them, as in ppo-delta-1a2b3c4d.
+    As many runs at a time as there are cores. Each writes a run directory OUT/ENV/AGENT/seed-N; at the end come a table
+    of scores with confidence intervals, and OUT/report.html. Where settings are changed, AGENT gets a hash of them, as
+    in ppo-delta-1a2b3c4d.
+
+    Example: tddelta compare Breakout-MinAtar --agents ppo ppo-delta --seeds 5 --steps 1_000_000 --gamma 0.999
     """
 
     environments: Annotated[Positional[tuple[str, ...]], arg(metavar="ENV [ENV ...]", help_behavior_hint="(required)")]
@@ -86,7 +91,9 @@ class Compare:
     def run(self, command: Sequence[str]) -> int:
         """Train all, then report."""
         if not self.environments:
-            raise ConfigError("compare needs an environment: name one, as in tddelta compare Breakout-MinAtar")
+            raise ConfigError(
+                "compare needs an environment: name it first, as in tddelta compare Breakout-MinAtar --agents ppo"
+            )
         seeds = self.seeds if self.seed_list is None else list(self.seed_list)
         return _run(self, list(self.environments), list(self.agents), seeds, command)
 
@@ -205,8 +212,10 @@ def _without_none(hint: Any) -> Any:
     """The type of a setting on the command line; what can be an object there is named by text."""
     if hint is Any:
         return str
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return hint
     kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-    return kinds[0] if isinstance(hint, types.UnionType) and len(kinds) == 1 else hint
+    return kinds[0] if len(kinds) == 1 else str
 
 
 def _metavar(kind: Any) -> str:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
 from tddelta.experiments.plan import RunPlan, divide, plan_runs
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Report = Callable[[RunPlan, "Progress"], None]
 
 
+@own_checks
 def train(
     environment: Any,
     agent: Any = "ppo-delta",
@@ -63,6 +64,7 @@ def train(
     return Run(plans[0].path)
 
 
+@own_checks
 def compare(
     environments: Any,
     /,  # so that the setting `environments`, the number of parallel ones, can be among **settings

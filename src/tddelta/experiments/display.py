@@ -59,13 +59,13 @@ def describe(outcome: Outcome) -> str:
     if outcome.error is not None:
         return f"{text}: {row['message']}"
     if row.get("steps") is not None:
-        text += f" after {row['steps']:,} steps"
+        text += f", {row['steps']:,} steps"
     if row.get("seconds") is not None and not outcome.skipped:
         text += f" in {duration(row['seconds'])}"
     if row.get("steps_per_second") is not None and not outcome.skipped:
         text += f" ({row['steps_per_second']:,.0f} steps/s)"
     if row.get("return_mean") is not None:
-        text += f", mean return {row['return_mean']:.4g}"
+        text += f", return {row['return_mean']:.4g}"
     return text
 
 

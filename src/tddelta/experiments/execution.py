@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tddelta.errors import DataError
 from tddelta.experiments.plan import RunPlan, set_aside
@@ -42,6 +42,7 @@ class Outcome:
     skipped: bool = False
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """What is told about the runs; every call comes from the thread that called `execute`."""
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 from tddelta.runs import Run, config_hash, is_being_written, run_path
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class RunPlan:
         return f"{self.environment}, {self.agent}, seed {self.seed}"
 
 
+@own_checks
 def plan_runs(
     environments: Any,
     /,
@@ -173,7 +174,7 @@ def _is_pair(given: Any) -> bool:
     )
 
 
-def _seeds(given: int | Iterable[int]) -> list[int]:
+def _seeds(given: Any) -> list[int]:
     advice = "pass a number N >= 1 for the seeds 0 to N-1, or different whole numbers >= 0"
     seeds: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     if type(given) is int:  # neither a bool nor a float
