@@ -65,12 +65,13 @@ def standardized(advantages: jax.Array) -> jax.Array:
     """Mean 0 and population standard deviation 1; all zeros for one sample or equal samples."""
     centred = advantages - jnp.mean(advantages)
     deviation = jnp.sqrt(jnp.mean(centred**2))
-    varied = deviation > 1e-8 * (1 + jnp.max(jnp.abs(advantages)))
+    # Equal samples have a deviation of rounding errors.
+    varied = (jnp.max(advantages) > jnp.min(advantages)) & (deviation > 1e-6 * jnp.max(jnp.abs(advantages)))
     return jnp.where(varied, centred / jnp.where(varied, deviation, 1.0), 0.0)
 
 
 def explained_variance(values: jax.Array, targets: jax.Array) -> jax.Array:
     """1 − Var(targets − values) / Var(targets) over the first axis; NaN where the targets do not vary."""
     spread = jnp.var(targets, axis=0)
-    varied = spread > 0
+    varied = (jnp.max(targets, axis=0) > jnp.min(targets, axis=0)) & (spread > 0)
     return jnp.where(varied, 1 - jnp.var(targets - values, axis=0) / jnp.where(varied, spread, 1.0), jnp.nan)

@@ -1,0 +1,115 @@
+"""Losses against numbers by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tddelta import ShapeError
+from tddelta.deep import losses
+
+
+@pytest.mark.parametrize(
+    ("advantages", "expected"),
+    [
+        ([5.0], [0.0]),
+        ([2.0, 2.0, 2.0], [0.0, 0.0, 0.0]),
+        ([0.1] * 7, [0.0] * 7),
+        ([1e6 + 0.1] * 3, [0.0] * 3),
+        ([1.0, 2.0, 3.0, 4.0], [-1.3416408, -0.4472136, 0.4472136, 1.3416408]),
+        ([0.0, 1e-3], [-1.0, 1.0]),
+    ],
+)
+def test_standardized(advantages, expected):
+    # Field case B26: the population's deviation, and no NaN for one sample.
+    found = losses.standardized(jnp.array(advantages))
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_standardized_goes_over_the_whole_rollout():
+    found = losses.standardized(jnp.arange(12.0).reshape(3, 4))
+    np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-6)
+
+
+def test_the_value_loss_sums_over_components():
+    # Field case B32: 3.75 is the mean over components.
+    heads = jnp.array([[1.0, 2.0], [3.0, 4.0]])
+    loss, components = losses.value_loss(heads, jnp.zeros((2, 2)))
+    np.testing.assert_allclose([loss, *components], [7.5, 2.5, 5.0])
+
+
+def test_the_value_loss_is_not_clipped():
+    # Field case B32: with a clip range around the old value 0 the gradient would be 0.
+    gradient = jax.grad(lambda value: losses.value_loss(value, jnp.array([[100.0]]))[0])(jnp.array([[1.0]]))
+    np.testing.assert_allclose(gradient, [[-99.0]])
+    np.testing.assert_allclose(losses.value_loss(jnp.array([[1.0]]), jnp.array([[100.0]]))[0], 9801 / 2)
+
+
+def test_weights_of_components():
+    heads = jnp.array([[1.0, 2.0], [3.0, 4.0]])
+    loss, components = losses.value_loss(heads, jnp.zeros((2, 2)), jnp.array([2.0, 0.1]))
+    np.testing.assert_allclose([loss, *components], [5.5, 2.5, 5.0])
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (4,), (4, 1, 1), (1, 4)])
+def test_a_value_loss_of_other_shapes_is_refused(shape):
+    # Field case B31: broadcasting would average over the batch.
+    with pytest.raises(ShapeError, match=r"shapes must be equal; got heads \(4, 1\), targets .*broadcast"):
+        losses.value_loss(jnp.zeros((4, 1)), jnp.zeros(shape))
+
+
+@pytest.mark.parametrize("wrong", range(3))
+def test_a_policy_loss_of_other_shapes_is_refused(wrong):
+    arrays = [jnp.zeros(3)] * 3
+    arrays[wrong] = jnp.zeros((3, 1))
+    with pytest.raises(ShapeError, match=r"shapes must be equal; got log_probabilities.*\(3, 1\)"):
+        losses.policy_loss(*arrays, 0.2)
+
+
+def test_the_clipped_surrogate_by_hand():
+    ratios = np.array([1.0, 1.5, 1.5, 0.5, 0.5, 1.1])
+    advantages = np.array([2.0, 1.0, -1.0, 1.0, -1.0, 3.0])
+    # The pessimistic of both: clipped where the advantage would pay for leaving the range, and only there.
+    surrogate = [2.0, 1.2, -1.5, 0.5, -0.8, 3.3]
+    old = np.full(6, -0.7)
+    loss, kl, clipped = losses.policy_loss(jnp.array(old + np.log(ratios)), jnp.array(old), jnp.array(advantages), 0.2)
+    np.testing.assert_allclose(loss, -np.mean(surrogate), rtol=1e-5)
+    np.testing.assert_allclose(kl, np.mean(ratios - 1 - np.log(ratios)), rtol=1e-4)
+    np.testing.assert_allclose(clipped, 4 / 6, rtol=1e-6)
+
+
+def test_gradients_of_the_clipped_surrogate():
+    def loss(logs):
+        return losses.policy_loss(logs, jnp.zeros(4), jnp.array([1.0, 1.0, -1.0, -1.0]), 0.2)[0]
+
+    ratios = np.array([1.5, 0.5, 1.5, 0.5])
+    gradient = jax.grad(loss)(jnp.log(jnp.array(ratios)))
+    np.testing.assert_allclose(gradient, [0, -0.5 / 4, 1.5 / 4, 0], rtol=1e-5)
+
+
+def test_equal_policies():
+    loss, kl, clipped = losses.policy_loss(jnp.full(3, -1.0), jnp.full(3, -1.0), jnp.array([1.0, 2.0, 6.0]), 0.2)
+    np.testing.assert_allclose([loss, kl, clipped], [-3, 0, 0], atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("values", "targets", "expected"),
+    [
+        ([1, 2, 3], [1, 2, 3], 1.0),
+        ([5, 6, 7], [1, 2, 3], 1.0),  # an offset is not variance
+        ([0, 0, 0], [1, 2, 3], 0.0),
+        ([3, 2, 1], [1, 2, 3], -3.0),
+        ([0, 0, 1], [0, 0, 2], 0.75),
+        ([1, 2, 3], [4, 4, 4], np.nan),  # nothing to explain
+        ([1] * 7, [0.1] * 7, np.nan),
+        ([1], [2], np.nan),
+    ],
+)
+def test_explained_variance(values, targets, expected):
+    found = losses.explained_variance(jnp.array(values, jnp.float32), jnp.array(targets, jnp.float32))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_explained_variance_is_per_component():
+    values, targets = jnp.array([[1.0, 0.0], [2.0, 0.0]]), jnp.array([[1.0, 5.0], [2.0, 5.0]])
+    np.testing.assert_array_equal(losses.explained_variance(values, targets), [1.0, np.nan])
