@@ -153,3 +153,28 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_settings_in_the_documents_exist() -> None:
+    from tddelta.deep.ppo import Config
+    known = set(Config.__dataclass_fields__)
+    table = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8").partition("## What differs")[0]
+    named = {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert len(named) > 10
+    assert named <= known, f"no such settings: {sorted(named - known)}"
+
+
+@pytest.mark.slow
+def test_every_logged_metric_is_explained(tmp_path: Path) -> None:
+    run = tddelta.train("Catch", steps=2048, out=tmp_path)
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    explained = {re.sub("=.*", "", name) for name in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)}
+    logged = {re.sub("=.*", "", name) for name in run.metrics}
+    assert logged <= explained, f"docs/metrics.md does not explain {sorted(logged - explained)}"
+    files = {path.name for path in run.path.iterdir() if not path.name.startswith(".")}
+    assert files <= explained, f"docs/metrics.md does not explain {sorted(files - explained)}"
