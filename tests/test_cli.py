@@ -153,6 +153,7 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["evaluate"], "evaluate needs a run"),
         (["evaluate", "nowhere"], "nowhere does not exist"),
         (["evaluate", "."], "no run at or below ."),
+        (["evaluate", ".", "--seed", "-1"], "--seed must be a whole number from 0 to 4294967295; got -1"),
         (["report"], "report needs runs"),
         (["report", "."], "no run at or below ."),
     ],
@@ -414,15 +415,23 @@ def test_train_evaluate_report_for_real(capsys):
     capsys.readouterr()
     spoken = []
     for path in (alone.path, alone.path.parent, alone.path / "parameters.safetensors"):
-        assert call("evaluate", path, "--episodes", "8", "--json") == 0
+        assert call("evaluate", path, "--episodes", "128", "--json") == 0
         spoken.append(capsys.readouterr().out)
     assert spoken[0] == spoken[1] == spoken[2].replace(str(alone.path.absolute()), str(alone.path))
     rows = [json.loads(line) for line in spoken[0].splitlines()]
     assert [row["mode"] for row in rows] == ["sampled", "greedy"]
-    assert all(row["steps"] == 640 and row["episodes"] == len(row["returns"]) == 8 for row in rows)
+    assert all(row["steps"] == 640 and row["episodes"] == len(row["returns"]) == 128 for row in rows)
     assert alone.evaluations[2]["returns"] == rows[0]["returns"]
-    assert call("evaluate", alone.path, "--episodes", "8", "--mode", "greedy") == 0
-    assert ", seed 1: greedy, 8 episodes: mean return " in capsys.readouterr().out
+    assert call("evaluate", alone.path, "--episodes", "128", "--mode", "greedy") == 0
+    assert ", seed 1: greedy, 128 episodes: mean return " in capsys.readouterr().out
+
+    # one run that cannot be evaluated does not keep the others from it
+    (together.path / "parameters.safetensors").unlink()
+    assert call("evaluate", together.path, "--episodes", "128") == 1
+    assert capsys.readouterr().err.startswith(f"tddelta: {together.path}")
+    assert call("evaluate", "together", "--episodes", "128", "--mode", "greedy") == 1
+    out, err = capsys.readouterr()
+    assert out.count("mean return") == 1 and err.startswith(f"tddelta: {together.path}") and err.count("\n") == 1
 
 
 def test_options_come_from_the_config_alone():

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pretend
@@ -75,8 +76,9 @@ class TestPlan:
         assert not Path("o").exists()  # nothing is written
 
     def test_one_name_will_do(self):
-        (plan,) = plan_runs(CATCH, "ppo", seeds=1)
+        (plan,) = plan_runs(CATCH, "ppo", seeds=np.arange(1))
         assert plan.config.steps == 200_000  # the preset's
+        assert type(plan.seed) is int
         assert plan.path.parts[0] == "runs"
 
     def test_changed_settings_give_the_label_a_hash(self):
@@ -109,6 +111,7 @@ class TestPlan:
             ((CATCH, "ppo"), {"seeds": 0}, r"seeds must be at least one whole number; got 0"),
             ((CATCH, "ppo"), {"seeds": [1, 1]}, r"seeds must differ.*got \[1, 1\]"),
             ((CATCH, "ppo"), {"seeds": [-1]}, "seeds must be"),
+            ((CATCH, "ppo"), {"seeds": [2**32]}, "whole numbers from 0 to 4294967295"),
             ((CATCH, "ppo"), {"seeds": True}, "seeds must be"),
             ((CATCH, "ppo"), {"seeds": 2.0}, "seeds must be"),
         ],

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, TDDeltaError
 from tddelta.runs import Run, append_evaluation, find_runs
 from tddelta.timescales import Rule, TimeScales
 
@@ -112,25 +112,35 @@ class Evaluate:
         """Evaluate every run."""
         if not self.runs:
             raise ConfigError("evaluate needs a run: name a run directory or a folder above some")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"--seed must be a whole number from 0 to 4294967295; got {self.seed}")
+        paths = find_runs(*self.runs)
+        code = 0
+        for path in paths:
+            try:
+                self._evaluate(Run(path))
+            except TDDeltaError as error:
+                if len(paths) == 1:
+                    raise
+                print(f"tddelta: {path}: {error}", file=sys.stderr, flush=True)
+                code = 1  # the others can be evaluated
+        return code
+
+    def _evaluate(self, run: Run) -> None:
         from tddelta.deep import evaluation, policy
 
-        for path in find_runs(*self.runs):
-            run = Run(path)
-            loaded = policy.load(run, environment=self.environment, network=self.network)
-            for mode in ("sampled", "greedy") if self.mode == "both" else (self.mode,):
-                row = {
-                    "steps": run.status["steps"],
-                    **evaluation.evaluate(
-                        loaded.config, loaded.learned, episodes=self.episodes, mode=mode, seed=self.seed
-                    ),
-                }
-                append_evaluation(path, row)
-                if self.json:
-                    named = {"environment": run.environment, "agent": run.agent, "training_seed": run.seed}
-                    print(json.dumps({"path": str(path), **named, **row}, allow_nan=False), flush=True)
-                else:
-                    print(f"{run.environment}, {run.agent}, seed {run.seed}: {_evaluation(row)}", flush=True)
-        return 0
+        loaded = policy.load(run, environment=self.environment, network=self.network)
+        for mode in ("sampled", "greedy") if self.mode == "both" else (self.mode,):
+            scores = evaluation.evaluate(
+                loaded.config, loaded.learned, episodes=self.episodes, mode=mode, seed=self.seed
+            )
+            row = {"steps": run.status["steps"], **scores}
+            append_evaluation(run.path, row)
+            if self.json:
+                named = {"environment": run.environment, "agent": run.agent, "training_seed": run.seed}
+                print(json.dumps({"path": str(run.path), **named, **row}, allow_nan=False), flush=True)
+            else:
+                print(f"{run.environment}, {run.agent}, seed {run.seed}: {_evaluation(row)}", flush=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,7 @@ def train(
         DataError: Not-a-number in a reward, an observation or a loss.
         KeyboardInterrupt: Ctrl-C, after the run was saved.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if isinstance(seed, Iterable):
         raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}: compare(seeds=...) takes several")
     plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, **settings)
     failures = _work_through(plans, resume=resume, eval_every=eval_every, progress=progress)

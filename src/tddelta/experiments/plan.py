@@ -1,8 +1,10 @@
 """The plan of an experiment: one `RunPlan` per run, checked completely before anything starts."""
 
 import json
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -175,15 +177,22 @@ def _is_pair(given: Any) -> bool:
 
 
 def _seeds(given: Any) -> list[int]:
-    advice = "pass a number N >= 1 for the seeds 0 to N-1, or different whole numbers >= 0"
-    seeds: list[Any] = list(given) if isinstance(given, Iterable) else [given]
-    if type(given) is int:  # neither a bool nor a float
-        seeds = list(range(given))
-    if not seeds or any(isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in seeds):
+    advice = "pass a number N >= 1 for the seeds 0 to N-1, or different whole numbers from 0 to 4294967295"
+    seeds = []
+    with suppress(TypeError):  # something that is not a whole number
+        seeds = [*map(_whole, given)] if isinstance(given, Iterable) else [*range(_whole(given))]
+    # JAX makes a key of the last 32 bits, so that larger seeds would give the runs of smaller ones
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32:
         raise ConfigError(f"seeds must be at least one whole number; got {given!r}: {advice}")
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds must differ, since equal seeds give equal runs; got {seeds}: {advice}")
     return seeds
+
+
+def _whole(number: Any) -> int:
+    if isinstance(number, bool):
+        raise TypeError
+    return operator.index(number)
 
 
 def _differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
