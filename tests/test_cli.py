@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
 import warnings
@@ -19,7 +17,6 @@ from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.runs import Run, load_runs
 
 CATCH = "Catch-bsuite"
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -282,34 +279,6 @@ def test_a_failed_run_is_code_1_and_the_others_finish(capsys):
     assert json.loads(capsys.readouterr().out)["state"] == "failed"
 
 
-# ---------------------------------------------------------------- on a terminal
-
-
-def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
-    master, slave = os.openpty()
-    environment = os.environ | {"PYTHONPATH": str(HERE), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    arguments = ["compare", CATCH, "--agents", "ppo", "--seeds", "4", "--steps", "40_000", "--out", "o"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment
-    )
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 65536)
-        except OSError:  # the other end is closed
-            break
-    os.close(master)
-    assert process.wait(timeout=20) == 0
-    text = shown.decode()
-    for expected in ("environment", "steps/s", "left", "return", "of 40,960", "4 runs done", "Ctrl-C saves"):
-        assert expected in text
-    assert "\x1b[" in text
-    lines = {line.rpartition("\x1b[2K")[2] for line in text.replace("\r", "").split("\n")}
-    assert sum(": finished, 40,000 steps in" in line for line in lines) == 4
-    assert any(line.startswith("report: ") for line in lines)
-
-
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.usefixtures("pretended")
 def test_the_table_fits_the_terminal(width):
@@ -332,106 +301,6 @@ def test_the_table_fits_the_terminal(width):
         assert expected in lines[1]
     assert "compiling" in lines[2] and "0 of 2 runs done" in lines[3]
     assert ("of 2,000,896" in lines[1]) == (width == 120)
-
-
-# ---------------------------------------------------------------- signals
-
-PROGRAM = "import sys, pretend; pretend.install(); from tddelta.cli import main; sys.exit(main(sys.argv[1:]))"
-
-
-def start(*arguments):
-    environment = os.environ | {"PYTHONPATH": str(HERE)}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def wait_for(condition, process):
-    import time
-
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_readable_runs_and_says_how_to_go_on(number, code):
-    process = start("compare", CATCH, "--agents", "ppo", "--seeds", "9", "--steps", "900_000_000", "--out", "my runs")
-    wait_for(lambda: list(Path("my runs").rglob("metrics.jsonl")), process)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == code
-    assert "Traceback" not in err
-    assert "stopping: every run saves what it has" in err
-    assert "stopped: 0 of 9 runs are finished; the run directories in my runs can be read" in err
-    again = "tddelta compare Catch-bsuite --agents ppo --seeds 9 --steps 900_000_000 --out 'my runs' --resume"
-    assert f"to go on: {again}\n" in err
-    runs = load_runs("my runs")
-    assert {run.status["state"] for run in runs} == {"interrupted"}
-    assert all(": interrupted, " in line for line in out.splitlines())
-
-
-def test_a_second_signal_stops_at_once():
-    process = start("train", CATCH, "--seed", "15", "--out", "o")  # seed 15 does not listen
-    wait_for(lambda: list(Path("o").rglob("config.json")), process)
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None and process.stderr.readline() == "stopping: every run saves what it has\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 130 and err == "tddelta: interrupted\n"
-
-
-# ---------------------------------------------------------------- with real training
-
-
-TINY = ["--environments", "4", "--rollout-length", "16", "--minibatches", "2", "--epochs", "1", "--hidden-sizes", "8"]
-
-
-def test_train_evaluate_report_for_real(capsys):
-    options = [*TINY, "--agents", "ppo-delta", "--seeds", "2", "--steps", "640", "--horizons", "3.125", "100"]
-    assert call("compare", CATCH, *options, "--out", "together", "--json") == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert sorted(row["seed"] for row in rows) == [0, 1]
-    assert all(row["state"] == "finished" and row["steps"] == 640 and row["steps_per_second"] > 0 for row in rows)
-
-    # the bytes of a seed do not depend on its company, nor on evaluations in between
-    del options[options.index("--agents") : options.index("--steps")]
-    options += ["--agent", "ppo-delta", "--seed", "1", "--eval-every", "320"]
-    assert call("train", CATCH, *options, "--out", "alone") == 0
-    (together,), (alone,) = load_runs("together")[1:], load_runs("alone")
-    assert len(alone.evaluations) == 2
-    for file in together.path.iterdir():
-        if file.name != "timing.jsonl":
-            assert file.read_bytes() == (alone.path / file.name).read_bytes(), file.name
-    assert together.scales.labels == ("0.680", "0.990")
-    assert len(together.rollout["deltas"][0]) == len(together.critic["predicted"][0]) == 2
-
-    # a run directory, the folder above it and a file in it are the same run
-    capsys.readouterr()
-    spoken = []
-    for path in (alone.path, alone.path.parent, alone.path / "parameters.safetensors"):
-        assert call("evaluate", path, "--episodes", "128", "--json") == 0
-        spoken.append(capsys.readouterr().out)
-    assert spoken[0] == spoken[1] == spoken[2].replace(str(alone.path.absolute()), str(alone.path))
-    rows = [json.loads(line) for line in spoken[0].splitlines()]
-    assert [row["mode"] for row in rows] == ["sampled", "greedy"]
-    assert all(row["steps"] == 640 and row["episodes"] == len(row["returns"]) == 128 for row in rows)
-    assert alone.evaluations[2]["returns"] == rows[0]["returns"]
-    assert call("evaluate", alone.path, "--episodes", "128", "--mode", "greedy") == 0
-    assert ", seed 1: greedy, 128 episodes: mean return " in capsys.readouterr().out
-
-    # one run that cannot be evaluated does not keep the others from it
-    (together.path / "parameters.safetensors").unlink()
-    assert call("evaluate", together.path, "--episodes", "128") == 1
-    assert capsys.readouterr().err.startswith(f"tddelta: {together.path}")
-    assert call("evaluate", "together", "--episodes", "128", "--mode", "greedy") == 1
-    out, err = capsys.readouterr()
-    assert out.count("mean return") == 1 and err.startswith(f"tddelta: {together.path}") and err.count("\n") == 1
 
 
 def test_options_come_from_the_config_alone():
