@@ -146,7 +146,9 @@ class Config:
         plain: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name == "environment_kwargs":
+            if field.name == "environment" and not isinstance(value, str):
+                value = reference(type(self.environment_object().instance))
+            elif field.name == "environment_kwargs":
                 value = dict(value)
             elif isinstance(value, Agent):
                 value = value.name
@@ -221,6 +223,9 @@ def preset(environment: Any, agent: str | Agent = "ppo-delta", **overrides: Any)
     horizons = settings.get("horizons")
     if horizons and "gamma" not in overrides and horizons[-1] >= 1 and math.isfinite(horizons[-1]):
         settings["gamma"] = 1 - 1 / horizons[-1]
+    if not isinstance(environment, str):
+        # What a program is compiled for needs a hash, and parameters that are arrays have none.
+        environment = known_environments.resolve(environment, dict(options))
     config = Config(environment=environment, environment_kwargs=tuple(options), agent=resolve(agent), **settings)
     check(config)
     return config

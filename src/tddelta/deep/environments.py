@@ -175,7 +175,8 @@ def _for_factory(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
         factory(**constructor)
     except TypeError as error:
         raise ConfigError(
-            f"environment option not understood ({error}); its parameters are {', '.join(sorted(fields)) or 'none'}"
+            f"environment option not understood: one of {', '.join(map(repr, constructor))} ({error}); "
+            f"its parameters are {', '.join(sorted(fields)) or 'none'}"
         ) from error
     return constructor
 

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
 
+from tddelta.errors import own_checks
+
 
 @struct.dataclass
 class Clock(environment.EnvState):
@@ -23,6 +25,11 @@ class Parameters(environment.EnvParams):
     """Time limit in steps."""
 
     max_steps_in_episode: int = 1_000_000_000
+
+
+# Under jit their numbers are arrays, whatever gymnax annotates.
+own_checks(Clock.__init__)
+own_checks(Parameters.__init__)
 
 
 class Probe(environment.Environment[Clock, Parameters]):

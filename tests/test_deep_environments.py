@@ -1,0 +1,235 @@
+"""Which environments there are, what is refused, and what reaches the learner of an observation and an action."""
+
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments.classic_control.pendulum import Pendulum
+
+from deep_environments import SCRIPTED, Scripted, init, roll, tiny
+from tddelta import ConfigError
+from tddelta.deep import actions, environments, ppo, probes, rollout
+
+QUICK = ("Pendulum-v1",)
+SLOW = (
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "Freeway-MinAtar",
+    "Seaquest-MinAtar",
+    "SpaceInvaders-MinAtar",
+    "CartPole-v1",
+    "Acrobot-v1",
+    "Catch",
+    "DiscountingChain",
+    "DelayedReward",
+)
+MINATAR = [name for name in SLOW if name.endswith("-MinAtar")]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_an_environment_trains(name):
+    state, metrics = jax.jit(ppo.train)(tiny(name, "ppo", steps=24), jax.random.key(0))
+    for leaf in jax.tree.leaves((state.learned, metrics.policy_loss, metrics.value_loss, metrics.entropy)):
+        assert np.all(np.isfinite(leaf))
+    assert metrics.fault == 0 and metrics.gradient_norm > 0
+
+
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+def test_an_environment_is_found_with_its_preset(name):
+    environment = environments.resolve(name)
+    assert environment.name == name and environment.time_limit > 0
+    config = ppo.preset(name)
+    observation, _ = jax.eval_shape(environment.reset, jax.random.key(0))
+    assert environment.observation_shape == observation.shape == config.environment_object().observation_shape
+    # One object per name: programs compiled for it are found again.
+    assert environments.resolve(name) is environment
+    full = environments.SHORT_NAMES.get(name, name)
+    assert full in ppo.PRESETS or ":" in full
+    assert all(isinstance(value, (int, float, list)) for value in environment.to_dict().values())
+
+
+def test_time_limits_that_are_the_end_of_the_game():
+    assert {name for name in (*QUICK, *SLOW) if ppo.preset(name).time_limit == "terminate"} == {
+        "Freeway-MinAtar",
+        "DiscountingChain",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("CartPol-v1", "CartPole-v1"),
+        ("cartpole-v1", "CartPole-v1"),
+        ("Breakout-MinAtr", "Breakout-MinAtar"),
+        ("Cach", "Catch"),
+    ],
+)
+def test_an_unknown_name_meets_the_closest(name, closest):
+    with pytest.raises(ConfigError, match=f"unknown environment '{name}': did you mean {closest}"):
+        ppo.preset(name)
+
+
+def test_a_name_close_to_nothing_meets_all_names():
+    with pytest.raises(ConfigError, match=r"unknown environment 'xyz': known are .*Acrobot-v1.*Catch"):
+        environments.resolve("xyz")
+
+
+@pytest.mark.parametrize("name", ["deep_environments:Nothing", "no_such_module:Scripted", "deep_environments:"])
+def test_a_factory_that_is_not_there(name):
+    with pytest.raises(ConfigError, match=f"no environment at '{name}': .*package.module:name"):
+        environments.resolve(name)
+
+
+def test_factories_and_objects():
+    assert isinstance(environments.resolve("deep_environments:Scripted").instance, Scripted)
+    assert environments.resolve(SCRIPTED).instance is SCRIPTED
+    assert environments.resolve(SCRIPTED).name == "Scripted"
+    assert environments.resolve(SCRIPTED) is environments.resolve(SCRIPTED)
+    assert environments.resolve(SCRIPTED).time_limit is None
+    found = environments.resolve("tddelta.deep.probes:ConstantReward", {"max_steps_in_episode": 10})
+    assert isinstance(found.instance, probes.ConstantReward)
+    assert found.time_limit == found.parameters.max_steps_in_episode == 10
+    assert environments.resolve(found) is found
+    probe = probes.ConstantReward()
+    pair = environments.resolve((probe, probe.default_params.replace(max_steps_in_episode=7)))
+    assert pair.instance is probe and pair.time_limit == 7
+
+
+def test_an_object_with_parameters_that_are_arrays():
+    from gymnax.environments.bsuite.discounting_chain import DiscountingChain
+
+    chain = DiscountingChain()
+    pair = (chain, chain.default_params)
+    config = tiny(pair)
+    assert config.to_dict()["environment"] == "gymnax.environments.bsuite.discounting_chain:DiscountingChain"
+    assert json.dumps(config.to_dict(), allow_nan=False)
+    assert hash(config) == hash(config) and config.environment_object().instance is chain
+    assert jax.eval_shape(ppo.init, config, jax.random.key(0)).playing.observation.shape == (3, 2)
+
+
+def test_options_are_parameters_or_arguments():
+    chain = environments.resolve("tddelta.deep.probes:DelayedReward", {"length": 7, "max_steps_in_episode": 3})
+    assert chain.instance.length == 7 and chain.observation_shape == (7,) and chain.time_limit == 3
+    assert environments.resolve("CartPole-v1", {"gravity": 5.0}).parameters.gravity == 5.0
+    assert environments.resolve("CartPole-v1", {"gravity": 5.0}).to_dict()["gravity"] == 5.0
+    rows = environments.resolve("Catch-bsuite", {"rows": 6})
+    assert rows.observation_shape == (6, 5)
+    assert ppo.preset("CartPole-v1", environment_kwargs={"gravity": 5.0}).environment_object().parameters.gravity == 5
+
+
+@pytest.mark.parametrize(
+    "environment", ["CartPole-v1", "tddelta.deep.probes:DelayedReward", "deep_environments:Scripted"]
+)
+def test_an_unknown_option(environment):
+    with pytest.raises(ConfigError, match="gravitation"):
+        environments.resolve(environment, {"gravitation": 5.0})
+
+
+def test_an_unknown_option_of_an_object():
+    with pytest.raises(ConfigError, match="environment Scripted takes no option 'rows': drop it"):
+        environments.resolve(SCRIPTED, {"rows": 5})
+
+
+class FiveValues(Scripted):
+    def step(self, key, state, action, params=None):
+        observation, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+        return observation, state, reward, terminated | truncated, info
+
+
+class NoFinalObservation(Scripted):
+    def step(self, key, state, action, params=None):
+        return (*super().step(key, state, action, params)[:5], {})
+
+
+class FloatFlags(Scripted):
+    def step(self, key, state, action, params=None):
+        observation, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+        return observation, state, reward, terminated.astype(jnp.float32), truncated, info
+
+
+class SeveralObservations(Scripted):
+    def reset(self, key, params=None):
+        observation, state = super().reset(key, params)
+        return {"camera": observation}, state
+
+
+class NoReset:
+    step = observation_space = action_space = lambda self: None
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        (FiveValues(), r"FiveValues: step returned five values .* return six.*final_observation.*or subclass gymnax"),
+        (NoFinalObservation(), 'NoFinalObservation: step must return .*info\\["final_observation"\\]'),
+        (FloatFlags(), "FloatFlags: terminated must be boolean; got float32: return terminated > 0"),
+        (SeveralObservations(), "SeveralObservations must return one array as observation; got dict"),
+        (NoReset(), "NoReset has no method reset: it must have gymnax 1.0's interface"),
+    ],
+)
+def test_an_environment_of_another_interface_is_refused(environment, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        tiny(environment)
+
+
+@pytest.mark.parametrize("name", [*MINATAR, "Catch"])
+def test_binary_planes_are_kept_as_bytes(name):
+    # Field case B36: channels stay last, 0 and 1 stay what they are.
+    environment = environments.resolve(name)
+    assert environment.storage == jnp.uint8
+    observation, _ = jax.jit(environment.reset)(jax.random.key(0))
+    seen = rollout.inputs(observation.astype(environment.storage), None)
+    assert seen.dtype == jnp.float32 and seen.shape == observation.shape
+    np.testing.assert_array_equal(seen, np.asarray(observation, np.float32))
+    assert set(np.unique(seen)) == {0.0, 1.0}
+    if name != "Catch":
+        assert observation.shape[:2] == (10, 10)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "DiscountingChain", "DelayedReward"])
+def test_other_observations_are_kept_as_they_are(name):
+    assert environments.resolve(name).storage == jnp.float32
+
+
+def test_pendulum_keeps_the_action_that_was_sampled():
+    config = tiny("Pendulum-v1", steps=24)
+    state = init(config, jax.random.key(0))
+    # A wide policy, so that most actions leave the torque's range of ±2.
+    learned = state.learned._replace(
+        parameters=eqx.tree_at(lambda network: network.log_deviation, state.learned.parameters, jnp.full(1, 2.0))
+    )
+    _, rollout = roll(config, learned, state.playing, jax.random.key(1))
+    assert rollout.actions.shape == (8, 3, 1)
+    outside = np.abs(rollout.actions) > 2
+    assert outside.mean() > 0.5
+    mean = jax.vmap(jax.vmap(lambda one: ppo.network(config, learned.parameters)(one)[0][0]))(rollout.observations)
+    standard = (rollout.actions - mean) / np.exp(2.0)
+    expected = np.sum(-0.5 * standard**2 - 2.0 - 0.5 * np.log(2 * np.pi), -1)
+    np.testing.assert_allclose(rollout.log_probabilities, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pendulum_sees_the_clipped_action():
+    environment = environments.resolve("Pendulum-v1")
+    np.testing.assert_array_equal(
+        actions.to_environment(environment, jnp.array([[-9.0], [0.5], [3.0]])), [[-2], [0.5], [2]]
+    )
+    assert not environment.discrete and isinstance(environment.instance, Pendulum)
+
+
+def test_distributions_of_actions():
+    cartpole, pendulum = environments.resolve("CartPole-v1"), environments.resolve("Pendulum-v1")
+    logits = jnp.log(jnp.array([0.2, 0.8]))
+    np.testing.assert_allclose(actions.log_probability(cartpole, logits, jnp.array([0, 1])[:, None][0]), [np.log(0.2)])
+    np.testing.assert_allclose(actions.entropy(cartpole, logits), -(0.2 * np.log(0.2) + 0.8 * np.log(0.8)), rtol=1e-6)
+    assert actions.mode(cartpole, logits) == 1
+    drawn = actions.noise(cartpole, jax.random.key(0), (20_000,))
+    np.testing.assert_allclose(actions.sample(cartpole, logits, drawn).mean(), 0.8, atol=0.01)
+    gaussian = (jnp.array([1.0]), jnp.array([0.5]))
+    drawn = actions.noise(pendulum, jax.random.key(0), (20_000,))
+    found = actions.sample(pendulum, gaussian, drawn)
+    np.testing.assert_allclose([found.mean(), found.std()], [1, np.exp(0.5)], rtol=0.03)
+    np.testing.assert_allclose(actions.entropy(pendulum, gaussian), 0.5 + 0.5 * np.log(2 * np.pi) + 0.5, rtol=1e-6)
+    assert actions.mode(pendulum, gaussian) == gaussian[0]
