@@ -78,7 +78,7 @@ def actor_advantages(
         array if array.shape[-1] == 1 else xp.sum(array, axis=-1, keepdims=True) for array in (deltas, next_deltas)
     )
     errors = one_step_errors(rewards, values, next_values, terminated, durations, scales=TimeScales((gamma,)))
-    decay = xp.reshape(trace_decay, (1,))
+    decay = _unfolded(xp.reshape(trace_decay, (1,)), xp)
     if durations is not None:
         elapsed = _cast(durations, deltas, xp)[..., None]
         positive = decay > 0
@@ -219,10 +219,9 @@ def _weights(
     powers: Sequence[Any] | None = None,
 ) -> tuple[Any, Any]:
     """b_z^e and b_z^e − b_{z−1}^e with b_{−1} = 0: after `unit` steps, or after the time elapsed where it is given."""
-    size = len(bases)
     if powers is None:
         powers = [rows[0] for rows in _powers(bases, [unit], like, xp)]
-    power, gap, slope, gap_slope = (row[..., :size] for row in powers)
+    power, gap, slope, gap_slope = powers
     if elapsed is None:
         return power, gap
     high, low = np.array(bases), np.array([0.0, *bases[:-1]])
@@ -247,17 +246,21 @@ def _weights(
 
 
 def _powers(bases: tuple[float, ...], units: Any, like: Any, xp: ModuleType) -> tuple[Any, ...]:
-    """b_z^n, b_z^n − b_{z−1}^n and the slopes of both in n, a row for every n; of double precision, cast once.
-
-    To a compiler these are like weights from durations, so that durations of 1 give the same bytes: known constants
-    would be folded into the masks, and a product rounded on its own that is otherwise fused with a sum. XLA folds what
-    has a single entry in any case, hence one more than needed.
-    """
+    """b_z^n, b_z^n − b_{z−1}^n and the slopes of both in n, a row for every n; of double precision, cast once."""
     exponents = np.asarray(units)[:, None]
     high, low = np.array(bases), np.array([0.0, *bases[:-1]])
     power, lower = high**exponents, low**exponents
     rows = (power, power - lower, power * _log(high), power * _log(high) - lower * _log(low))
-    return tuple(opaque(constant(np.pad(row, ((0, 0), (0, 1)), constant_values=0.5), like, xp)) for row in rows)
+    return tuple(_unfolded(constant(row, like, xp), xp) for row in rows)
+
+
+def _unfolded(weights: Float[Array, "*steps Z"], xp: ModuleType) -> Float[Array, "*steps Z"]:
+    """The same weights, to a compiler no more constant than weights from durations, so that both give the same bytes.
+
+    Known constants would be folded into the masks, and a product rounded on its own that is otherwise fused with a
+    sum. XLA folds arrays of one entry in any case, hence one more on the way; 2 since it differs from any weight.
+    """
+    return opaque(xp.concat([weights, xp.full_like(weights[..., :1], 2.0)], axis=-1))[..., :-1]
 
 
 def _log(bases: np.ndarray) -> np.ndarray:

@@ -119,6 +119,7 @@ class _Check:
 
     def targets(self, rollout: Rollout) -> np.ndarray:
         arrays = [self.asarray(getattr(rollout, name).copy()) for name in ARRAYS]
+        before = [np.asarray(array).copy() for array in arrays]
         rewards, deltas, next_deltas, terminated, truncated = arrays
         try:
             with np.errstate(all="ignore"):  # a warning about 0 · ∞ would say less than the identity
@@ -131,8 +132,8 @@ class _Check:
         targets = np.asarray(result)
         if targets.shape != rollout.deltas.shape:
             raise self.failure(rollout, f"targets have shape {targets.shape} for deltas of {rollout.deltas.shape}")
-        for name, array in zip(ARRAYS, arrays, strict=True):
-            if not np.array_equal(np.asarray(array), getattr(rollout, name), equal_nan=array.dtype != bool):
+        for name, array, copy in zip(ARRAYS, arrays, before, strict=True):
+            if not np.array_equal(np.asarray(array), copy, equal_nan=copy.dtype != bool):
                 raise self.failure(rollout, f"the function changes its argument {name} in place")
         return targets
 

@@ -1,0 +1,317 @@
+"""One implementation for NumPy, JAX and PyTorch: the same numbers, also compiled, mapped and differentiated."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from targets_literal import Problem, make_scales
+from tddelta.decomposition import compose, decompose
+from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
+from tddelta.testing import check_targets
+
+CASES = json.loads((Path(__file__).parent / "data" / "targets.json").read_text(encoding="utf-8"))
+LADDER = (0.0, 0.68, 0.9, 0.99, 1.0), (0.3, 0.9, 0.9, 0.5, 1.0), (1, 2, 3, 7, 40)
+SHORT = (0.0, 0.9, 1.0), (0.3, 0.9, 0.5), (1, 2, 9)
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
+
+
+def make_problem(shape=(9, 3), ladder=LADDER, durations=False, dtype=np.float64) -> Problem:
+    generator = np.random.default_rng(5)
+    deltas, next_deltas = generator.normal(size=(2, *shape, len(ladder[0]))).astype(dtype)
+    terminated, truncated = generator.random((2, *shape)) < 0.25
+    times = generator.uniform(0.1, 3, shape).astype(dtype) if durations else None
+    rewards = generator.normal(size=shape).astype(dtype)
+    return Problem(*ladder, rewards, deltas, next_deltas, terminated, truncated, times)
+
+
+def everything(problem):
+    final = successors(
+        problem.deltas,
+        problem.next_deltas[-1],
+        terminated=problem.terminated,
+        truncated=problem.truncated,
+        final_deltas=problem.next_deltas,
+    )
+    return {
+        "td_errors": td_errors(*problem.arrays, **problem.td_options),
+        "n_step_targets": n_step_targets(*problem.arrays, **problem.options),
+        "bootstrap": lambda_targets(*problem.arrays, **problem.options),
+        "difference": lambda_targets(*problem.arrays, **problem.options, form="difference"),
+        "advantages": advantages(*problem.arrays, **problem.options),
+        "successors": final,
+        "round trip": decompose(compose(problem.deltas)),
+    }
+
+
+def compiled(problem):
+    """Everything inside one jit, with the scales static."""
+
+    def run(arrays):
+        return everything(replace(problem, **arrays))
+
+    names = ("rewards", "deltas", "next_deltas", "terminated", "truncated", "durations")
+    return jax.jit(run)({name: getattr(problem, name) for name in names})
+
+
+def assert_close(got, wanted, dtype):
+    for name, result in wanted.items():
+        assert str(got[name].dtype).endswith(dtype), name
+        np.testing.assert_allclose(
+            np.asarray(got[name]), result, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], err_msg=name
+        )
+
+
+def assert_same_bytes(one, other):
+    for name, result in one.items():
+        assert np.asarray(result).tobytes() == np.asarray(other[name]).tobytes(), name
+
+
+@pytest.mark.parametrize(("dtype", "durations"), [("float64", False), ("float64", True), ("float32", True)])
+def test_jax_gives_numpys_numbers(dtype, durations):
+    problem = make_problem(durations=durations, dtype=dtype)
+    wanted = everything(problem)
+    with jax.enable_x64(dtype == "float64"):
+        there = problem.pick(jnp.asarray)
+        assert_close(compiled(there), wanted, dtype)
+        if dtype == "float64":
+            assert_close(everything(there), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["note"])
+def test_golden_in_jax(case, dtype):
+    ladder = tuple(case["gammas"]), tuple(case["trace_decays"]), tuple(case["n_steps"])
+    arrays = [np.array(case[name], dtype=dtype) for name in ("rewards", "deltas", "next_deltas")]
+    problem = Problem(*ladder, *arrays, np.array(case["terminated"]), np.array(case["truncated"]))
+    with jax.enable_x64(dtype == "float64"):
+        got = compiled(problem.pick(jnp.asarray))
+        names = {"bootstrap": "lambda_targets_bootstrap", "difference": "lambda_targets_difference"}
+        known = ("td_errors", "n_step_targets", "bootstrap", "difference", "advantages")
+        assert_close(got, {name: np.array(case[names.get(name, name)]) for name in known}, dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ladder"),
+    [
+        ("float64", LADDER),
+        ("float64", ((0.97,), (0.9,), (3,))),
+        ("float32", ((0.5,), (0.0,), (2,))),
+        ("float64", ((0.5, 1.0), (0.5, 0.5), (2, 2))),  # all weights equal
+    ],
+)
+def test_durations_of_one_give_the_same_bytes_in_jax(dtype, ladder):
+    with jax.enable_x64(dtype == "float64"):
+        problem = make_problem(ladder=ladder, dtype=dtype).pick(jnp.asarray)
+        ones = replace(problem, durations=jnp.ones_like(problem.rewards))
+        got = compiled(problem)
+        assert_same_bytes(got, compiled(ones))
+        if len(ladder[0]) == 1:
+            # One scale has one code path, and it is that of the policy's advantage.
+            assert np.asarray(got["bootstrap"]).tobytes() == np.asarray(got["difference"]).tobytes()
+            assert (problem.deltas[..., 0] + got["advantages"] == got["bootstrap"][..., 0]).all()
+        if dtype == "float32":
+            assert_same_bytes(everything(problem), everything(ones))
+
+
+def test_vmap_over_streams():
+    in_numpy = make_problem(dtype="float32")
+    problem = in_numpy.pick(jnp.asarray)
+
+    def stream(rewards, deltas, next_deltas, terminated, truncated):
+        options = {"terminated": terminated, "truncated": truncated, "scales": problem.scales}
+        arrays = rewards, deltas, next_deltas
+        return lambda_targets(*arrays, **options), n_step_targets(*arrays, **options), advantages(*arrays, **options)
+
+    got = jax.jit(jax.vmap(stream, in_axes=1, out_axes=1))(*problem.arrays, problem.terminated, problem.truncated)
+    wanted = everything(in_numpy)
+    for result, name in zip(got, ("bootstrap", "n_step_targets", "advantages"), strict=True):
+        np.testing.assert_allclose(result, wanted[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("value", "durations"), [(np.nan, False), (np.inf, True)])
+def test_gradients_do_not_leak_from_terminal_successors(value, durations):
+    problem = make_problem(ladder=SHORT, durations=durations, dtype="float32")
+    spoilt = np.where(problem.terminated[..., None], np.float32(value), problem.next_deltas)
+
+    def total(next_deltas, deltas, rewards, times):
+        there = replace(
+            problem.pick(jnp.asarray), next_deltas=next_deltas, deltas=deltas, rewards=rewards, durations=times
+        )
+        results = everything(there)
+        return sum(jnp.sum(results[name] ** 2) for name in results if name != "successors")
+
+    which = (0, 1, 2, 3) if durations else (0, 1, 2)
+    gradients = jax.jit(jax.grad(total, argnums=which))
+    arguments = (problem.deltas, problem.rewards, problem.durations)
+    wanted, got = gradients(problem.next_deltas, *arguments), gradients(spoilt, *arguments)
+    for one, other in zip(got, wanted, strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert (np.asarray(got[0])[problem.terminated] == 0).all()
+
+
+NAMES = ("rewards", "deltas", "next_deltas", "durations")
+
+
+@cache
+def finite_differences() -> tuple[Problem, dict[str, np.ndarray]]:
+    """A problem and the gradients of `summary`, also in durations that are 1, and of which two sum to 2."""
+    problem = replace(make_problem(shape=(3,), ladder=SHORT), durations=np.array([1.0, 1.0, 2.0]))
+    step, gradients = 1e-6, {}
+    for name in NAMES:
+        array = getattr(problem, name)
+        gradients[name] = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = array.copy()
+                moved[index] += sign * step
+                ends.append(summary(replace(problem, **{name: moved}), np.sin))
+            gradients[name][index] = (ends[0] - ends[1]) / (2 * step)
+    return problem, gradients
+
+
+def summary(problem, sine):
+    """One number that depends on every entry of every result."""
+    return sum(sine(result).sum() for result in everything(problem).values())
+
+
+def test_gradients_are_those_of_finite_differences():
+    problem, wanted = finite_differences()
+    with jax.enable_x64(True):
+        there = problem.pick(jnp.asarray)
+        gradients = jax.jit(jax.grad(lambda arrays: summary(replace(there, **arrays), jnp.sin)))
+        got = gradients({name: getattr(there, name) for name in NAMES})
+    for name in NAMES:
+        np.testing.assert_allclose(got[name], wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_the_actors_decay_may_be_traced():
+    problem = make_problem(dtype="float32").pick(jnp.asarray)
+
+    def policy(decay):
+        return advantages(*problem.arrays, **problem.options, trace_decay=decay)
+
+    for decay in (0.0, 0.5, 1.0):
+        np.testing.assert_allclose(jax.jit(policy)(decay), policy(decay), rtol=1e-6, atol=1e-6)
+    # A decay of 0 has a gradient: the next advantage, where no episode ended.
+    gradient = jax.grad(lambda decay: policy(decay)[0].sum())(0.0)
+    later = jnp.where(problem.terminated[0] | problem.truncated[0], 0.0, policy(0.0)[1]).sum()
+    np.testing.assert_allclose(gradient, later, rtol=1e-5)
+    several = jax.vmap(policy)(jnp.array([0.0, 0.9]))
+    np.testing.assert_allclose(several[1], policy(0.9), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+def test_results_have_the_dtype_of_deltas(dtype):
+    problem = make_problem(ladder=SHORT, dtype="float32").pick(jnp.asarray)
+    half = replace(problem, deltas=problem.deltas.astype(dtype), next_deltas=problem.next_deltas.astype(dtype))
+    for name, result in compiled(half).items():
+        assert result.dtype == dtype, name
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float64, np.bool_])
+def test_rewards_are_cast_to_the_dtype_of_deltas(kind):
+    problem = make_problem(dtype="float32")
+    rewards = (problem.rewards > 0).astype(kind)
+    got = everything(replace(problem, rewards=rewards))
+    wanted = everything(replace(problem, rewards=rewards.astype(np.float32)))
+    assert_same_bytes(got, wanted)
+    assert all(result.dtype == np.float32 for result in got.values())
+
+
+def test_check_targets_takes_jax_functions():
+    check_targets(lambda_targets, asarray=jnp.asarray, rollouts=1)
+
+
+def test_no_framework_is_loaded_for_numpy():
+    program = (
+        "import sys, numpy as np, tddelta.testing;"
+        "from tddelta.targets import n_step_targets; from tddelta.timescales import TimeScales;"
+        "no = np.zeros(2, dtype=bool); W = np.zeros((2, 1));"
+        "n_step_targets(W[:, 0], W, W, terminated=no, truncated=no, scales=TimeScales.single(.9, n_step=2));"
+        "print(sorted({'jax', 'torch', 'hypothesis', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# PyTorch
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("durations", [False, True])
+def test_torch_gives_numpys_numbers(torch, dtype, durations):
+    problem = make_problem(durations=durations, dtype=dtype)
+    assert_close(everything(problem.pick(torch.asarray)), everything(problem), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_durations_of_one_give_the_same_bytes_in_torch(torch, dtype):
+    problem = make_problem(dtype=dtype).pick(torch.asarray)
+    assert_same_bytes(everything(problem), everything(replace(problem, durations=torch.ones_like(problem.rewards))))
+
+
+@pytest.mark.parametrize("durations", [False, True])
+def test_gradients_do_not_leak_in_torch(torch, durations):
+    problem = make_problem(durations=durations)
+
+    def gradients(next_deltas):
+        there = replace(problem, next_deltas=next_deltas).pick(torch.asarray)
+        leaves = [there.rewards, there.deltas, there.next_deltas] + ([there.durations] if durations else [])
+        for leaf in leaves:
+            leaf.requires_grad_(True)
+        results = everything(there)
+        sum((results[name] ** 2).sum() for name in results if name != "successors").backward()
+        return [leaf.grad.numpy() for leaf in leaves]
+
+    spoilt = np.where(problem.terminated[..., None], np.nan, problem.next_deltas)
+    for got, wanted in zip(gradients(spoilt), gradients(problem.next_deltas), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_in_torch_are_those_of_finite_differences(torch):
+    problem, wanted = finite_differences()
+    there = problem.pick(torch.asarray)
+    for name in NAMES:
+        getattr(there, name).requires_grad_(True)
+    summary(there, torch.sin).backward()
+    for name in NAMES:
+        np.testing.assert_allclose(getattr(there, name).grad, wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_tensors_stay_on_their_device(torch):
+    problem = make_problem(durations=True).pick(torch.asarray).pick(lambda tensor: tensor.to("meta"))
+    for name, result in everything(problem).items():
+        assert result.device.type == "meta", name
+
+
+def test_check_targets_takes_torch_functions(torch):
+    check_targets(lambda_targets, asarray=torch.asarray, rollouts=3)
+
+
+def test_a_missing_final_value_is_named_in_torch(torch):
+    deltas, no = torch.zeros((2, 1)), torch.zeros(2, dtype=torch.bool)
+    with pytest.raises(ValueError, match="step 1"):
+        successors(deltas, deltas[0], terminated=no, truncated=~no & torch.tensor([False, True]))
+
+
+def test_scales_are_static_under_jit():
+    in_numpy = make_problem(dtype="float32")
+    problem, scales = in_numpy.pick(jnp.asarray), make_scales(*LADDER)
+    run = jax.jit(lambda_targets, static_argnames=("scales", "form"))
+    got = run(*problem.arrays, terminated=problem.terminated, truncated=problem.truncated, scales=scales)
+    np.testing.assert_allclose(got, everything(in_numpy)["bootstrap"], rtol=1e-5, atol=1e-6)

@@ -1,0 +1,223 @@
+"""Golden cases, and small numbers that people who do this job checked by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from targets_literal import make_scales
+from tddelta.decomposition import compose
+from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
+from tddelta.timescales import TimeScales
+
+CASES = json.loads((Path(__file__).parent / "data" / "targets.json").read_text(encoding="utf-8"))
+NO, YES = False, True
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["note"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-5)])
+def test_golden(case, dtype, tolerance):
+    scales = make_scales(case["gammas"], tuple(case["trace_decays"]), tuple(case["n_steps"]))
+    arrays = [np.array(case[name], dtype=dtype) for name in ("rewards", "deltas", "next_deltas")]
+    flags = {name: np.array(case[name]) for name in ("terminated", "truncated")}
+    got = {
+        "td_errors": td_errors(*arrays, terminated=flags["terminated"], scales=scales),
+        "n_step_targets": n_step_targets(*arrays, **flags, scales=scales),
+        "lambda_targets_bootstrap": lambda_targets(*arrays, **flags, scales=scales, form="bootstrap"),
+        "lambda_targets_difference": lambda_targets(*arrays, **flags, scales=scales, form="difference"),
+        "advantages": advantages(*arrays, **flags, scales=scales),
+    }
+    for name, result in got.items():
+        assert result.dtype == dtype
+        np.testing.assert_allclose(result, case[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def gae(rewards, values, next_values, terminated=None, truncated=None, gamma=0.9, lam=0.8):
+    """Ordinary advantages of one stream."""
+    no = [NO] * len(rewards)
+    return advantages(
+        np.array(rewards, dtype=float),
+        np.array(values, dtype=float)[:, None],
+        np.array(next_values, dtype=float)[:, None],
+        terminated=np.array(terminated or no),
+        truncated=np.array(truncated or no),
+        scales=TimeScales.single(gamma, lam=lam),
+    )
+
+
+def test_b01_flags_belong_to_the_transition():
+    got = gae([1, 1, 1], [0.5, 0.5, 0.5], [0.5, 0.5, 2], terminated=[NO, YES, NO])
+    np.testing.assert_allclose(got, [1.31, 0.5, 2.3])
+    for wrong in ([0.5, 2.606, 2.3], [1.893, 1.31, 0.5]):  # one step early, one step late
+        assert not np.allclose(got, wrong)
+
+
+def test_b02_the_last_step_does_not_swap_current_and_next():
+    scales = TimeScales.from_gammas([0.5, 0.9], lam=0.9)
+    no = np.array([NO])
+    arrays = np.zeros(1), np.array([[1.0, 0.0]]), np.array([[3.0, 0.0]])
+    got = lambda_targets(*arrays, terminated=no, truncated=no, scales=scales)
+    np.testing.assert_allclose(got, [[1.5, 1.2]])  # swapped: 0.4
+
+
+def test_b03_a_terminal_value_never_counts():
+    got = gae([1, 1, 1], [2, 2, 2], [2, 2, 2], terminated=[NO, NO, YES], gamma=0.99, lam=0.95)
+    # The exact first advantage is 1.01714975.
+    np.testing.assert_allclose(got, [1.01715, 0.0395, -1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("last_value", "wanted"), [(0.0, [2, 1]), (10.0, [12, 11])])
+def test_b06_the_last_sample_bootstraps(last_value, wanted):
+    deltas, no = np.zeros((2, 1)), np.array([NO, NO])
+    next_deltas = successors(deltas, np.array([last_value]), terminated=no, truncated=no)
+    got = gae([1, 1], [0, 0], next_deltas[:, 0], gamma=1.0, lam=1.0)
+    np.testing.assert_allclose(got, wanted)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+def test_b07_the_last_return_is_one_step_for_any_lambda(lam):
+    scales, no = TimeScales.single(0.9, lam=lam), np.array([NO])
+    got = lambda_targets(np.ones(1), np.ones((1, 1)), np.full((1, 1), 10.0), terminated=no, truncated=no, scales=scales)
+    np.testing.assert_allclose(got, [[10.0]])
+
+
+def test_b08_a_time_limit_bootstraps_and_cuts_the_trace():
+    deltas = np.array([[10.0], [10.0], [4.0]])
+    finals = np.array([[0.0], [10.0], [0.0]])
+    no, cut = np.array([NO, NO, NO]), np.array([NO, YES, NO])
+    next_deltas = successors(deltas, np.array([4.0]), terminated=no, truncated=cut, final_deltas=finals)
+    got = gae([1, 1, 1], deltas[:, 0], next_deltas[:, 0], truncated=[NO, YES, NO], lam=0.95)
+    np.testing.assert_allclose(got, [0, 0, 0.6], atol=1e-12)
+
+
+def test_b09_each_component_bootstraps_itself():
+    scales = TimeScales.from_gammas([0.5, 0.9], lam=0.9, n_step=3)
+    arrays = np.ones(1), np.zeros((1, 2)), np.array([[2.0, 8.0]])
+    options = {"terminated": np.array([NO]), "truncated": np.array([YES]), "scales": scales}
+    for got in (lambda_targets(*arrays, **options), n_step_targets(*arrays, **options)):
+        np.testing.assert_allclose(got, [[2.0, 8.0]])  # folded into the reward: (10, 0)
+
+
+def test_b19_the_exponents_of_an_n_step_target():
+    no = np.array([NO, NO])
+    single = TimeScales.single(0.5, n_step=2)
+    next_deltas = np.array([[0.0], [10.0]])
+    got = n_step_targets(np.ones(2), np.zeros((2, 1)), next_deltas, terminated=no, truncated=no, scales=single)
+    np.testing.assert_allclose(got[0], 4.0)  # wrong exponent: 6.5
+    two = TimeScales((0.5, 0.9), n_steps=(2, 2))
+    next_deltas = np.array([[0.0, 0.0], [2.0, 8.0]])
+    got = n_step_targets(np.array([1.0, 2.0]), next_deltas, next_deltas, terminated=no, truncated=no, scales=two)
+    np.testing.assert_allclose(got[0], [2.5, 8.4])
+    np.testing.assert_allclose(got[0].sum(), 1 + 0.9 * 2 + 0.81 * 10)
+
+
+@pytest.mark.parametrize(("flag", "wanted"), [("terminated", [2.75, 3.5, 3.0]), ("truncated", [3.75, 5.5, 7.0])])
+def test_b20_windows_end_with_the_episode(flag, wanted):
+    """The rewards of another episode follow; they must not enter."""
+    flags = {name: np.array([NO, NO, name == flag, NO]) for name in ("terminated", "truncated")}
+    got = n_step_targets(
+        np.array([1.0, 2.0, 3.0, 100.0]),
+        np.zeros((4, 1)),
+        np.array([[50.0], [50.0], [8.0], [50.0]]),
+        **flags,
+        scales=TimeScales.single(0.5, n_step=3),
+    )
+    np.testing.assert_allclose(got[:3, 0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("gammas", "wanted"),
+    [((0.5, 0.9), [[1.58, 0.172], [1.5, 0.1]]), ((0.0, 0.9), [[0.72, 1.032], [1.0, 0.6]])],
+)
+def test_b23_matched_decays_exceed_the_small_discounts(gammas, wanted):
+    """λ_0 = .72/.5 > 1, and .72/0 is never computed. The advantages of the components sum to those of V = 4."""
+    scales = make_scales(gammas, (0.72, 0.72))
+    no, critic = np.array([NO, NO]), np.full((2, 2), [1.0, 3.0])
+    arrays = np.array([1.0, 2.0]), critic, critic
+    heads = lambda_targets(*arrays, terminated=no, truncated=no, scales=scales) - critic
+    np.testing.assert_allclose(heads, wanted)
+    np.testing.assert_allclose(heads.sum(-1), [1.752, 1.6])
+    np.testing.assert_allclose(advantages(*arrays, terminated=no, truncated=no, scales=scales), [1.752, 1.6])
+
+
+def test_b24_discount_one_with_an_end_and_discount_zero():
+    np.testing.assert_allclose(gae([1, 1, 1], [0] * 3, [0] * 3, terminated=[NO, NO, YES], gamma=1, lam=1), [3, 2, 1])
+    rewards = np.array([1.0, -2.0, 3.0])
+    value, no = np.full((3, 1), 5.0), np.array([NO] * 3)
+    scales = TimeScales.single(0.0, lam=0.0)
+    got = lambda_targets(rewards, value, value, terminated=no, truncated=no, scales=scales)
+    np.testing.assert_array_equal(got[:, 0], rewards)
+
+
+def test_b25_long_horizons_keep_their_digits_in_single_precision():
+    """Exact components of constant reward are their own targets; gammas and their differences stay double."""
+    gammas = (0.0, 0.5, 0.75, 0.875, 0.9375, 0.999999)
+    values = 1 / (1 - np.array(gammas))
+    deltas = np.diff(values, prepend=0.0).astype(np.float32)[None]
+    no = np.array([NO])
+    got = td_errors(np.ones(1, np.float32), deltas, deltas, terminated=no, scales=TimeScales(gammas))
+    # The weights (γ_z − γ_{z−1}) V_{z−1} of the small components are exact here, though the last V is a million.
+    np.testing.assert_array_equal(got[0, :5], 0.0)
+    np.testing.assert_allclose(got[0, 5], 0.0, atol=1e6 * np.finfo(np.float32).eps)
+    np.testing.assert_array_equal(compose(deltas)[0, :5], [1, 2, 4, 8, 16])
+
+
+def test_b26_one_environment_and_one_step():
+    scales, no = TimeScales.halving(0.99, lam=0.95, n_step=5), np.array([[NO]])
+    arrays = np.ones((1, 1)), np.zeros((1, 1, 6)), np.zeros((1, 1, 6))
+    for function in (lambda_targets, n_step_targets, advantages):
+        got = function(*arrays, terminated=no, truncated=no, scales=scales)
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose(got.sum(), 1.0)
+
+
+def test_generalised_advantage_against_its_closed_form():
+    """Constant reward and value: A_t = δ Σ_{i<T−t} (γλ)^i with δ = r + γV − V."""
+    gamma, lam, reward, value, steps = 0.97, 0.9, 1.5, 3.0, 12
+    got = gae([reward] * steps, [value] * steps, [value] * steps, gamma=gamma, lam=lam)
+    decay = gamma * lam
+    wanted = (reward + gamma * value - value) * (1 - decay ** np.arange(steps, 0, -1)) / (1 - decay)
+    np.testing.assert_allclose(got, wanted)
+
+
+def test_monte_carlo_returns_against_their_closed_form():
+    """A reward at the end only, λ = 1: the return is γ^{T−1−t}, the components differences of powers."""
+    gammas, steps = (0.5, 0.9), 6
+    scales = make_scales(gammas, gammas)
+    rewards, ended = np.eye(steps)[-1], np.arange(steps) == steps - 1
+    critic = np.random.default_rng(0).normal(size=(steps + 1, 2))
+    powers = np.array(gammas) ** np.arange(steps - 1, -1, -1)[:, None]
+    got = lambda_targets(
+        rewards,
+        critic[:-1],
+        critic[1:],
+        terminated=ended,
+        truncated=np.zeros(steps, dtype=bool),
+        scales=scales,
+        form="difference",
+    )
+    np.testing.assert_allclose(compose(got), powers, atol=1e-12)
+
+
+def test_durations_are_elapsed_time():
+    """Two steps of 2 and ½ units: the second reward is discounted by γ^2, the bootstrap by γ^{2.5}."""
+    scales, no = TimeScales((0.81,), (0.81,), (2,)), np.array([NO, NO])
+    arrays = np.array([1.0, 2.0]), np.zeros((2, 1)), np.array([[0.0], [4.0]])
+    options = {"terminated": no, "truncated": no, "scales": scales, "durations": np.array([2.0, 0.5])}
+    wanted = 1 + 0.81**2 * 2 + 0.81**2.5 * 4
+    np.testing.assert_allclose(n_step_targets(*arrays, **options)[0, 0], wanted)
+    np.testing.assert_allclose(lambda_targets(*arrays, **options)[0, 0], wanted)
+
+
+def test_actor_decay_is_apart_from_the_critics_traces():
+    arrays = np.array([1.0, 2.0]), np.zeros((2, 6)), np.zeros((2, 6))
+    no = np.array([NO, NO])
+    results = [
+        advantages(*arrays, terminated=no, truncated=no, scales=TimeScales.halving(0.99, lam=0.95, rule=rule))
+        for rule in ("capped", "constant", "proportional")
+    ]
+    given = advantages(*arrays, terminated=no, truncated=no, scales=TimeScales.halving(0.99), trace_decay=0.95 * 0.99)
+    for result in results:
+        np.testing.assert_array_equal(result, given)
+    np.testing.assert_allclose(given, [1 + 0.95 * 0.99 * 2, 2])
