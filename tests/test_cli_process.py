@@ -106,6 +106,7 @@ def test_a_second_signal_stops_at_once():
 TINY = ["--environments", "4", "--rollout-length", "16", "--minibatches", "2", "--epochs", "1", "--hidden-sizes", "8"]
 
 
+@pytest.mark.slow
 def test_train_evaluate_report_for_real(capsys):
     options = [*TINY, "--agents", "ppo-delta", "--seeds", "2", "--steps", "640", "--horizons", "3.125", "100"]
     assert main(["compare", CATCH, *options, "--out", "together", "--json"]) == 0
