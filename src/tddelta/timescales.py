@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import count, pairwise
+from types import FrameType
 from typing import Any
 
 from tddelta import _ladders
@@ -103,7 +104,7 @@ class TimeScales:
             )
             + "; contraction needs a factor below 1, so use rule='capped' (the default), a smaller lam, or small steps"
         )
-        warnings.warn(message, ContractionWarning, stacklevel=_caller_level())
+        warnings.warn(message, ContractionWarning, stacklevel=_caller_level(inspect.currentframe()))
 
     @classmethod
     @own_checks
@@ -370,9 +371,9 @@ class TimeScales:
         return scales
 
 
-def _caller_level() -> int:
-    """The `stacklevel`, seen from the caller of this function, of the first frame that is not the library's."""
-    level, frame = 1, inspect.currentframe()
+def _caller_level(frame: FrameType | None) -> int:
+    """The `stacklevel`, for a warning given in this frame, of the first frame that is not the library's."""
+    level = 1
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
         level, frame = level + 1, frame.f_back
-    return level - 1
+    return level

@@ -1,0 +1,76 @@
+"""Components and values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tddelta.decomposition import compose, decompose
+from tddelta.errors import ShapeError
+
+shapes = st.tuples(st.sampled_from([(), (3,), (2, 4)]), st.integers(1, 6))
+
+
+@given(shapes, st.integers(0, 2**32 - 1))
+def test_each_is_the_inverse_of_the_other(shape, seed):
+    array = np.random.default_rng(seed).normal(size=(*shape[0], shape[1]))
+    values = compose(array)
+    np.testing.assert_allclose(decompose(values), array, atol=1e-12)
+    np.testing.assert_allclose(compose(decompose(array)), array, atol=1e-12)
+    for z in range(shape[1]):
+        np.testing.assert_allclose(values[..., z], array[..., : z + 1].sum(-1), atol=1e-12)
+
+
+def test_powers_of_two_are_exact():
+    """B25: one state, reward 1."""
+    deltas = np.array([1.0, 1.0, 2.0, 4.0, 8.0], dtype=np.float32)
+    np.testing.assert_array_equal(compose(deltas), [1, 2, 4, 8, 16])
+    np.testing.assert_array_equal(decompose(compose(deltas)), deltas)
+
+
+def test_a_difference_is_not_lost_between_large_values():
+    values = np.array([1e6, 1e6 + 1], dtype=np.float32)
+    np.testing.assert_array_equal(decompose(values), [1e6, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_scale_is_returned_unchanged(dtype):
+    array = np.ones((3, 1), dtype)
+    assert compose(array) is array
+    assert decompose(array) is array
+
+
+def test_jax_also_compiled():
+    deltas = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    for function in (compose, decompose):
+        there = jax.jit(function)(jnp.asarray(deltas))
+        assert there.dtype == np.float32
+        np.testing.assert_allclose(there, function(deltas), rtol=1e-6, atol=1e-6)
+    gradient = jax.grad(lambda array: compose(array)[..., -1].sum())(jnp.asarray(deltas))
+    np.testing.assert_array_equal(gradient, np.ones_like(deltas))
+
+
+def test_torch():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    deltas = np.random.default_rng(0).normal(size=(4, 3))
+    for function in (compose, decompose):
+        there = function(torch.asarray(deltas))
+        assert there.dtype == torch.float64
+        np.testing.assert_allclose(there.numpy(), function(deltas))
+
+
+@pytest.mark.parametrize("function", [compose, decompose])
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        ([1.0, 2.0], "got list: convert it, for instance with np.asarray"),
+        (np.array([1, 2]), "must be floating point; got dtype int64"),
+        (np.array(1.0), r"needs a last axis.*got shape \(\)"),
+        (np.zeros((3, 0)), r"got shape \(3, 0\)"),
+    ],
+)
+def test_errors(function, array, message):
+    with pytest.raises(ShapeError, match=message):
+        function(array)
