@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tddelta.errors import DataError
+from tddelta.errors import ConfigError, DataError
 from tddelta.experiments.plan import RunPlan, set_aside
 from tddelta.runs import Run, RunWriter
 
@@ -86,9 +86,14 @@ def execute(
 
     Returns:
         One outcome per run that was started, in order of the plan, and the signal that stopped them, if one did.
+
+    Raises:
+        ConfigError: `eval_every` is below 1.
     """
     import jax
 
+    if eval_every is not None and eval_every < 1:
+        raise ConfigError(f"eval_every must be at least 1 step; got {eval_every}: leave it out for no evaluations")
     stop = threading.Event()
     events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
     vectorized, lock = jax.default_backend() != "cpu", threading.Lock()
@@ -216,8 +221,13 @@ def _stopping(stop: threading.Event, tell: Callable[[], None]) -> Iterator[list[
 
 
 def available_cores() -> int:
-    """Number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of processor cores that this process may use, also where a container limits them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # another system, or no limit: "max"
+        return cores
 
 
 def describe_origin(command: Sequence[str]) -> dict[str, Any]:
