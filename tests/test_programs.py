@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\(|optax")
+TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b")
 
 
 def run(arguments: list[str], folder: Path) -> str:
