@@ -109,6 +109,14 @@ def test_scales_warns_in_words(capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("pretended")
+def test_training_warns_once(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call("compare", CATCH, "--agents", "ppo-delta-matched", "--steps", "1000") == 0
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "gammas"),
     [

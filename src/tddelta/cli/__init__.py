@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, TextIO
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    shown, warnings.showwarning = warnings.showwarning, _show_warning
+    before, warnings.showwarning = warnings.showwarning, _warning_printer()
     try:
         return _dispatch(given)
     except KeyboardInterrupt:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     finally:
-        warnings.showwarning = shown
+        warnings.showwarning = before
 
 
 def _dispatch(given: list[str]) -> int:
@@ -114,16 +114,22 @@ def _complain(text: str) -> None:
     print(f"tddelta: {text}", file=sys.stderr, flush=True)
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print our own warnings as sentences, and others as Python does."""
-    if issubclass(category, ContractionWarning):
-        _complain(f"warning: {message}")
-    else:
-        print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
+def _warning_printer() -> Callable[..., None]:
+    """Return a `warnings.showwarning` that prints our own warnings as sentences, each once, and others as usual."""
+    said: set[str] = set()  # Python's own record of what was said is lost when a library changes the filters
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, ContractionWarning):
+            print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
+        elif str(message) not in said:
+            said.add(str(message))
+            _complain(f"warning: {message}")
+
+    return show
