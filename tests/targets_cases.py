@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from targets_literal import Problem
 
 # A shared machine can be slow; the number of examples bounds the time.
-examples = settings(deadline=None, max_examples=30)
+examples = settings(deadline=None, max_examples=20)
 
 _unit = st.floats(0, 1, allow_subnormal=False)
 

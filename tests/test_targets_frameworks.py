@@ -20,6 +20,8 @@ from tddelta.testing import check_targets
 CASES = json.loads((Path(__file__).parent / "data" / "targets.json").read_text(encoding="utf-8"))
 LADDER = (0.0, 0.68, 0.9, 0.99, 1.0), (0.3, 0.9, 0.9, 0.5, 1.0), (1, 2, 3, 7, 40)
 SHORT = (0.0, 0.9, 1.0), (0.3, 0.9, 0.5), (1, 2, 9)
+# Compiles in two thirds of the time; not for tests about bytes.
+QUICK = {"compiler_options": {"xla_backend_optimization_level": 0}}
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 
 
@@ -51,14 +53,14 @@ def everything(problem):
     }
 
 
-def compiled(problem):
+def compiled(problem, **options):
     """Everything inside one jit, with the scales static."""
 
     def run(arrays):
         return everything(replace(problem, **arrays))
 
     names = ("rewards", "deltas", "next_deltas", "terminated", "truncated", "durations")
-    return jax.jit(run)({name: getattr(problem, name) for name in names})
+    return jax.jit(run, **options)({name: getattr(problem, name) for name in names})
 
 
 def assert_close(got, wanted, dtype):
@@ -80,29 +82,26 @@ def test_jax_gives_numpys_numbers(dtype, durations):
     wanted = everything(problem)
     with jax.enable_x64(dtype == "float64"):
         there = problem.pick(jnp.asarray)
-        assert_close(compiled(there), wanted, dtype)
-        if dtype == "float64":
+        assert_close(compiled(there, **QUICK), wanted, dtype)
+        if dtype == "float64" and durations:
             assert_close(everything(there), wanted, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["note"])
-def test_golden_in_jax(case, dtype):
+def test_golden_in_jax(case):
     ladder = tuple(case["gammas"]), tuple(case["trace_decays"]), tuple(case["n_steps"])
-    arrays = [np.array(case[name], dtype=dtype) for name in ("rewards", "deltas", "next_deltas")]
+    arrays = [np.array(case[name], dtype=np.float32) for name in ("rewards", "deltas", "next_deltas")]
     problem = Problem(*ladder, *arrays, np.array(case["terminated"]), np.array(case["truncated"]))
-    with jax.enable_x64(dtype == "float64"):
-        got = compiled(problem.pick(jnp.asarray))
-        names = {"bootstrap": "lambda_targets_bootstrap", "difference": "lambda_targets_difference"}
-        known = ("td_errors", "n_step_targets", "bootstrap", "difference", "advantages")
-        assert_close(got, {name: np.array(case[names.get(name, name)]) for name in known}, dtype)
+    got = compiled(problem.pick(jnp.asarray), **QUICK)
+    names = {"bootstrap": "lambda_targets_bootstrap", "difference": "lambda_targets_difference"}
+    known = ("td_errors", "n_step_targets", "bootstrap", "difference", "advantages")
+    assert_close(got, {name: np.array(case[names.get(name, name)]) for name in known}, "float32")
 
 
 @pytest.mark.parametrize(
     ("dtype", "ladder"),
     [
         ("float64", LADDER),
-        ("float64", ((0.97,), (0.9,), (3,))),
         ("float32", ((0.5,), (0.0,), (2,))),
         ("float64", ((0.5, 1.0), (0.5, 0.5), (2, 2))),  # all weights equal
     ],
@@ -130,7 +129,9 @@ def test_vmap_over_streams():
         arrays = rewards, deltas, next_deltas
         return lambda_targets(*arrays, **options), n_step_targets(*arrays, **options), advantages(*arrays, **options)
 
-    got = jax.jit(jax.vmap(stream, in_axes=1, out_axes=1))(*problem.arrays, problem.terminated, problem.truncated)
+    got = jax.jit(jax.vmap(stream, in_axes=1, out_axes=1), **QUICK)(
+        *problem.arrays, problem.terminated, problem.truncated
+    )
     wanted = everything(in_numpy)
     for result, name in zip(got, ("bootstrap", "n_step_targets", "advantages"), strict=True):
         np.testing.assert_allclose(result, wanted[name], rtol=1e-5, atol=1e-5)
@@ -149,7 +150,7 @@ def test_gradients_do_not_leak_from_terminal_successors(value, durations):
         return sum(jnp.sum(results[name] ** 2) for name in results if name != "successors")
 
     which = (0, 1, 2, 3) if durations else (0, 1, 2)
-    gradients = jax.jit(jax.grad(total, argnums=which))
+    gradients = jax.jit(jax.grad(total, argnums=which), **QUICK)
     arguments = (problem.deltas, problem.rewards, problem.durations)
     wanted, got = gradients(problem.next_deltas, *arguments), gradients(spoilt, *arguments)
     for one, other in zip(got, wanted, strict=True):
@@ -188,7 +189,7 @@ def test_gradients_are_those_of_finite_differences():
     problem, wanted = finite_differences()
     with jax.enable_x64(True):
         there = problem.pick(jnp.asarray)
-        gradients = jax.jit(jax.grad(lambda arrays: summary(replace(there, **arrays), jnp.sin)))
+        gradients = jax.jit(jax.grad(lambda arrays: summary(replace(there, **arrays), jnp.sin)), **QUICK)
         got = gradients({name: getattr(there, name) for name in NAMES})
     for name in NAMES:
         np.testing.assert_allclose(got[name], wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
@@ -214,7 +215,7 @@ def test_the_actors_decay_may_be_traced():
 def test_results_have_the_dtype_of_deltas(dtype):
     problem = make_problem(ladder=SHORT, dtype="float32").pick(jnp.asarray)
     half = replace(problem, deltas=problem.deltas.astype(dtype), next_deltas=problem.next_deltas.astype(dtype))
-    for name, result in compiled(half).items():
+    for name, result in compiled(half, **QUICK).items():
         assert result.dtype == dtype, name
 
 

@@ -7,9 +7,10 @@ dtype of the components.
 from types import ModuleType
 from typing import Any, TypeVar
 
+import numpy as np
 from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
 
-from tddelta.errors import ShapeError
+from tddelta.errors import DataError, ShapeError
 from tddelta.timescales import TimeScales
 
 Array = Any
@@ -73,6 +74,7 @@ def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> Mo
 
     Raises:
         ShapeError: Another framework, shape or dtype than `deltas` asks for.
+        DataError: A duration is not above 0; looked at in NumPy only, where it costs nothing.
     """
     xp = component_namespace("deltas", deltas)
     shape = tuple(deltas.shape)
@@ -90,6 +92,13 @@ def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> Mo
     for name, array in arrays.items():
         if array is not None:
             _check_beside(name, array, deltas, xp)
+    durations = arrays.get("durations")
+    if durations is not None and is_numpy_array(durations) and (durations <= 0).any():
+        step = int(np.argwhere(durations <= 0)[0][0])
+        raise DataError(
+            f"durations must be above 0; got {durations[durations <= 0].flat[0]} at step {step}: "
+            "give every step the time that it takes"
+        )
     return xp
 
 

@@ -51,13 +51,15 @@ def td_errors(
         next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`.
         terminated: d_t, whether s'_t is terminal, (T, *batch), boolean.
         scales: The time scales, static under jit.
-        durations: τ_t > 0, (T, *batch): γ_z^{τ_t} takes the place of γ_z. None means 1.
+        durations: τ_t > 0, the length of each step in units of time, (T, *batch): γ_z^{τ_t} takes the place of γ_z.
+            None means 1.
 
     Returns:
         δ, (T, *batch, Z), with the dtype of `deltas`.
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
+        DataError: A duration is not above 0; looked at in NumPy only.
         ConfigError: `scales` is not a `TimeScales`.
 
     Example:
@@ -110,6 +112,7 @@ def n_step_targets(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
+        DataError: A duration is not above 0; looked at in NumPy only.
         ConfigError: `scales` has no `n_steps`, or is not a `TimeScales`.
 
     Example:
@@ -193,6 +196,7 @@ def lambda_targets(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
+        DataError: A duration is not above 0; looked at in NumPy only.
         ConfigError: `scales` has no `trace_decays` or is not a `TimeScales`, or `form` is unknown.
 
     Example:
@@ -273,6 +277,7 @@ def advantages(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
+        DataError: A duration is not above 0; looked at in NumPy only.
         ConfigError: `trace_decay` is outside [0, 1], or neither given nor known from `scales`.
 
     Example:
