@@ -26,7 +26,8 @@ def sample(environment: Environment, policy: Policy, drawn: jax.Array) -> jax.Ar
     if environment.discrete:
         return jnp.argmax(policy + drawn, axis=-1)
     mean, log_deviation = policy
-    return mean + jnp.exp(log_deviation) * drawn
+    action: jax.Array = mean + jnp.exp(log_deviation) * drawn
+    return action
 
 
 def mode(environment: Environment, policy: Policy) -> jax.Array:

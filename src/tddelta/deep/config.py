@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import jax
+import numpy as np
 
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, Rule, closest, imported, reference, resolve
@@ -84,6 +85,15 @@ class Config:
         "truncate", "What the environment's time limit is: truncate (bootstrap from the last state) or terminate."
     )
 
+    def __post_init__(self) -> None:
+        # One kind of number per setting: 1, 1.0 and np.float64(1) share their programs and their record.
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            value = value.item() if isinstance(value, np.generic) else value
+            if isinstance(value, int) and not field.metadata["static"]:
+                value = float(value)
+            object.__setattr__(self, field.name, value)
+
     @property
     def batch(self) -> int:
         """Environment steps per update."""
@@ -154,6 +164,8 @@ class Config:
                 value = value.name
             elif isinstance(value, tuple):
                 value = list(value)
+            elif value is not None and not field.metadata["static"]:
+                value = float(value)
             elif callable(value):
                 value = reference(value)
             elif not isinstance(value, (str, int, float, bool, type(None))):

@@ -5,17 +5,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tddelta.deep.agents import closest, imported
-from tddelta.errors import ConfigError, MissingExtra
-
-try:
-    import gymnax
-except ImportError as error:  # pragma: no cover - exercised by the installation test of the extras
-    raise MissingExtra(f'device environments need gymnax ({error}): pip install "tddelta[train]"') from error
+from tddelta.errors import ConfigError
 
 SHORT_NAMES = {
     "Catch": "Catch-bsuite",

@@ -185,7 +185,7 @@ def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
     rewards = np.asarray(rows.rewards, np.float64)[..., None]
     terminated, truncated = np.asarray(rows.terminated), np.asarray(rows.truncated)
     predicted = np.asarray(compose(np.asarray(rows.deltas)), np.float32)
-    realised = np.zeros(predicted.shape, np.float64)
+    realised: np.ndarray = np.zeros(predicted.shape, np.float64)
     following = np.zeros(predicted[0].shape)
     # Weight of what is not known about the return: 1 past a cut, 0 past a terminal state.
     missing = np.ones(predicted[0].shape)

@@ -93,7 +93,7 @@ def _block(config: Config, state: ppo.State, count: jax.Array) -> tuple[ppo.Stat
     shapes = jax.eval_shape(functools.partial(ppo.update, config), state)[1]
     empty = jax.tree.map(lambda leaf: jnp.zeros((LONGEST_BLOCK, *leaf.shape), leaf.dtype), shapes)
 
-    def going(carry: Any) -> jax.Array:
+    def going(carry: Any) -> Any:
         done, _, metrics = carry
         return (done < count) & ((done == 0) | (metrics.fault[done - 1] == 0))
 
@@ -213,7 +213,7 @@ class _Record:
                 f"after {self.steps} steps: lower the learning rate, or check the scale of the rewards"
             )
         return (
-            f"{name} returned a {what} that is not finite: environment {int(one.fault_environment)}, "
+            f"{name}: {what} not finite in environment {int(one.fault_environment)}, "
             f"step {int(one.fault_step)}, after {self.steps} steps in all: check the environment"
         )
 
@@ -283,6 +283,8 @@ def train_runs(
     """
     if eval_every is not None and eval_every < 1:
         raise ConfigError(f"eval_every must be at least 1; got {eval_every}")
+    # Arrays of one number are that number: the compiled programs take one kind of it.
+    config = jax.tree.map(float, config)
     several = len(seeds) if len(seeds) > 1 else None
     records = [_Record(config, seed, writer) for seed, writer in zip(seeds, writers, strict=True)]
     began = time.perf_counter()
