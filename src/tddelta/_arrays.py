@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
 
-from tddelta.errors import DataError, ShapeError
+from tddelta.errors import ConfigError, DataError, ShapeError
 from tddelta.timescales import TimeScales
 
 Array = Any
@@ -60,11 +60,19 @@ def component_namespace(name: str, array: Array) -> ModuleType:
     return xp
 
 
+def check_scales(scales: Any) -> None:
+    """ConfigError unless these are time scales."""
+    if not isinstance(scales, TimeScales):
+        raise ConfigError(
+            f"scales must be a TimeScales; got {scales!r}: make one, say TimeScales.halving(0.99, lam=0.95)"
+        )
+
+
 def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> ModuleType:
     """Namespace of arrays that describe the same steps.
 
     Args:
-        scales: Their number must be the length of the last axis; None leaves that open.
+        scales: Their number must be the length of the last axis; None leaves that open, `successors` needs none.
         deltas: Components, (T, *batch, Z).
         **arrays: By name: `next_deltas`, `final_deltas` (T, *batch, Z), `last_deltas` (*batch, Z), `rewards`,
             `durations`, `terminated`, `truncated` (T, *batch). None is skipped.
@@ -140,6 +148,24 @@ def _check_beside(name: str, array: Array, deltas: Array, xp: ModuleType) -> Non
             f"{name} must have the dtype of deltas, {deltas.dtype}; got {array.dtype}: cast one of them, "
             "the result has the dtype of deltas"
         )
+
+
+def check_never_cut(terminated: Array, truncated: Array, xp: Any) -> None:
+    """ConfigError if some episode was cut, or if nobody can know."""
+    if is_traced(terminated) or is_traced(truncated):
+        raise ConfigError(
+            "final_deltas is needed under jit, where the flags have no values yet; got None: pass the critic at the "
+            "final observations, or, if nothing is ever truncated, an array of zeros like deltas"
+        )
+    cut = truncated & ~terminated
+    if not bool(xp.any(cut)):
+        return
+    step, *entry = (int(index[0]) for index in xp.nonzero(cut))
+    where = f"step {step}" + (f", batch entry {tuple(entry)}" if entry else "")
+    raise ConfigError(
+        f"final_deltas is needed where an episode is cut, the first time at {where}; got None: pass the critic at the "
+        "final observation there, since the observation after a reset belongs to the next episode"
+    )
 
 
 def constant(values: Any, like: Array, xp: ModuleType) -> Array:

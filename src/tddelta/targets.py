@@ -20,7 +20,7 @@ from array_api_compat import is_jax_array
 from jaxtyping import Bool, Float, Shaped
 
 from tddelta import _recursions as recursions
-from tddelta._arrays import Array, ArrayT, check_steps, constant, framework, is_traced
+from tddelta._arrays import Array, ArrayT, check_never_cut, check_scales, check_steps, constant, framework
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -72,7 +72,7 @@ def td_errors(
     Reference:
         Romoff et al. 2019, section "Single-step TD(Δ)".
     """
-    _check_scales(scales)
+    check_scales(scales)
     check_steps(scales, deltas, rewards=rewards, next_deltas=next_deltas, terminated=terminated, durations=durations)
     return _run(recursions.one_step_errors, deltas, rewards, deltas, next_deltas, terminated, durations, scales=scales)
 
@@ -126,7 +126,7 @@ def n_step_targets(
     Reference:
         Romoff et al. 2019, section "Multi-step TD(Δ)" and Algorithm 1, with k_z where the paper writes k.
     """
-    _check_scales(scales)
+    check_scales(scales)
     check_steps(
         scales,
         deltas,
@@ -211,7 +211,7 @@ def lambda_targets(
     Reference:
         Romoff et al. 2019, sections "TD(λ, Δ)" and "TD(λ, Δ) with GAE", Theorem 1. The difference form is ours.
     """
-    _check_scales(scales)
+    check_scales(scales)
     check_steps(
         scales,
         deltas,
@@ -292,7 +292,7 @@ def advantages(
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016;
         Romoff et al. 2019, section "TD(λ, Δ) with GAE".
     """
-    _check_scales(scales)
+    check_scales(scales)
     xp = check_steps(
         scales,
         deltas,
@@ -362,38 +362,13 @@ def successors(
         final_deltas=final_deltas,
     )
     if final_deltas is None:
-        _check_never_cut(terminated, truncated, xp)
+        check_never_cut(terminated, truncated, xp)
     array: Any = deltas
     following = xp.concat([array[1:], last_deltas[None]])
     if final_deltas is not None:
         following = xp.where(truncated[..., None], final_deltas, following)
     result: ArrayT = xp.where(terminated[..., None], 0.0, following)
     return result
-
-
-def _check_scales(scales: Any) -> None:
-    if not isinstance(scales, TimeScales):
-        raise ConfigError(
-            f"scales must be a TimeScales; got {scales!r}: make one, say TimeScales.halving(0.99, lam=0.95)"
-        )
-
-
-def _check_never_cut(terminated: Array, truncated: Array, xp: Any) -> None:
-    """ConfigError if some episode was cut, or if nobody can know."""
-    if is_traced(terminated) or is_traced(truncated):
-        raise ConfigError(
-            "final_deltas is needed under jit, where the flags have no values yet; got None: pass the critic at the "
-            "final observations, or, if nothing is ever truncated, an array of zeros like deltas"
-        )
-    cut = truncated & ~terminated
-    if not bool(xp.any(cut)):
-        return
-    step, *entry = (int(index[0]) for index in xp.nonzero(cut))
-    where = f"step {step}" + (f", batch entry {tuple(entry)}" if entry else "")
-    raise ConfigError(
-        f"final_deltas is needed where an episode is cut, the first time at {where}; got None: pass the critic at the "
-        "final observation there, since the observation after a reset belongs to the next episode"
-    )
 
 
 def _actor_decay(trace_decay: Any, scales: TimeScales, deltas: Array, xp: Any) -> Array:
