@@ -149,6 +149,8 @@ class Config:
             filters=self.filters if self.network == "minatar-conv" else None,
             activation=self.activation,
             shared=self.shared_trunk,
+            # An output counts up to thousands of rewards then: its random start must stay small.
+            critic_gain=1.0 if self.component_scale == "none" else 0.01,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -203,6 +205,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "gamma": 0.95,
     },
     "Catch-bsuite": {**CLASSIC, "steps": 200_000},
+    # An episode is 2,000 steps, and one decision.
+    "tddelta.deep.probes:LongDelay": {"learning_rate": 1e-3, "rollout_length": 256},
     # The observation holds the time, and nothing comes after step 100.
     "DiscountingChain-bsuite": {**CLASSIC, "steps": 300_000, "time_limit": "terminate"},
 }

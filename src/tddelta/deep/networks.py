@@ -125,6 +125,7 @@ class ActorCritic(eqx.Module):
         filters: int | None = None,
         activation: str = "tanh",
         shared: bool = False,
+        critic_gain: float = 1.0,
     ):
         shape = tuple(observation_space.shape)
         if filters is not None and (len(shape) != 3 or min(shape[:2]) < 3):
@@ -141,7 +142,7 @@ class ActorCritic(eqx.Module):
         # A small gain keeps the first policy near uniform, whatever the observation.
         self.policy = Linear(policy_out_key, width, outputs, 0.01)
         self.log_deviation = None if discrete else jnp.zeros(self.action_shape)
-        self.critic = Linear(critic_out_key, width, heads, 1.0)
+        self.critic = Linear(critic_out_key, width, heads, critic_gain)
 
     def __call__(self, observation: jax.Array) -> tuple[Any, jax.Array]:
         """The policy's parameters and the critic's heads for one observation."""
