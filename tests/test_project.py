@@ -157,6 +157,7 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
 
 def test_settings_in_the_documents_exist() -> None:
     from tddelta.deep.ppo import Config
+
     known = set(Config.__dataclass_fields__)
     table = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8").partition("## What differs")[0]
     named = {
