@@ -151,12 +151,15 @@ class _Record:
     def steps(self) -> int:
         return self.updates * self.config.batch
 
-    def add(self, metrics: ppo.Metrics, done: int) -> None:
-        """Takes over the updates of a block."""
+    def add(self, metrics: ppo.Metrics, done: int, learned: ppo.Learned) -> None:
+        """Takes over the updates of a block, and what was learned then."""
         rows = [self._row(jax.tree.map(lambda leaf, i=i: leaf[i], metrics)) for i in range(done)]
         # The update that met a fault is not part of the run: its numbers would not be strict JSON.
         self.writer.metrics([row for row in rows if row is not None])
         self.writer.status("running", **self.counts())
+        if self.fault is not None:
+            # Now: vectorised with others, it goes on from here.
+            self.save(learned)
 
     def counts(self) -> dict[str, Any]:
         return {"steps": self.steps, "updates": self.updates, "episodes": self.episodes}
@@ -324,7 +327,7 @@ def train_runs(
         for index, record in enumerate(records):
             if record.fault is None:
                 mine = metrics if several is None else jax.tree.map(lambda leaf, i=index: leaf[i], metrics)
-                record.add(mine, int(finished) if several is None else int(finished[index]))
+                record.add(mine, int(finished) if several is None else int(finished[index]), learned_of(index))
                 record.save_episodes()
         done += count
         training_seconds += seconds
@@ -356,10 +359,10 @@ def _finish(
     record: _Record, learned: ppo.Learned, *, complete: bool, eval_every: int | None, tell: Callable[[str, int], None]
 ) -> None:
     """The last writes of a run."""
-    record.save(learned)
     if record.fault:
         record.writer.status("failed", message=record.fault, **record.counts())
         return
+    record.save(learned)
     if not complete:
         record.writer.status("interrupted", message="stopped before its last step", **record.counts())
         return
