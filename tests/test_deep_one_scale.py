@@ -5,8 +5,8 @@ import functools
 import jax
 import numpy as np
 import pytest
-from deep_environments import tiny
 
+from deep_environments import tiny
 from tddelta.deep import ppo
 from tddelta.deep.agents import AGENTS
 
