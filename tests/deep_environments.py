@@ -83,7 +83,10 @@ class Typed(NamedTuple):
 
 
 class TwoLengths:
-    """Half of the environments have episodes of 1 step and return 1, the others of 11 steps and return 10."""
+    """Half of the environments have episodes of 1 step and return 1, the others of 11 steps and return 10.
+
+    And a thousandth more for every action 1.
+    """
 
     def reset(self, key, params=None):
         state = Typed(jax.random.bernoulli(key), jnp.int32(0))
@@ -96,7 +99,7 @@ class TwoLengths:
         last = jnp.where(state.long, 11, 1)
         time = state.time + 1
         ended = time >= last
-        reward = jnp.where(ended, jnp.where(state.long, 10.0, 1.0), 0.0)
+        reward = jnp.where(ended, jnp.where(state.long, 10.0, 1.0), 0.0) + 0.001 * action
         final = self.observe(state._replace(time=time))
         state = Typed(state.long, jnp.where(ended, 0, time))
         return self.observe(state), state, reward, ended, jnp.array(False), {"final_observation": final}

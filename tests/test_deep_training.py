@@ -10,28 +10,13 @@ import numpy as np
 import pytest
 
 from deep_environments import Faulty, roll, tiny
+from deep_runs import BATCH, UPDATES, cartpole, finished, trained
 from tddelta import ConfigError, DataError
 from tddelta.deep import ppo, training
 from tddelta.runs import Run, RunWriter, read_parameters
 
-# 40 updates of 24 steps: several blocks, whose lengths depend on the machine's speed.
-UPDATES, BATCH = 40, 24
 LABELS = ("0.680", "0.840", "0.920", "0.960", "0.980", "0.990")
 RESULTS = ("metrics.jsonl", "episodes.npz", "parameters.safetensors", "rollout.npz", "critic.npz")
-
-
-def cartpole(**settings):
-    return tiny("CartPole-v1", steps=UPDATES * BATCH - 5, environment_kwargs={"max_steps_in_episode": 30}, **settings)
-
-
-def trained(path, seed=0, config=None, **options):
-    config = config or cartpole()
-    writer = RunWriter(path, training.run_config(config, seed), {"command": ["test"]})
-    try:
-        training.train_run(config, seed, writer, **options)
-    finally:
-        writer.close()
-    return Run(path)
 
 
 def contents(run, names=RESULTS):
@@ -43,11 +28,8 @@ def parameters_of(run):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    news = []
-    run = trained(tmp_path_factory.mktemp("alone") / "run", progress=news.append)
-    run.news = news
-    return run
+def run():
+    return finished()
 
 
 def test_the_files_of_a_run(run):

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tddelta import targets as core
 from tddelta.decomposition import compose, decompose
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
 Heads = Literal["one", "ladder"]
@@ -112,6 +112,8 @@ class Agent:
             "advantages": reference(self.advantages),
         }
 
+
+own_checks(Agent.__init__)
 
 AGENTS: dict[str, Agent] = {
     agent.name: agent

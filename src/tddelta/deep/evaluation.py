@@ -13,7 +13,7 @@ from tddelta.deep import actions, ppo
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
 from tddelta.deep.rollout import Playing, advance, inputs, start
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 
 Mode = Literal["sampled", "greedy"]
 
@@ -94,6 +94,7 @@ def _quota(
     return returns, lengths, done
 
 
+@own_checks
 def evaluate(
     config: Config, learned: ppo.Learned, *, episodes: int = 128, mode: Mode = "sampled", seed: int = 0
 ) -> dict[str, Any]:

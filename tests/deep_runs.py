@@ -1,0 +1,38 @@
+"""Training runs on disk for the tests, the first of them shared."""
+
+import functools
+import tempfile
+from pathlib import Path
+
+from deep_environments import tiny
+from tddelta.deep import training
+from tddelta.runs import Run, RunWriter
+
+# 40 updates of 24 steps: several blocks, whose lengths depend on the machine's speed.
+UPDATES, BATCH = 40, 24
+
+
+def cartpole(**settings):
+    return tiny("CartPole-v1", steps=UPDATES * BATCH - 5, environment_kwargs={"max_steps_in_episode": 30}, **settings)
+
+
+def trained(path, seed=0, config=None, **options):
+    """The directory of a new run."""
+    config = config or cartpole()
+    with RunWriter(path, training.run_config(config, seed), {"command": ["test"]}) as writer:
+        training.train_run(config, seed, writer, **options)
+    return Run(path)
+
+
+@functools.cache
+def _folder():
+    return tempfile.TemporaryDirectory(prefix="tddelta-test-")
+
+
+@functools.cache
+def finished():
+    """A finished run of seed 0; its `news` are what progress told."""
+    news = []
+    run = trained(Path(_folder().name) / "run", progress=news.append)
+    run.news = news
+    return run
