@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -298,8 +299,11 @@ def check(config: Config) -> None:
         )
     if config.component_scale == "horizon" and config.scales.gammas[-1] == 1:
         raise ConfigError("component_scale horizon needs finite horizons; got gamma 1: use running")
-    config.environment_object()
-    config.network_factory()
+    # Whether the ladder and the network can be made shows when they are; shapes suffice.
+    len(config.ladder)
+    environment = config.environment_object()
+    spaces = environment.observation_space, environment.action_space
+    eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads)
 
 
 def _check_number(name: str, value: Any, *, above: bool) -> None:
