@@ -295,3 +295,9 @@ def test_running_moments():
 def test_a_batch_of_equal_environments_is_not_one():
     config = tiny(SCRIPTED)
     assert config.batch == 24 and config.updates == 4 and tiny(steps=97).updates == 5
+
+
+def test_the_convolution_comes_with_its_own_dense_layer() -> None:
+    assert ppo.preset("Breakout-MinAtar", network="minatar-conv").hidden_sizes == (128,)
+    assert ppo.preset("Breakout-MinAtar", network="minatar-conv", hidden_sizes=(32, 16)).hidden_sizes == (32, 16)
+    assert ppo.preset("Breakout-MinAtar").hidden_sizes == (64, 64)

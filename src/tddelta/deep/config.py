@@ -78,7 +78,7 @@ class Config:
         None, "Discount of the return that normalize_rewards uses; default: gamma. Scales never change it."
     )
     network: Any = option("mlp", "Network: mlp, minatar-conv, package.module:function, or a function.")
-    hidden_sizes: tuple[int, ...] = option((64, 64), "Sizes of the dense layers.")
+    hidden_sizes: tuple[int, ...] = option((64, 64), "Sizes of the dense layers; minatar-conv has one of 128.")
     filters: int = option(16, "3×3 filters of minatar-conv.")
     activation: str = option("tanh", f"Activation: {', '.join(ACTIVATIONS)}.")
     shared_trunk: bool = option(False, "One trunk for policy and critic instead of one each.")
@@ -234,6 +234,8 @@ def preset(environment: Any, agent: str | Agent = "ppo-delta", **overrides: Any)
     options = settings.pop("environment_kwargs", ())
     if isinstance(options, Mapping):
         options = tuple(sorted(options.items()))
+    if settings.get("network") == "minatar-conv":
+        settings.setdefault("hidden_sizes", (128,))
     for name in ("horizons", "component_weights", "hidden_sizes"):
         if isinstance(settings.get(name), list):
             settings[name] = tuple(settings[name])
