@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import tddelta as tdd
-from deep_environments import SCRIPTED, init, play, roll, state_of, tiny, update
+from deep_environments import init, play, roll, state_of, tiny, update
 from tddelta import ConfigError
 from tddelta.deep import agents, networks, ppo
 from tddelta.deep.agents import AGENTS, Agent
@@ -292,12 +292,30 @@ def test_running_moments():
     assert equal.deviation == 1 and equal.mean == 3
 
 
-def test_a_batch_of_equal_environments_is_not_one():
-    config = tiny(SCRIPTED)
-    assert config.batch == 24 and config.updates == 4 and tiny(steps=97).updates == 5
+def test_updates_are_rounded_up():
+    assert tiny().batch == 24 and tiny(steps=96).updates == 4 and tiny(steps=97).updates == 5
 
 
-def test_the_convolution_comes_with_its_own_dense_layer() -> None:
-    assert ppo.preset("Breakout-MinAtar", network="minatar-conv").hidden_sizes == (128,)
-    assert ppo.preset("Breakout-MinAtar", network="minatar-conv", hidden_sizes=(32, 16)).hidden_sizes == (32, 16)
-    assert ppo.preset("Breakout-MinAtar").hidden_sizes == (64, 64)
+@pytest.mark.slow
+def test_settings_and_seeds_are_vectorised_with_one_compilation():
+    config = tiny("CartPole-v1", minibatches=2)
+    rates, seeds = jnp.array([1e-3, 1e-2]), jax.random.split(jax.random.key(0), 3)
+    single = jax.jit(ppo.train)
+    many = jax.jit(
+        jax.vmap(
+            jax.vmap(lambda rate, key: ppo.train(dataclasses.replace(config, learning_rate=rate), key), (None, 0)),
+            (0, None),
+        )
+    )
+    state, metrics = many(rates, seeds)
+    assert metrics.value_loss.shape == (2, 3, 4)
+    for i, rate in enumerate(rates):
+        for j, seed in enumerate(seeds):
+            alone = single(dataclasses.replace(config, learning_rate=float(rate)), seed)
+            for one, other in zip(
+                jax.tree.leaves((alone[0].learned, alone[1])), jax.tree.leaves((state.learned, metrics)), strict=True
+            ):
+                np.testing.assert_allclose(one, other[i, j], rtol=1e-4, atol=1e-4)
+    assert single._cache_size() == many._cache_size() == 1
+    others = np.asarray(metrics.value_loss[:, :, -1]).reshape(-1)
+    assert len(np.unique(others.round(4))) == 6
