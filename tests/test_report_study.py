@@ -117,6 +117,16 @@ class TestUnfinished:
         assert score_table(study).rows[0][2] == "3 †"
         assert "could not be tested" in headline(study).verdict[0]
 
+    def test_the_speed_of_a_run_without_an_end_is_that_of_its_blocks(self, tmp_path):
+        path = write_run(tmp_path, state="interrupted")
+        start = (path / "timing.jsonl").read_text().splitlines()[0]
+        # the steps of a block count from the start of training
+        blocks = [{"steps": 1000, "seconds": 1.0, "steps_per_second": 1000.0}]
+        blocks += [{"steps": 4000, "seconds": 0.5, "steps_per_second": 6000.0}]
+        rows = [start, *(json.dumps({"event": "block", **block}) for block in blocks)]
+        (path / "timing.jsonl").write_text("\n".join(rows) + "\n")
+        assert study_of(tmp_path).seeds[0].speed == pytest.approx(4000 / 1.5)
+
     def test_a_missing_agent_is_named(self, tmp_path):
         write_scores(tmp_path, SCORES | {"Asterix-MinAtar": {"ppo": [1.0, 2.0]}})
         assert "No run of ppo-delta on Asterix-MinAtar." in headline(study_of(tmp_path)).cautions

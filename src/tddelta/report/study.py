@@ -394,9 +394,11 @@ def _compare(ours: Group, theirs: Group, measure: Measure) -> Comparison:
 
 
 def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
+    """Training steps per second: of the whole run, or of the blocks so far; their `steps` count from the start."""
     for event in reversed(timing):
         if event.get("event") == "end" and event.get("steps_per_second"):
             return float(event["steps_per_second"])
     blocks = [event for event in timing if event.get("event") == "block"]
     seconds = sum(float(block["seconds"]) for block in blocks)
-    return sum(float(block["steps"]) for block in blocks) / seconds if seconds > 0 else None
+    steps = sum(float(block["steps_per_second"]) * float(block["seconds"]) for block in blocks)
+    return steps / seconds if seconds > 0 else None
