@@ -144,6 +144,10 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["scales", "--gamma", "1"], "longest_horizon"),
         (["scales", "--gammas", "0.5", "--horizons", "2"], "--horizons and --gammas both name the whole ladder"),
         (["scales", "--ladder", "doubling", "--components", "2"], "--components is for the halving ladder"),
+        (
+            ["scales", "--ladder", "doubling", "--shortest-horizon", "0"],
+            "shortest_horizon must be at least 1 step; got 0",
+        ),
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
         (["train", CATCH, "--agent", "ppo-dleta"], "unknown agent 'ppo-dleta': did you mean ppo-delta?"),
         (["train", CATCH, "--agent", "nowhere:agent"], "no agent at 'nowhere:agent': No module named 'nowhere'"),

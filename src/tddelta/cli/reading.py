@@ -83,7 +83,8 @@ class Scales:
             )
         if self.components is not None:
             raise ConfigError("--components is for the halving ladder: pass --shortest-horizon or --factor instead")
-        return TimeScales.doubling(self.gamma, shortest_horizon=self.shortest_horizon or 1.0, **shared)
+        shortest = 1.0 if self.shortest_horizon is None else self.shortest_horizon
+        return TimeScales.doubling(self.gamma, shortest_horizon=shortest, **shared)
 
 
 @dataclasses.dataclass(frozen=True)
