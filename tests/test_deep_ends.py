@@ -174,6 +174,7 @@ def field_case(gammas, lam, rewards, deltas, last, terminated, truncated, finals
             log_probabilities=some,
             heads=deltas,
             final_heads=finals,
+            final_finite=some,
             last_heads=np.asarray(last, np.float32).reshape(1, -1),
             rewards=np.asarray(rewards, np.float32)[:, None],
             reward_returns=some,

@@ -1,7 +1,9 @@
 """Settings: presets, what is refused, and what an option changes and what it leaves alone."""
 
 import dataclasses
+import functools
 import json
+import math
 
 import equinox as eqx
 import jax
@@ -12,10 +14,11 @@ from scipy import stats
 
 import tddelta as tdd
 from deep_environments import init, play, roll, state_of, tiny, update
-from tddelta import ConfigError
+from tddelta import ConfigError, ContractionWarning
 from tddelta.deep import agents, networks, ppo
 from tddelta.deep.agents import AGENTS, Agent
 from tddelta.deep.rollout import Moments, no_moments, shuffled
+from tddelta.targets import lambda_targets
 
 RANDOM = np.random.default_rng(0)
 
@@ -319,3 +322,55 @@ def test_settings_and_seeds_are_vectorised_with_one_compilation():
     assert single._cache_size() == many._cache_size() == 1
     others = np.asarray(metrics.value_loss[:, :, -1]).reshape(-1)
     assert len(np.unique(others.round(4))) == 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"horizons": 50}, "horizons must be several numbers, as in .* got 50"),
+        ({"hidden_sizes": 64}, "hidden_sizes must be several whole numbers, as in .* got 64"),
+        ({"hidden_sizes": (64.5,)}, r"hidden_sizes must be several whole numbers, as in .* got \(64.5,\)"),
+        ({"learning_rate": None}, "learning_rate must be a number; got None"),
+        ({"clip": "0.2"}, "clip must be a number; got '0.2'"),
+        ({"normalize_rewards": "False"}, "normalize_rewards must be True or False; got 'False'"),
+        ({"epochs": True}, "epochs must be a whole number of at least 1; got True"),
+        ({"horizons": (10.0, math.inf), "gamma": 1.0}, "horizons must be finite"),
+        ({"network": "math:sqrt"}, "network 'math:sqrt' cannot be made"),
+        ({"environment_kwargs": {"max_steps_in_episode": "abc"}}, "CartPole-v1 cannot make a step"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused(wrong, text):
+    with pytest.raises(ConfigError, match=text):
+        ppo.preset("CartPole-v1", **wrong)
+
+
+def test_what_is_not_an_agent_is_refused():
+    with pytest.raises(ConfigError, match=r"an agent is a name, package\.module:agent or an Agent; got 3"):
+        ppo.preset("CartPole-v1", 3)
+
+
+def test_horizons_may_be_an_array():
+    assert ppo.preset("CartPole-v1", horizons=np.array([3.125, 50.0])).horizons == (3.125, 50.0)
+
+
+def test_a_partial_is_recorded_with_its_arguments():
+    agent = AGENTS["ppo-delta"].replace(name="mine", targets=functools.partial(lambda_targets, form="difference"))
+    assert agent.to_dict()["targets"] == "tddelta.targets:lambda_targets(form='difference')"
+
+
+def test_a_config_takes_the_name_of_an_agent():
+    assert ppo.Config(agent="ppo").agent is AGENTS["ppo"]
+    assert ppo.Config(network="minatar-conv").hidden_sizes == (128,)
+
+
+def test_the_discount_that_normalizes_rewards_is_recorded():
+    assert ppo.preset("CartPole-v1").to_dict()["reward_discount"] == 0.99
+    assert ppo.preset("CartPole-v1", horizons=(10.0, 50.0)).to_dict()["reward_discount"] == pytest.approx(0.98)
+    assert ppo.preset("CartPole-v1", reward_discount=0.9).to_dict()["reward_discount"] == 0.9
+
+
+def test_gamma_1_without_a_time_limit_warns():
+    settings = {"gamma": 1.0, "longest_horizon": 100.0}
+    with pytest.warns(ContractionWarning, match="only if episodes end"):
+        ppo.preset("tddelta.deep.probes:ConstantReward", **settings)
+    ppo.preset("CartPole-v1", **settings)

@@ -181,7 +181,7 @@ def with_settings(command: type[Train] | type[Compare]) -> Any:
 
     An option that is left out leaves the setting to the environment's preset, so all defaults are None.
     """
-    from tddelta.deep.config import PRESETS, Config
+    from tddelta.deep.ppo import PRESETS, Config
 
     differing = {name for preset in PRESETS.values() for name in preset}
     hints = typing.get_type_hints(Config)

@@ -2,18 +2,18 @@
 
 import dataclasses
 import difflib
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from tddelta import targets as core
 from tddelta.decomposition import compose, decompose
-from tddelta.errors import ConfigError, own_checks
-from tddelta.timescales import TimeScales
+from tddelta.errors import ConfigError, own_checks, own_checks
+from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
 Basis = Literal["deltas", "values", "sum"]
-Rule = Literal["capped", "matched", "constant", "proportional"]
 TargetFunction = Callable[..., Any]
 
 
@@ -130,8 +130,12 @@ AGENTS: dict[str, Agent] = {
 
 
 def reference(function: Any) -> str:
-    """Where a function or class is: "module:qualified name"."""
-    return f"{function.__module__}:{function.__qualname__}"
+    """Where a function or class is: "module:qualified name"; of a partial also its arguments."""
+    if isinstance(function, functools.partial):
+        given = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
+        return f"{reference(function.func)}({', '.join(given)})"
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def imported(path: str, what: str) -> Any:
@@ -162,6 +166,7 @@ def closest(name: str, known: tuple[str, ...]) -> str:
     return f"did you mean {match[0]}?" if match else f"known are {', '.join(known)}"
 
 
+@own_checks
 def resolve(agent: "str | Agent") -> Agent:
     """An agent from its name, from "package.module:agent", or itself.
 
@@ -170,6 +175,8 @@ def resolve(agent: "str | Agent") -> Agent:
     """
     if isinstance(agent, Agent):
         return agent
+    if not isinstance(agent, str):
+        raise ConfigError(f"an agent is a name, package.module:agent or an Agent; got {agent!r}")
     if agent in AGENTS:
         return AGENTS[agent]
     if ":" in agent:

@@ -1,20 +1,18 @@
-"""The settings of PPO: one frozen dataclass, and presets per environment as data."""
+"""The settings of PPO: one frozen dataclass."""
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from tddelta.deep import environments as known_environments
-from tddelta.deep.agents import AGENTS, Agent, Rule, closest, imported, reference, resolve
+from tddelta.deep.agents import AGENTS, Agent, imported, reference, resolve
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic
-from tddelta.errors import ConfigError, own_checks
-from tddelta.timescales import TimeScales
+from tddelta.errors import own_checks
+from tddelta.timescales import Rule, TimeScales
 
 Scale = Literal["none", "horizon", "running"]
 TimeLimit = Literal["truncate", "terminate"]
@@ -28,8 +26,9 @@ def option(default: Any, text: str, *, traced: bool = False) -> Any:
 @functools.partial(jax.tree_util.register_dataclass)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """All settings of one training run but its seed. Build it with `preset`, which knows the environment.
+    """All settings of one training run but its seed.
 
+    Build it with `preset`, which knows the environment and checks the settings; `init` checks them too.
     The settings marked as continuous in their help are leaves of a pytree: they may be traced, so that
     `jax.vmap` over them (and over seeds) needs one compilation.
     """
@@ -78,7 +77,7 @@ class Config:
         None, "Discount of the return that normalize_rewards uses; default: gamma. Scales never change it."
     )
     network: Any = option("mlp", "Network: mlp, minatar-conv, package.module:function, or a function.")
-    hidden_sizes: tuple[int, ...] = option((64, 64), "Sizes of the dense layers; minatar-conv has one of 128.")
+    hidden_sizes: tuple[int, ...] = option(None, "Sizes of the dense layers; default: 64 64, with minatar-conv 128.")
     filters: int = option(16, "3×3 filters of minatar-conv.")
     activation: str = option("tanh", f"Activation: {', '.join(ACTIVATIONS)}.")
     shared_trunk: bool = option(False, "One trunk for policy and critic instead of one each.")
@@ -91,9 +90,15 @@ class Config:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             value = value.item() if isinstance(value, np.generic) else value
-            if isinstance(value, int) and not field.metadata["static"]:
+            if type(value) is int and not field.metadata["static"]:
                 value = float(value)
             object.__setattr__(self, field.name, value)
+        agent: Any = self.agent
+        if isinstance(agent, str):
+            object.__setattr__(self, "agent", resolve(agent))
+        sizes: Any = self.hidden_sizes
+        if sizes is None:
+            object.__setattr__(self, "hidden_sizes", (128,) if self.network == "minatar-conv" else (64, 64))
 
     @property
     def batch(self) -> int:
@@ -128,6 +133,11 @@ class Config:
             rule: Any = self.rule or self.agent.rule
             return TimeScales.single(self.ladder.gammas[-1], lam=self.lam, rule=rule)
         return self.ladder
+
+    @property
+    def return_discount(self) -> float:
+        """Discount of the return whose deviation normalises rewards."""
+        return self.ladder.gammas[-1] if self.reward_discount is None else self.reward_discount
 
     @property
     def heads(self) -> int:
@@ -174,140 +184,11 @@ class Config:
             elif not isinstance(value, (str, int, float, bool, type(None))):
                 value = reference(type(value))
             plain[field.name] = value
+        # What follows other settings is recorded as the number it is, so that a change of them shows.
+        plain["actor_lam"] = float(self.lam if self.actor_lam is None else self.actor_lam)
+        plain["reward_discount"] = self.return_discount
         return plain
 
 
 # `check` says more about a wrong setting than a run-time type checker would; and settings may be traced.
 own_checks(Config.__init__)
-
-MINATAR: Mapping[str, Any] = {"learning_rate": 1e-3, "activation": "relu"}
-CLASSIC: Mapping[str, Any] = {
-    "learning_rate": 1e-3,
-    "environments": 16,
-    "steps": 500_000,
-    "max_gradient_norm": 0.5,
-}
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "Asterix-MinAtar": MINATAR,
-    "Breakout-MinAtar": MINATAR,
-    # A game of Freeway always lasts 2,500 steps: the limit is the end of the game.
-    "Freeway-MinAtar": {**MINATAR, "time_limit": "terminate"},
-    "Seaquest-MinAtar": MINATAR,
-    "SpaceInvaders-MinAtar": MINATAR,
-    "CartPole-v1": CLASSIC,
-    "Acrobot-v1": CLASSIC,
-    "MountainCar-v0": CLASSIC,
-    "Pendulum-v1": {
-        **CLASSIC,
-        "epochs": 10,
-        "entropy_coefficient": 0.0,
-        "normalize_observations": True,
-        "normalize_rewards": True,
-        "gamma": 0.95,
-    },
-    "Catch-bsuite": {**CLASSIC, "steps": 200_000},
-    # An episode is 2,000 steps, and one decision.
-    "tddelta.deep.probes:LongDelay": {"learning_rate": 1e-3, "rollout_length": 256},
-    # The observation holds the time, and nothing comes after step 100.
-    "DiscountingChain-bsuite": {**CLASSIC, "steps": 300_000, "time_limit": "terminate"},
-}
-"""What differs from the defaults of `Config`, by environment."""
-
-
-def preset(environment: Any, agent: str | Agent = "ppo-delta", **overrides: Any) -> Config:
-    """The settings for an environment: defaults, its preset, then what the caller names.
-
-    Args:
-        environment: See `environments.resolve`.
-        agent: Name, "package.module:agent" or Agent.
-        **overrides: Any field of `Config`.
-
-    Raises:
-        ConfigError: If a name is unknown or a value cannot work; the sentence says what to do.
-    """
-    names = tuple(field.name for field in dataclasses.fields(Config))
-    for name in overrides:
-        if name not in names:
-            raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
-    key = known_environments.SHORT_NAMES.get(environment, environment) if isinstance(environment, str) else None
-    settings: dict[str, Any] = {**PRESETS.get(key, {}), **overrides} if key else dict(overrides)
-    options = settings.pop("environment_kwargs", ())
-    if isinstance(options, Mapping):
-        options = tuple(sorted(options.items()))
-    if settings.get("network") == "minatar-conv":
-        settings.setdefault("hidden_sizes", (128,))
-    for name in ("horizons", "component_weights", "hidden_sizes"):
-        if isinstance(settings.get(name), list):
-            settings[name] = tuple(settings[name])
-    horizons = settings.get("horizons")
-    if horizons and "gamma" not in overrides and horizons[-1] >= 1 and math.isfinite(horizons[-1]):
-        settings["gamma"] = 1 - 1 / horizons[-1]
-    if not isinstance(environment, str):
-        # What a program is compiled for needs a hash, and parameters that are arrays have none.
-        environment = known_environments.resolve(environment, dict(options))
-    config = Config(environment=environment, environment_kwargs=tuple(options), agent=resolve(agent), **settings)
-    check(config)
-    return config
-
-
-def check(config: Config) -> None:
-    """Refuses settings that cannot work, before anything is compiled.
-
-    Raises:
-        ConfigError: With the setting, its value and what to do.
-    """
-    for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters"):
-        value = getattr(config, name)
-        if not (isinstance(value, int) and value >= 1):
-            raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
-    if config.batch % config.minibatches:
-        raise ConfigError(
-            f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
-            f"use {math.gcd(config.batch, config.minibatches)}"
-        )
-    for name in ("learning_rate", "max_gradient_norm", "clip", "adam_epsilon"):
-        _check_number(name, getattr(config, name), above=True)
-    for name in ("entropy_coefficient", "value_coefficient"):
-        _check_number(name, getattr(config, name), above=False)
-    for name, upper in (("gamma", 1.0), ("lam", 1.0), ("actor_lam", 1.0), ("reward_discount", 1.0)):
-        value = getattr(config, name)
-        if isinstance(value, (int, float)) and not 0 <= value <= upper:
-            raise ConfigError(f"{name} must be in [0, {upper:g}]; got {value!r}")
-    for name, choices in (("component_scale", get_args(Scale)), ("time_limit", get_args(TimeLimit))):
-        if getattr(config, name) not in choices:
-            raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {getattr(config, name)!r}")
-    if config.rule is not None and config.rule not in get_args(Rule):
-        raise ConfigError(f"rule must be one of {', '.join(get_args(Rule))}; got {config.rule!r}")
-    if config.activation not in ACTIVATIONS:
-        raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
-    if isinstance(config.network, str) and config.network not in ("mlp", "minatar-conv") and ":" not in config.network:
-        raise ConfigError(f"unknown network {config.network!r}: use mlp, minatar-conv or package.module:function")
-    if any(size < 1 for size in config.hidden_sizes):
-        raise ConfigError(f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}")
-    if config.horizons is not None:
-        if config.components is not None or config.shortest_horizon is not None:
-            raise ConfigError("horizons name the whole ladder: drop components and shortest_horizon")
-        last = config.ladder.gammas[-1]
-        if abs(last - config.gamma) > 1e-9:
-            raise ConfigError(
-                f"gamma must belong to the longest horizon, {config.horizons[-1]:g} steps; got {config.gamma}: "
-                f"drop gamma or set it to {last:.10g}"
-            )
-    weights = config.component_weights
-    if weights is not None and (len(weights) != len(config.scales) or min(weights) < 0):
-        raise ConfigError(
-            f"component_weights must be {len(config.scales)} numbers ≥ 0, one per scale of {config.agent.name}; "
-            f"got {weights!r}"
-        )
-    if config.component_scale == "horizon" and config.scales.gammas[-1] == 1:
-        raise ConfigError("component_scale horizon needs finite horizons; got gamma 1: use running")
-    # Whether the ladder and the network can be made shows when they are; shapes suffice.
-    len(config.ladder)
-    environment = config.environment_object()
-    spaces = environment.observation_space, environment.action_space
-    eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads)
-
-
-def _check_number(name: str, value: Any, *, above: bool) -> None:
-    if isinstance(value, (int, float)) and not (math.isfinite(value) and (value > 0 or (value == 0 and not above))):
-        raise ConfigError(f"{name} must be {'above' if above else 'at least'} 0 and finite; got {value!r}")

@@ -182,7 +182,12 @@ def _check_step(name: str, instance: Any, parameters: Any) -> None:
         _, state = instance.reset(key, parameters)
         return instance.step(key, state, instance.action_space(parameters).sample(key), parameters)
 
-    outcome = jax.eval_shape(one_step, jax.random.key(0))
+    try:
+        outcome = jax.eval_shape(one_step, jax.random.key(0))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"environment {name} cannot make a step ({error}): check its options and parameters"
+        ) from error
     if len(outcome) == 5:
         raise ConfigError(
             f"environment {name}: step returned five values (observation, state, reward, done, info); return six, "

@@ -11,7 +11,8 @@ import numpy as np
 
 from tddelta.deep import actions, ppo
 from tddelta.deep.agents import Agent
-from tddelta.deep.config import Config, preset
+from tddelta.deep.config import Config
+from tddelta.deep.presets import preset
 from tddelta.deep.rollout import inputs
 from tddelta.errors import CheckpointError, ConfigError, ShapeError
 from tddelta.runs import Run, read_parameters

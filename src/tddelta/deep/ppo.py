@@ -16,9 +16,10 @@ import optax
 
 from tddelta.decomposition import decompose
 from tddelta.deep import actions, losses
-from tddelta.deep.config import PRESETS, Config, check, preset
+from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
-from tddelta.deep.rollout import Moments, Playing, Rollout, collect, inputs, no_moments, shuffled, start
+from tddelta.deep.presets import PRESETS, check, preset
+from tddelta.deep.rollout import Moments, Playing, Rollout, collect, finite, inputs, no_moments, shuffled, start
 from tddelta.targets import successors
 
 __all__ = ["PRESETS", "Config", "Learned", "Metrics", "State", "check", "init", "network", "preset", "train", "update"]
@@ -163,7 +164,7 @@ def update(config: Config, state: State) -> tuple[State, Metrics]:
     key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
     acting = network(config, learned.parameters)
     playing, rollout = collect(config, environment, acting, learned.observation_moments, state.playing, rollout_key)
-    values, targets, advantages = learning_signals(config, learned, rollout)
+    heads, targets, advantages = learning_signals(config, learned, rollout)
     moments = learned.target_moments
     moments = moments if moments is None else moments.updated(targets, (0, 1))
     unit = component_unit(config, moments)
@@ -182,16 +183,16 @@ def update(config: Config, state: State) -> tuple[State, Metrics]:
         lambda new, old: jnp.where(fault == 0, new, old), (better, optimizer), (learned, state.optimizer)
     )
     following = State(learned, optimizer, playing, key, state.updates + 1)
-    flat_values, flat_targets = (array.reshape(-1, array.shape[-1]) for array in (values, targets))
-    total, total_target = (_total(config, array) for array in (flat_values, flat_targets))
+    flat_heads, flat_targets = (array.reshape(-1, array.shape[-1]) for array in (heads, targets))
+    total, total_target = (_total(config, array) for array in (flat_heads, flat_targets))
     return following, Metrics(
         policy_loss=policy_loss,
         value_loss=jnp.sum(component_losses * _weights(config)),
         component_losses=component_losses,
         explained_variance=losses.explained_variance(total, total_target),
-        component_explained_variance=losses.explained_variance(flat_values, flat_targets),
+        component_explained_variance=losses.explained_variance(flat_heads, flat_targets),
         value_mean=jnp.mean(total),
-        component_means=jnp.mean(flat_values, 0),
+        component_means=jnp.mean(flat_heads, 0),
         entropy=entropy,
         approximate_kl=kl,
         clip_fraction=clipped,
@@ -243,40 +244,41 @@ def component_unit(config: Config, target_moments: Moments | None) -> jax.Array 
 
 def components(config: Config, learned: Learned, heads: jax.Array) -> jax.Array:
     """W_z in units of reward, (…, Z), from the network's outputs."""
-    values = _in_reward_units(config, learned, heads)
-    if learned.reward_moments is not None:
-        values = values * learned.reward_moments.deviation
-    return decompose(values) if config.agent.basis == "values" else values
+    deltas = _as_deltas(config, _in_reward_units(config, learned, heads))
+    return deltas if learned.reward_moments is None else deltas * learned.reward_moments.deviation
 
 
 def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Old values, their targets and the advantages of a rollout.
+    """The critic's heads during a rollout, their targets, and the advantages.
 
     Returns:
-        Values and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
+        Heads and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
         (T, B).
     """
     rewards = rollout.rewards
     if learned.reward_moments is not None:
         rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
-    values = _in_reward_units(config, learned, rollout.heads)
+    heads = _in_reward_units(config, learned, rollout.heads)
     ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
-    next_values = successors(
-        values,
+    next_heads = successors(
+        heads,
         _in_reward_units(config, learned, rollout.last_heads),
         final_deltas=_in_reward_units(config, learned, rollout.final_heads),
         **ends,
     )
     scales = config.scales
-    targets = config.agent.targets(rewards, values, next_values, scales=scales, **ends)
-    deltas, next_deltas = values, next_values
-    if config.agent.basis == "values":
-        deltas, next_deltas = decompose(values), decompose(next_values)
+    targets = config.agent.targets(rewards, heads, next_heads, scales=scales, **ends)
+    deltas, next_deltas = _as_deltas(config, heads), _as_deltas(config, next_heads)
     lam = config.lam if config.actor_lam is None else config.actor_lam
     advantages = config.agent.advantages(
         rewards, deltas, next_deltas, scales=scales, trace_decay=lam * scales.gammas[-1], **ends
     )
-    return values, targets, advantages
+    return heads, targets, advantages
+
+
+def _as_deltas(config: Config, heads: jax.Array) -> jax.Array:
+    """W from the heads, whatever their basis."""
+    return decompose(heads) if config.agent.basis == "values" else heads
 
 
 def _in_reward_units(config: Config, learned: Learned, heads: jax.Array) -> jax.Array:
@@ -359,17 +361,17 @@ def _fit(
 def _fault(
     state: State, rollout: Rollout, playing: Playing, reports: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What was not finite, at which step of which environment."""
+    """What was not finite first, at which step of which environment."""
     length, environments = rollout.rewards.shape
-    bad_observation = rollout.truncated & ~jnp.all(jnp.isfinite(rollout.final_heads), axis=-1)
-    if jnp.issubdtype(rollout.observations.dtype, jnp.floating):
-        # An observation belongs to the step that led to it.
-        seen = jnp.concatenate([rollout.observations[1:], playing.observation[None]])
-        bad_observation |= ~jnp.all(jnp.isfinite(seen), axis=tuple(range(2, seen.ndim)))
-    masks = (~jnp.isfinite(rollout.rewards), bad_observation)
+    last = playing.observation[None].astype(rollout.observations.dtype)
+    # An observation belongs to the step that led to it; the very first, before step 0, is counted with it.
+    seen = jax.vmap(finite)(jnp.concatenate([rollout.observations, last]))
+    good = jnp.stack([jnp.isfinite(rollout.rewards), (seen[1:] & rollout.final_finite).at[0].min(seen[0])])
+    first = jnp.argmin(good.reshape(2, -1), axis=1)
+    bad = ~jnp.all(good, axis=(1, 2))
+    place = jnp.where(bad, first, length * environments)
+    kind = jnp.argmin(place)
     bad_loss = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(report)) for report in reports]))
-    flags = jnp.stack([*(jnp.any(mask) for mask in masks), bad_loss])
-    fault = jnp.where(jnp.any(flags), 1 + jnp.argmax(flags), 0)
-    first = jnp.stack([jnp.argmax(mask.reshape(-1)) for mask in masks] + [jnp.zeros((), jnp.int32)])
-    step, environment = jnp.divmod(first[jnp.maximum(fault - 1, 0)], environments)
+    fault = jnp.where(jnp.any(bad), 1 + kind, jnp.where(bad_loss, FAULTS.index("loss"), 0))
+    step, environment = jnp.divmod(place[kind], environments)
     return fault, state.updates * length + step, environment

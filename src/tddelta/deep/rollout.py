@@ -80,6 +80,7 @@ class Rollout(NamedTuple):
         heads: The critic's outputs at s_t, (T, B, heads).
         final_heads: The critic's outputs at the true successor where step t truncated an episode, elsewhere
             without meaning, (T, B, heads).
+        final_finite: Whether the true successor of step t is finite, where it truncated an episode, (T, B).
         last_heads: The critic's outputs after the last step, (B, heads).
         rewards: As the environment gave them, (T, B).
         reward_returns: Running discounted returns that normalise rewards, (T, B).
@@ -94,6 +95,7 @@ class Rollout(NamedTuple):
     log_probabilities: jax.Array
     heads: jax.Array
     final_heads: jax.Array
+    final_finite: jax.Array
     last_heads: jax.Array
     rewards: jax.Array
     reward_returns: jax.Array
@@ -152,9 +154,8 @@ def advance(
         terminated = terminated | truncated
     truncated = truncated & ~terminated
     ended = terminated | truncated
-    discount = config.ladder.gammas[-1] if config.reward_discount is None else config.reward_discount
     returns, lengths = playing.episode_return + rewards, playing.episode_length + 1
-    reward_returns = rewards + discount * playing.reward_return
+    reward_returns = rewards + config.return_discount * playing.reward_return
     following = Playing(
         state,
         observation,
@@ -209,6 +210,7 @@ def collect(
             log_probabilities=actions.log_probability(environment, policy, action),
             heads=heads,
             final_heads=final_heads,
+            final_finite=~moved.truncated | finite(moved.final.astype(environment.storage)),
             last_heads=jnp.zeros(()),
             rewards=moved.rewards,
             reward_returns=moved.reward_returns,
@@ -224,6 +226,13 @@ def collect(
         over_time: Callable[[jax.Array], Any] = jax.vmap(evaluate)
         _, heads = over_time(rollout.observations)
     return playing, rollout._replace(heads=heads, last_heads=evaluate(playing.observation)[1])
+
+
+def finite(observations: jax.Array) -> jax.Array:
+    """Whether each of B observations is finite, (B,)."""
+    if not jnp.issubdtype(observations.dtype, jnp.floating):  # whole numbers always are
+        return jnp.ones(observations.shape[:1], bool)
+    return jnp.all(jnp.isfinite(observations), axis=tuple(range(1, observations.ndim)))
 
 
 def shuffled(key: jax.Array, length: int, environments: int) -> jax.Array:

@@ -331,7 +331,7 @@ def train_runs(
                 record.save_episodes()
         done += count
         training_seconds += seconds
-        speed = count * config.batch * len(seeds) / seconds
+        speed = count * config.batch / seconds
         timing = {"event": "block", "steps": done * config.batch, "seconds": seconds, "steps_per_second": speed}
         for record in records:
             record.writer.timing(timing)
@@ -348,7 +348,7 @@ def train_runs(
         _finish(record, learned_of(index), complete=done >= config.updates, eval_every=eval_every, tell=tell)
         row = {"event": "end", "seconds": time.perf_counter() - began}
         if training_seconds:
-            row["steps_per_second"] = done * config.batch * len(seeds) / training_seconds
+            row["steps_per_second"] = done * config.batch / training_seconds
         record.writer.timing(row)
     faults = [record.fault for record in records if record.fault]
     if faults:

@@ -1,0 +1,220 @@
+"""Settings per environment as data, and the check of settings before anything is compiled."""
+
+import math
+import types
+import typing
+import warnings
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from tddelta.deep import environments as known_environments
+from tddelta.deep.agents import Agent, closest, resolve
+from tddelta.deep.config import Config, Scale, TimeLimit
+from tddelta.deep.networks import ACTIVATIONS
+from tddelta.errors import ConfigError, ContractionWarning, own_checks
+from tddelta.timescales import Rule
+
+MINATAR: Mapping[str, Any] = {"learning_rate": 1e-3, "activation": "relu"}
+CLASSIC: Mapping[str, Any] = {
+    "learning_rate": 1e-3,
+    "environments": 16,
+    "steps": 500_000,
+    "max_gradient_norm": 0.5,
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "Asterix-MinAtar": MINATAR,
+    "Breakout-MinAtar": MINATAR,
+    # A game of Freeway always lasts 2,500 steps: the limit is the end of the game.
+    "Freeway-MinAtar": {**MINATAR, "time_limit": "terminate"},
+    "Seaquest-MinAtar": MINATAR,
+    "SpaceInvaders-MinAtar": MINATAR,
+    "CartPole-v1": CLASSIC,
+    "Acrobot-v1": CLASSIC,
+    "MountainCar-v0": CLASSIC,
+    "Pendulum-v1": {
+        **CLASSIC,
+        "epochs": 10,
+        "entropy_coefficient": 0.0,
+        "normalize_observations": True,
+        "normalize_rewards": True,
+        "gamma": 0.95,
+    },
+    "Catch-bsuite": {**CLASSIC, "steps": 200_000},
+    # An episode is 2,000 steps, and one decision.
+    "tddelta.deep.probes:LongDelay": {"learning_rate": 1e-3, "rollout_length": 256},
+    # The observation holds the time, and nothing comes after step 100.
+    "DiscountingChain-bsuite": {**CLASSIC, "steps": 300_000, "time_limit": "terminate"},
+}
+"""What differs from the defaults of `Config`, by environment."""
+
+
+@own_checks
+def preset(environment: Any, agent: str | Agent = "ppo-delta", **overrides: Any) -> Config:
+    """The settings for an environment: defaults, its preset, then what the caller names.
+
+    Args:
+        environment: See `environments.resolve`.
+        agent: Name, "package.module:agent" or Agent.
+        **overrides: Any field of `Config`.
+
+    Raises:
+        ConfigError: If a name is unknown or a value cannot work; the sentence says what to do.
+    """
+    names = tuple(typing.get_type_hints(Config))
+    for name in overrides:
+        if name not in names:
+            raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
+    key = known_environments.SHORT_NAMES.get(environment, environment) if isinstance(environment, str) else None
+    settings: dict[str, Any] = {**PRESETS.get(key, {}), **overrides} if key else dict(overrides)
+    options = settings.pop("environment_kwargs", ())
+    if isinstance(options, Mapping):
+        options = tuple(sorted(options.items()))
+    for name in ("horizons", "component_weights", "hidden_sizes"):
+        if isinstance(settings.get(name), (list, np.ndarray)):
+            settings[name] = tuple(np.asarray(settings[name]).tolist())
+    horizons = settings.get("horizons")
+    if (
+        isinstance(horizons, tuple)
+        and horizons
+        and all(map(_is_number, horizons))
+        and "gamma" not in overrides
+        and horizons[-1] >= 1
+        and math.isfinite(horizons[-1])
+    ):
+        settings["gamma"] = 1 - 1 / horizons[-1]
+    if not isinstance(environment, str):
+        # What a program is compiled for needs a hash, and parameters that are arrays have none.
+        environment = known_environments.resolve(environment, dict(options))
+    config = Config(environment=environment, environment_kwargs=tuple(options), agent=resolve(agent), **settings)
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Refuses settings that cannot work, before anything is compiled.
+
+    Raises:
+        ConfigError: With the setting, its value and what to do.
+    """
+    _check_kinds(config)
+    for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters"):
+        value = getattr(config, name)
+        if not (type(value) is int and value >= 1):
+            raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
+    if config.batch % config.minibatches:
+        raise ConfigError(
+            f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
+            f"use {math.gcd(config.batch, config.minibatches)}"
+        )
+    for name in ("learning_rate", "max_gradient_norm", "clip", "adam_epsilon"):
+        _check_number(name, getattr(config, name), above=True)
+    for name in ("entropy_coefficient", "value_coefficient"):
+        _check_number(name, getattr(config, name), above=False)
+    for name, upper in (("gamma", 1.0), ("lam", 1.0), ("actor_lam", 1.0), ("reward_discount", 1.0)):
+        value = getattr(config, name)
+        if isinstance(value, (int, float)) and not 0 <= value <= upper:
+            raise ConfigError(f"{name} must be in [0, {upper:g}]; got {value!r}")
+    for name, choices in (("component_scale", get_args(Scale)), ("time_limit", get_args(TimeLimit))):
+        if getattr(config, name) not in choices:
+            raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {getattr(config, name)!r}")
+    if config.rule is not None and config.rule not in get_args(Rule):
+        raise ConfigError(f"rule must be one of {', '.join(get_args(Rule))}; got {config.rule!r}")
+    if config.activation not in ACTIVATIONS:
+        raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
+    if isinstance(config.network, str) and config.network not in ("mlp", "minatar-conv") and ":" not in config.network:
+        raise ConfigError(f"unknown network {config.network!r}: use mlp, minatar-conv or package.module:function")
+    if any(size < 1 for size in config.hidden_sizes):
+        raise ConfigError(f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}")
+    if config.horizons is not None:
+        if not all(map(math.isfinite, config.horizons)):
+            raise ConfigError(
+                f"horizons must be finite; got {config.horizons!r}: for gamma 1 name longest_horizon instead"
+            )
+        if config.components is not None or config.shortest_horizon is not None:
+            raise ConfigError("horizons name the whole ladder: drop components and shortest_horizon")
+        last = config.ladder.gammas[-1]
+        if abs(last - config.gamma) > 1e-9:
+            raise ConfigError(
+                f"gamma must belong to the longest horizon, {config.horizons[-1]:g} steps; got {config.gamma}: "
+                f"drop gamma or set it to {last:.10g}"
+            )
+    weights = config.component_weights
+    if weights is not None and (len(weights) != len(config.scales) or min(weights) < 0):
+        raise ConfigError(
+            f"component_weights must be {len(config.scales)} numbers ≥ 0, one per scale of {config.agent.name}; "
+            f"got {weights!r}"
+        )
+    if config.component_scale == "horizon" and config.scales.gammas[-1] == 1:
+        raise ConfigError("component_scale horizon needs finite horizons; got gamma 1: use running")
+    # Whether the ladder and the network can be made shows when they are; shapes suffice.
+    last = config.ladder.gammas[-1]
+    environment = config.environment_object()
+    if last == 1 and config.time_limit == "truncate" and (environment.time_limit or math.inf) > 1_000_000:
+        warnings.warn(
+            f"gamma 1 has a finite value only if episodes end, and {environment.name} names no time limit: "
+            "use gamma below 1 unless they do",
+            ContractionWarning,
+            stacklevel=3,
+        )
+    _check_network(config, environment)
+
+
+def _check_network(config: Config, environment: known_environments.Environment) -> None:
+    spaces = environment.observation_space, environment.action_space
+    try:
+        made = eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"network {config.network!r} cannot be made ({error}): it must be a function "
+            "f(key, observation_space, action_space, heads) that returns an equinox module"
+        ) from error
+    if not callable(made):
+        raise ConfigError(
+            f"network {config.network!r} must return a module that takes one observation and returns "
+            f"(policy, heads); got {type(made).__name__}"
+        )
+
+
+def _check_kinds(config: Config) -> None:
+    """Every value has the type that the field says; numbers of the wrong kind fail far away otherwise."""
+    for name, kind in typing.get_type_hints(Config).items():
+        value = getattr(config, name)
+        if not _fits(value, kind):
+            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return any(_fits(value, one) for one in get_args(kind))
+    if typing.get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
+        return isinstance(value, tuple) and all(_fits(one, get_args(kind)[0]) for one in value)
+    if kind is float:
+        return _is_number(value) or getattr(value, "shape", None) == ()
+    if kind is int:
+        return type(value) is int
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _described(kind: Any) -> str:
+    if isinstance(kind, types.UnionType):
+        return " or ".join(_described(one) for one in get_args(kind) if one is not type(None))
+    if typing.get_origin(kind) is tuple:
+        return {float: "several numbers, as in (3.125, 100)", int: "several whole numbers, as in (64, 64)"}.get(
+            get_args(kind)[0], "pairs of names and values"
+        )
+    return {int: "a whole number of at least 1", float: "a number", bool: "True or False", str: "a name"}.get(kind, str(kind))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_number(name: str, value: Any, *, above: bool) -> None:
+    if isinstance(value, (int, float)) and not (math.isfinite(value) and (value > 0 or (value == 0 and not above))):
+        raise ConfigError(f"{name} must be {'above' if above else 'at least'} 0 and finite; got {value!r}")
