@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from tddelta import targets as core
 from tddelta.decomposition import compose, decompose
-from tddelta.errors import ConfigError, own_checks, own_checks
+from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]

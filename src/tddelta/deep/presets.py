@@ -208,7 +208,8 @@ def _described(kind: Any) -> str:
         return {float: "several numbers, as in (3.125, 100)", int: "several whole numbers, as in (64, 64)"}.get(
             get_args(kind)[0], "pairs of names and values"
         )
-    return {int: "a whole number of at least 1", float: "a number", bool: "True or False", str: "a name"}.get(kind, str(kind))
+    named = {int: "a whole number of at least 1", float: "a number", bool: "True or False", str: "a name"}
+    return named.get(kind, str(kind))
 
 
 def _is_number(value: Any) -> bool:
