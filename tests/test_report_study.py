@@ -127,6 +127,18 @@ class TestUnfinished:
         (path / "timing.jsonl").write_text("\n".join(rows) + "\n")
         assert study_of(tmp_path).seeds[0].speed == pytest.approx(4000 / 1.5)
 
+    def test_a_run_that_was_cut_off_is_told_from_one_in_progress(self, tmp_path):
+        fcntl = pytest.importorskip("fcntl")
+        write_scores(tmp_path, SCORES)
+        paths = [write_run(tmp_path, "A", "ppo", seed, state="running", returns=[1.0]) for seed in (0, 1)]
+        with (paths[0] / "timing.jsonl").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            study = study_of(tmp_path)
+        cautions = headline(study).cautions
+        assert "1 run is still running: A, ppo, seed 0." in cautions
+        assert "1 run was cut off: A, ppo, seed 1." in cautions
+        assert [row[3] for row in run_table(study).rows if row[0] == "A"] == ["running", "cut off"]
+
     def test_a_missing_agent_is_named(self, tmp_path):
         write_scores(tmp_path, SCORES | {"Asterix-MinAtar": {"ppo": [1.0, 2.0]}})
         assert "No run of ppo-delta on Asterix-MinAtar." in headline(study_of(tmp_path)).cautions

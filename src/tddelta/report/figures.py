@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from tddelta.report import plots
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
 from tddelta.report.formatting import number, slug, summary_text
-from tddelta.report.study import Group, Study, Suite
+from tddelta.report.groups import Group
+from tddelta.report.study import Study, Suite
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,13 @@ from tddelta.report.formatting import interval_text, p_text, signed, summary_tex
 from tddelta.report.statistics import summarise, welch_test
 from tddelta.report.study import Comparison, Study
 
+_UNFINISHED = {
+    "failed": "failed",
+    "interrupted": "was interrupted",
+    "cut off": "was cut off",
+    "running": "is still running",
+}
+
 
 @dataclass(frozen=True)
 class Headline:
@@ -131,7 +138,7 @@ def _sentence(study: Study, comparison: Comparison) -> str:
 
 def _cautions(study: Study) -> list[str]:
     cautions = []
-    for state, words in (("failed", "failed"), ("interrupted", "was interrupted"), ("running", "is still running")):
+    for state, words in _UNFINISHED.items():
         stopped = [seed for seed in study.seeds if seed.state == state]
         if stopped:
             plural = words.replace("was", "were").replace("is still", "are still") if len(stopped) > 1 else words

@@ -18,9 +18,10 @@ from tddelta.report.formatting import (
     summary_text,
     text_of,
 )
+from tddelta.report.groups import Group, Measure
 from tddelta.report.naming import flat_settings
 from tddelta.report.statistics import Summary, summarise
-from tddelta.report.study import Comparison, Group, Measure, Study, Suite
+from tddelta.report.study import Comparison, Study, Suite
 from tddelta.runs import Run
 
 MEASURES: dict[Measure, str] = {"asymptotic": "Last 100 episodes", "average": "All episodes"}
@@ -69,9 +70,6 @@ def summary_table(runs: Sequence[Run], *, baselines: Sequence[str] | None = None
             }
         rows.append(row)
     return rows
-
-
-# ---------------------------------------------------------------- the tables
 
 
 def score_table(study: Study) -> Table:
@@ -124,7 +122,8 @@ def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
     tested = sum(c.corrected is not None for c in comparisons)
     notes = [
         "Difference of means over seeds, 95 % bootstrap interval of it, and Welch's two-sided t-test, "
-        f"without and with Holm's correction for the {tested} comparisons tested here.",
+        f"without and with Holm's correction for the {tested} comparisons tested here. The measures are corrected "
+        "apart: whoever picks the better of the two has more chances than that.",
     ]
     fewest = min((min(s.n for s in _summaries(study, c, measure)) for c in comparisons), default=5)
     if fewest < 5:
@@ -195,21 +194,12 @@ def improvement_table(study: Study, suite: Suite) -> Table:
         low, high = estimate.interval.low, estimate.interval.high
         flat |= low is not None and low == high
         data.append({"agent": agent, "baseline": baseline, "probability": estimate.value, "low": low, "high": high})
-    return Table(
-        f"improvement-{slug(suite.name)}",
-        f"{suite.name}: probability of improvement",
-        ("Agent", "Over", "Probability", "95 % interval"),
-        rows,
-        data,
-        (
-            "Chance that a run of the agent scores more than one of the other, averaged over environments; ½: a draw.",
-            *(
-                ["An interval without width: the same in every resample, as with few seeds and no overlap."]
-                if flat
-                else []
-            ),
-        ),
-    )
+    notes = ["Chance that a run of the agent scores more than one of the other, averaged over environments; ½: a draw."]
+    if flat:
+        notes.append("An interval without width: the same in every resample, as with few seeds and no overlap.")
+    columns = ("Agent", "Over", "Probability", "95 % interval")
+    title = f"{suite.name}: probability of improvement"
+    return Table(f"improvement-{slug(suite.name)}", title, columns, rows, data, tuple(notes))
 
 
 def evaluation_table(study: Study) -> Table:

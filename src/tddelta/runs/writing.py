@@ -19,6 +19,7 @@ try:  # POSIX only: elsewhere a run in progress is not told from one that was cu
 except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
+_HAS_LOCKS = fcntl is not None
 _STATES = ("running", "finished", "interrupted", "failed")
 
 
@@ -49,7 +50,7 @@ class RunWriter:
         start = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
         self.timing({**start, **provenance})
         self._lock = (self.path / "timing.jsonl").open("rb")
-        if fcntl is not None:
+        if _HAS_LOCKS:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         (self.path / "metrics.jsonl").touch()
         self._status: dict[str, Any] = {"state": "running", "steps": 0, "updates": 0, "episodes": 0, "message": None}
@@ -136,14 +137,14 @@ def append_evaluation(path: str | os.PathLike[str], row: Mapping[str, Any]) -> N
     append_rows(Path(path) / "evaluations.jsonl", [row])
 
 
-def is_being_written(path: str | os.PathLike[str]) -> bool:
-    """Tell whether another writer has this run directory open (never, where the system has no file locks)."""
+def is_being_written(path: str | os.PathLike[str]) -> bool | None:
+    """Tell whether a writer has this run directory open; None where the system has no file locks to tell it by."""
     try:
         with (Path(path) / "timing.jsonl").open("rb") as file:
-            if fcntl is not None:
+            if _HAS_LOCKS:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
-    return False
+    return False if _HAS_LOCKS else None
