@@ -1,3 +1,5 @@
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -194,6 +196,37 @@ def test_an_empty_folder_is_refused_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match="paths must not be empty"):
         write_report([])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_redraw_removes_its_own_old_files_only(tmp_path):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    for environment in ("A", "B"):
+        write_run(runs, environment, "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+    write_report(runs, out)
+    (out / "figures/learning-mine.png").write_text("a foreign file")
+    old = out / "figures/learning-a.png"
+    edited = out / "figures/learning-a.pdf"
+    write_report(runs, out / "other.html")
+    edited.write_text("changed by hand")
+    before = {path.name for path in out.rglob("*")}
+    write_report(runs / "B", out)
+    assert old.is_file()  # the other page has it too
+    write_report(runs / "B", out / "other.html")
+    assert before - {path.name for path in out.rglob("*")} == {old.name}
+    assert edited.read_text() == "changed by hand"
+
+
+def test_a_list_of_files_cannot_name_files_elsewhere(tmp_path):
+    runs, out, precious = tmp_path / "runs", tmp_path / "out", tmp_path / "precious.csv"
+    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+    precious.write_text("1")
+    out.mkdir()
+    digest = hashlib.sha256(b"1").hexdigest()
+    (out / ".report.html.files.json").write_text(json.dumps({"tables/../../precious.csv": digest}))
+    write_report(runs, out)
+    assert precious.exists()
+    (out / ".report.html.files.json").write_text("damaged")
+    write_report(runs, out)
 
 
 class TestPlots:

@@ -1,9 +1,11 @@
 """One self-contained HTML file that shows a set of runs, with its figures and tables as files beside it."""
 
+import json
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from tddelta.report.study import Study
 from tddelta.runs import find_runs, load_runs
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A run directory, a folder above some, or several of these."""
 
 _NUMERIC = re.compile(r"(?:[+−<]?[\d∞]|n/a|–$|$)")
+_BESIDE = re.compile(r"figures/[\w-]+\.(?:png|pdf)|tables/[\w-]+\.(?:csv|tex)")
 
 
 def write_report(
@@ -33,6 +37,7 @@ def write_report(
     """Draw the report of some runs: one HTML file that needs no network, `figures/` and `tables/` beside it.
 
     The same runs give the same bytes. Runs that are missing, failed, interrupted or unreadable are named in it.
+    Figures and tables of an earlier call that this one does not make are removed; other files stay as they are.
 
     Args:
         paths: A run directory, a folder above some, or several of these.
@@ -54,15 +59,12 @@ def write_report(
     target = _target(given, out)
     made = list(drawings(study))
     parts = _tables(study)
-    for drawing in made:
-        for kind in ("png", "pdf"):
-            _write(target.parent / "figures" / f"{drawing.name}.{kind}", to_bytes(drawing, kind))
+    files = {f"figures/{drawing.name}.{kind}": to_bytes(drawing, kind) for drawing in made for kind in ("png", "pdf")}
     for table in parts.values():
         for one in table if isinstance(table, list) else [table]:
-            if not one.rows:
-                continue
-            _write(target.parent / "tables" / f"{one.name}.csv", one.to_csv().encode())
-            _write(target.parent / "tables" / f"{one.name}.tex", one.to_latex().encode())
+            if one.rows:
+                files[f"tables/{one.name}.csv"] = one.to_csv().encode()
+                files[f"tables/{one.name}.tex"] = one.to_latex().encode()
     figures: dict[str, list[dict[str, Any]]] = {}
     for drawing in made:
         shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
@@ -79,7 +81,10 @@ def write_report(
         numeric=_numeric_columns,
         **parts,
     )
+    for name, content in files.items():
+        _write(target.parent / name, content)
     _write(target, page.encode())
+    _remove_outdated(target, files)
     return target
 
 
@@ -138,6 +143,32 @@ def _target(given: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]
         return Path(out) if Path(out).suffix == ".html" else Path(out) / "report.html"
     folders = [Path(path) if Path(path).is_dir() else find_runs(path)[0] for path in given]
     return Path(os.path.commonpath([folder.absolute() for folder in folders])) / "report.html"
+
+
+def _remove_outdated(target: Path, files: Mapping[str, bytes]) -> None:
+    """Remove what an earlier call wrote beside this page and this one did not, and list what it did write.
+
+    A file goes only if the list of the earlier call names it, its content is still the one that was written, and no
+    other page in the folder lists it.
+    """
+    suffix = ".files.json"
+    record = target.with_name(f".{target.name}{suffix}")
+    others = {name for path in target.parent.glob(f".*{suffix}") if path != record for name in _listed(path)}
+    for name, digest in _listed(record).items():
+        path = target.parent / name
+        outdated = name not in files and name not in others and _BESIDE.fullmatch(name) and path.is_file()
+        if outdated and sha256(path.read_bytes()).hexdigest() == digest:
+            path.unlink()
+    digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
+    _write(record, (json.dumps(digests, indent=1) + "\n").encode())
+
+
+def _listed(record: Path) -> dict[str, Any]:
+    try:
+        listed = json.loads(record.read_bytes())
+    except (OSError, ValueError):  # none yet, or damaged: then nothing is ours for sure
+        return {}
+    return listed if isinstance(listed, dict) else {}
 
 
 def _write(path: Path, content: bytes) -> None:
