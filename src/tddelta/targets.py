@@ -140,17 +140,8 @@ def n_step_targets(
         raise ConfigError(
             "n_step_targets needs windows; these scales have none: make them with n_step=, as in n_step=5"
         )
-    return _run(
-        recursions.window_targets,
-        deltas,
-        rewards,
-        next_deltas,
-        terminated,
-        truncated,
-        durations,
-        scales=scales,
-        n_steps=scales.n_steps,
-    )
+    steps = rewards, next_deltas, terminated, truncated, durations
+    return _run(recursions.window_targets, deltas, *steps, scales=scales, n_steps=scales.n_steps)
 
 
 @own_checks
@@ -227,15 +218,11 @@ def lambda_targets(
         raise ConfigError(
             "lambda_targets needs trace decays; these scales have none: make them with lam=, as in lam=0.95"
         )
+    steps = rewards, deltas, next_deltas, terminated, truncated, durations
     return _run(
         recursions.critic_targets,
         deltas,
-        rewards,
-        deltas,
-        next_deltas,
-        terminated,
-        truncated,
-        durations,
+        *steps,
         scales=scales,
         trace_decays=scales.trace_decays,
         coupled=form == "difference",
