@@ -31,8 +31,9 @@ check: $(VENV)/.check docs
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# A page that has not changed would keep its warnings to itself the second time, hence the fresh environment.
 docs: $(VENV)/.check
-	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
 # Leave the machine idle meanwhile; BENCH_FLAGS=--quick is a smoke test.
@@ -85,6 +86,5 @@ $(VENV)/.check: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.torch: Makefile | $(VENV)/.test
 	@if [ -n "$(TORCH)" ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 		echo "Installing torch==$(TORCH_VERSION) into $(VENV) ..."; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION); \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) && touch $@; \
 	fi
-	@touch $@
