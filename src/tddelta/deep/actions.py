@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from tddelta.deep.environments import Environment
 
-# A policy's parameters as a network returns them: logits (…, A), or mean and log standard deviation (…, D) each.
 Policy = Any
+"""A policy's parameters as a network returns them: logits (…, A), or mean and log standard deviation (…, D) each."""
 
 
 def noise(environment: Environment, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -13,8 +13,11 @@ from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
+"""How many heads a critic has: one for γ_Z, or one per scale of the ladder."""
 Basis = Literal["deltas", "values", "sum"]
+"""What a head is: W_z, V_{γ_z}, or a part of V_{γ_Z} without a meaning of its own."""
 TargetFunction = Callable[..., Any]
+"""A function with the arguments of `lambda_targets`."""
 
 
 def multi_discount_targets(

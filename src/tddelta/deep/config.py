@@ -15,7 +15,10 @@ from tddelta.errors import own_checks
 from tddelta.timescales import Rule, TimeScales
 
 Scale = Literal["none", "horizon", "running"]
+"""Unit of the critic's outputs: see `Config.component_scale`."""
+
 TimeLimit = Literal["truncate", "terminate"]
+"""What an environment's time limit is to the learner: see `Config.time_limit`."""
 
 
 def option(default: Any, text: str, *, traced: bool = False) -> Any:

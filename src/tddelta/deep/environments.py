@@ -18,7 +18,10 @@ SHORT_NAMES = {
     "DiscountingChain": "DiscountingChain-bsuite",
     "DelayedReward": "tddelta.deep.probes:LongDelay",
 }
+"""Short names, and what they stand for."""
+
 NAMES: tuple[str, ...] = (*gymnax.registered_envs, *SHORT_NAMES)
+"""Every name that needs no module: gymnax's ids and the short names."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

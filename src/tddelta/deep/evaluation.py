@@ -16,13 +16,16 @@ from tddelta.deep.rollout import Playing, advance, inputs, start
 from tddelta.errors import ConfigError, own_checks
 
 Mode = Literal["sampled", "greedy"]
+"""Whether actions are drawn from the policy or are its most probable ones."""
 
-# Held-out data: enough states to tell critics apart, in a second on two cores.
 STREAMS, STREAM_LENGTH, HELD_OUT_STATES = 16, 2048, 4096
-# Longest recorded episode, in steps.
+"""Held-out data: enough states to tell critics apart, in a second on two cores."""
+
 RECORDED = 2000
-# A return is known once what is missing weighs less than this.
+"""Longest recorded episode, in steps."""
+
 UNKNOWN_WEIGHT = 0.01
+"""A return is known once what is missing weighs less than this."""
 
 
 class Step(NamedTuple):

@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "swish": jax.nn.swish,
     "gelu": jax.nn.gelu,
 }
+"""Activations by name."""
 
 
 class Linear(eqx.Module):

@@ -24,8 +24,8 @@ from tddelta.targets import successors
 
 __all__ = ["PRESETS", "Config", "Learned", "Metrics", "State", "check", "init", "network", "preset", "train", "update"]
 
-# What went wrong in an update, by number: see `Metrics.fault`.
 FAULTS = ("none", "reward", "observation", "loss")
+"""What was not finite in an update, by number: see `Metrics.fault`."""
 
 
 class Learned(NamedTuple):

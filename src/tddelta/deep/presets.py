@@ -18,36 +18,35 @@ from tddelta.deep.networks import ACTIVATIONS
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
 from tddelta.timescales import Rule
 
-MINATAR: Mapping[str, Any] = {"learning_rate": 1e-3, "activation": "relu"}
-CLASSIC: Mapping[str, Any] = {
+_MINATAR: Mapping[str, Any] = {"learning_rate": 1e-3, "activation": "relu"}
+_CLASSIC: Mapping[str, Any] = {
     "learning_rate": 1e-3,
     "environments": 16,
     "steps": 500_000,
-    "max_gradient_norm": 0.5,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "Asterix-MinAtar": MINATAR,
-    "Breakout-MinAtar": MINATAR,
+    "Asterix-MinAtar": _MINATAR,
+    "Breakout-MinAtar": _MINATAR,
     # A game of Freeway always lasts 2,500 steps: the limit is the end of the game.
-    "Freeway-MinAtar": {**MINATAR, "time_limit": "terminate"},
-    "Seaquest-MinAtar": MINATAR,
-    "SpaceInvaders-MinAtar": MINATAR,
-    "CartPole-v1": CLASSIC,
-    "Acrobot-v1": CLASSIC,
-    "MountainCar-v0": CLASSIC,
+    "Freeway-MinAtar": {**_MINATAR, "time_limit": "terminate"},
+    "Seaquest-MinAtar": _MINATAR,
+    "SpaceInvaders-MinAtar": _MINATAR,
+    "CartPole-v1": _CLASSIC,
+    "Acrobot-v1": _CLASSIC,
+    "MountainCar-v0": _CLASSIC,
     "Pendulum-v1": {
-        **CLASSIC,
+        **_CLASSIC,
         "epochs": 10,
         "entropy_coefficient": 0.0,
         "normalize_observations": True,
         "normalize_rewards": True,
         "gamma": 0.95,
     },
-    "Catch-bsuite": {**CLASSIC, "steps": 200_000},
+    "Catch-bsuite": {**_CLASSIC, "steps": 200_000},
     # An episode is 2,000 steps, and one decision.
     "tddelta.deep.probes:LongDelay": {"learning_rate": 1e-3, "rollout_length": 256},
     # The observation holds the time, and nothing comes after step 100.
-    "DiscountingChain-bsuite": {**CLASSIC, "steps": 300_000, "time_limit": "terminate"},
+    "DiscountingChain-bsuite": {**_CLASSIC, "steps": 300_000, "time_limit": "terminate"},
 }
 """What differs from the defaults of `Config`, by environment."""
 

@@ -18,11 +18,14 @@ from tddelta.deep.policy import tensors
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import FORMAT, RunWriter
 
-# A block takes about this long, so that progress moves and Ctrl-C is heard; and never more updates than that.
 BLOCK_SECONDS, LONGEST_BLOCK = 1.0, 32
-# episodes.npz is written again at most this often.
+"""A block takes about this long, so that progress moves and Ctrl-C is heard; and never more updates than that."""
+
 EPISODES_SECONDS = 10.0
+"""`episodes.npz` is written again at most this often."""
+
 RECENT_EPISODES = 100
+"""Episodes in the mean return that progress shows."""
 
 
 @dataclasses.dataclass(frozen=True)
