@@ -51,7 +51,7 @@ def minatar(folder: Path) -> None:
         cells = []
         for environment in environments:
             group = study.group(environment, agent)
-            found = [quality.explained_variance[-1] for quality in group.critic()] if group else []
+            found = [quality.explained_variance[-1] for quality in group.critic] if group else []
             cells.append(summary_text(summarise(found)) if found else "–")
         rows.append([f"`{agent}`", *cells])
     write("minatar-critic", markdown(["agent", *environments], rows))

@@ -22,7 +22,8 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+# The tables are included by the page of results.
+exclude_patterns = ["_build", "tables"]
 
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "ignore-module-all": True}
