@@ -78,6 +78,11 @@ def plan_runs(
     folder = default_out() if out is None else Path(out)
     plans: dict[Path, RunPlan] = {}
     for environment in _several("environments", environments):
+        if isinstance(environment, str) and environment.startswith("gym:"):
+            raise ConfigError(
+                f"Gymnasium environments are not supported by this version; got {environment!r}: name a device "
+                "environment, a gymnax id such as CartPole-v1 or package.module:factory"
+            )
         for agent in _several("agents", agents):
             config = ppo.preset(environment, agent, **settings)
             plain = ppo.preset(environment, agent, steps=config.steps)
@@ -107,10 +112,12 @@ def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], li
         The runs to start, and the finished ones.
 
     Raises:
-        ConfigError: There are run directories and `resume` is false; or one of them has other settings than the plan,
-            or is being written at this moment.
+        ConfigError: A run directory cannot be made; or there are run directories and `resume` is false; or one of
+            them has other settings than the plan, or is being written at this moment.
         CheckpointError: An existing `config.json` or `status.json` is damaged.
     """
+    for folder in dict.fromkeys(plan.path.parent for plan in plans):
+        _check_folder(folder)
     existing = [plan for plan in plans if plan.path.exists()]
     if existing and not resume:
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
@@ -136,6 +143,18 @@ def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], li
         if run.status["state"] == "finished":
             finished.append(plan)
     return [plan for plan in plans if plan not in finished], finished
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made or written to; nothing is made yet."""
+    try:
+        above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+        reason = f"{above} is not a folder" if not above.is_dir() else f"{above} cannot be written to"
+        fine = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+    except OSError as error:  # such as a name that is too long
+        fine, reason = False, str(error.strerror)
+    if not fine:
+        raise ConfigError(f"{path} cannot be made ({reason}): choose another --out (out=)")
 
 
 def set_aside(path: Path) -> Path | None:
