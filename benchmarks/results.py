@@ -25,6 +25,11 @@ def minatar() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "", {"environments": MINATAR, "agents": list(tdd.AGENTS), "steps": 2_000_000}
 
 
+def cartpole() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The classic: solved or not."""
+    yield "", {"environments": ["CartPole-v1"], "agents": ["ppo", "ppo-delta"], "steps": 500_000}
+
+
 def horizons() -> Iterator[tuple[str, dict[str, Any]]]:
     """Long horizons: every trace rule and component scale, with one critic at the same discount beside them."""
     for gamma in GAMMAS:
@@ -35,7 +40,7 @@ def horizons() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"gamma-{gamma}/{rule}-{scale}", {"environments": LONG, "agents": ["ppo-delta"], **settings}
 
 
-STUDIES = {"minatar": minatar, "horizons": horizons}
+STUDIES = {"minatar": minatar, "cartpole": cartpole, "horizons": horizons}
 
 
 def main() -> None:
@@ -61,7 +66,8 @@ def main() -> None:
                 # A ladder that does not contract can end in numbers that are not finite: that is a result.
                 print(f"all runs failed: {error}", flush=True)
         print(f"report: {write_report([folder / name], folder / name / 'report.html')}")
-        print(summary_table([folder / name]))
+        for row in summary_table(tdd.load_runs(folder / name)):
+            print(row)
 
 
 if __name__ == "__main__":

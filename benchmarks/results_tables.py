@@ -57,6 +57,18 @@ def minatar(folder: Path) -> None:
     write("minatar-critic", markdown(["agent", *environments], rows))
 
 
+def cartpole(folder: Path) -> None:
+    """Final returns on CartPole-v1, and the worst seed."""
+    study = Study(tdd.load_runs(folder))
+    rows = []
+    for agent in study.agents:
+        group = study.group("CartPole-v1", agent)
+        if group:
+            worst = min(seed.asymptotic for seed in group.seeds)
+            rows.append([f"`{agent}`", summary_text(group.summary("asymptotic")), f"{worst:.1f}"])
+    write("cartpole", markdown(["agent", "return of the last 100 episodes", "worst seed"], rows))
+
+
 def horizons(folder: Path) -> None:
     """Final returns for every discount, trace rule and unit of the critic."""
     for environment in ("DiscountingChain", "DelayedReward"):
@@ -88,5 +100,7 @@ if __name__ == "__main__":
     given = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/results")
     if (given / "minatar").exists():
         minatar(given / "minatar")
+    if (given / "cartpole").exists():
+        cartpole(given / "cartpole")
     if (given / "horizons").exists():
         horizons(given / "horizons")
