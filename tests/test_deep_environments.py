@@ -35,6 +35,9 @@ def test_an_environment_trains(name):
     for leaf in jax.tree.leaves((state.learned, metrics.policy_loss, metrics.value_loss, metrics.entropy)):
         assert np.all(np.isfinite(leaf))
     assert metrics.fault == 0 and metrics.gradient_norm > 0
+    # Pendulum's preset normalises both.
+    for moments in (state.learned.observation_moments, state.learned.reward_moments):
+        assert moments is None if name != "Pendulum-v1" else moments.samples == 24 and np.all(moments.deviation != 1)
 
 
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])

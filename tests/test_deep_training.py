@@ -240,6 +240,7 @@ def test_what_is_not_finite_stops_the_run(seed, sentence, with_faults, tmp_path)
     assert any(not np.array_equal(initial[name], saved[name]) for name in good)
 
 
+@pytest.mark.slow
 def test_a_run_without_the_fault_goes_on(with_faults, tmp_path):
     assert trained(tmp_path / "run", 7, with_faults).status["state"] == "finished"
 
