@@ -35,6 +35,20 @@ def public_names(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, bool]]:
             yield from public_names(node, f"{prefix}{node.name}.")
 
 
+def public_constants(source: str) -> Iterator[tuple[str, bool]]:
+    """Public names assigned at the top of a module, and whether a docstring below or a `#:` comment describes them."""
+    lines, statements = source.splitlines(), ast.parse(source).body
+    for node, following in zip(statements, [*statements[1:], None], strict=True):
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        below = isinstance(following, ast.Expr) and isinstance(getattr(following.value, "value", None), str)
+        beside = "#: " in lines[node.lineno - 1] or lines[node.lineno - 2].startswith("#: ")
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for name in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(name, ast.Name) and not name.id.startswith("_"):
+                    yield name.id, below or beside
+
+
 def check(app: Sphinx, environment: BuildEnvironment) -> None:
     """Compares what the package defines with what the pages hold; a warning, hence an error, for each gap."""
     documented = environment.get_domain("py").objects  # type: ignore[attr-defined]
@@ -42,7 +56,8 @@ def check(app: Sphinx, environment: BuildEnvironment) -> None:
         if module not in documented:
             LOGGER.warning("%s: no API page; add an automodule directive under docs/api", module)
             continue
-        for name, has_docstring in public_names(ast.parse(file.read_text(encoding="utf-8"))):
+        source = file.read_text(encoding="utf-8")
+        for name, has_docstring in [*public_names(ast.parse(source)), *public_constants(source)]:
             if not has_docstring:
                 LOGGER.warning("%s.%s: no docstring; write one, or begin its name with an underscore", module, name)
             elif f"{module}.{name}" not in documented:

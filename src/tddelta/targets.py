@@ -25,6 +25,7 @@ from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.timescales import TimeScales
 
 Form = Literal["bootstrap", "difference"]
+"""How λ-returns of the components are coupled: see `lambda_targets`."""
 
 
 @own_checks

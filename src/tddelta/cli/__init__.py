@@ -29,7 +29,7 @@ COMMANDS: dict[str, Any] = {
 }
 """The commands by name. Each is a frozen dataclass: its fields are the options, `run()` does the work."""
 
-DESCRIPTION = """Value functions split across time scales: train agents with and without.
+_DESCRIPTION = """Value functions split across time scales: train agents with and without.
   First steps:
     tddelta scales --gamma 0.99                 the ladder of time scales below a discount
     tddelta train CartPole-v1 --steps 200_000   one agent, one seed
@@ -95,7 +95,7 @@ def _dispatch(given: list[str]) -> int:
         summary = tyro.conf.subcommand(known, description=_description(command).partition("\n")[0])
         choice: Any = Annotated[command, summary]
         choices = choice if choices is None else choices | choice
-    tyro.cli(choices, prog="tddelta", description=DESCRIPTION, args=given or ["--help"])
+    tyro.cli(choices, prog="tddelta", description=_DESCRIPTION, args=given or ["--help"])
     return 0  # not reached: help and errors leave through SystemExit
 
 

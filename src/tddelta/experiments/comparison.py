@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tddelta.deep.training import Progress
 
 Report = Callable[[RunPlan, "Progress"], None]
+"""What is called with the state of a run every second or so."""
 
 
 @own_checks

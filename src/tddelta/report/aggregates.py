@@ -19,7 +19,10 @@ from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.report.statistics import FloatArray, Interval, check_bootstrap, is_constant, percentiles, resample
 
 Scores = Sequence[npt.ArrayLike]
+"""Scores of one agent: per environment one array with one score per seed."""
+
 Statistic = Callable[[list[FloatArray]], FloatArray]
+"""From one array (resamples, seeds) per environment to one number per resample, (resamples,)."""
 
 
 @dataclass(frozen=True)

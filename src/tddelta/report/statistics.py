@@ -16,6 +16,7 @@ from scipy import stats
 from tddelta.errors import ConfigError, ShapeError
 
 FloatArray = npt.NDArray[np.float64]
+"""An array of float64, of any shape."""
 
 RELATIVE_NOISE = 1e-12
 """A standard deviation below this share of the mean is rounding, not variance."""

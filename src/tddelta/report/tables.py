@@ -33,6 +33,7 @@ AGGREGATES = {
     "mean": "Mean",
     "optimality_gap": "Optimality gap",
 }
+"""The aggregates by the name a reader sees."""
 
 
 def summary_table(runs: Sequence[Run], *, baselines: Sequence[str] | None = None) -> list[dict[str, str]]:
