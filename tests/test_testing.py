@@ -15,7 +15,9 @@ def one_step(rewards, deltas, next_deltas, *, terminated, truncated, scales):
 
 
 @pytest.mark.parametrize(
-    "f", [lambda_targets, partial(lambda_targets, form="difference"), n_step_targets, one_step], ids=str
+    "f",
+    [lambda_targets, partial(lambda_targets, form="difference"), n_step_targets, one_step],
+    ids=["lambda", "difference", "n-step", "one step"],
 )
 def test_sound_targets_pass(f):
     check_targets(f, rollouts=10)
