@@ -303,7 +303,8 @@ def test_updates_are_rounded_up():
 def test_settings_and_seeds_are_vectorised_with_one_compilation():
     config = tiny("CartPole-v1", minibatches=2)
     rates, seeds = jnp.array([1e-3, 1e-2]), jax.random.split(jax.random.key(0), 3)
-    single = jax.jit(ppo.train)
+    # A function of its own: the cache of `ppo.train` also holds the programs of other tests.
+    single = jax.jit(lambda config, key: ppo.train(config, key))
     many = jax.jit(
         jax.vmap(
             jax.vmap(lambda rate, key: ppo.train(dataclasses.replace(config, learning_rate=rate), key), (None, 0)),
