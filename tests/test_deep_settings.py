@@ -23,9 +23,7 @@ from tddelta.targets import lambda_targets
 RANDOM = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(
-    "shape", [(16, 16), (128, 64), (17, 31), (64, 16), (16, 1000), (1, 1), (1, 50), (50, 1), (15, 40), (40, 15), (8, 3)]
-)
+@pytest.mark.parametrize("shape", [(16, 16), (128, 64), (17, 31), (16, 1000), (1, 1), (50, 1), (15, 40)])
 def test_a_shuffle_is_a_permutation(shape):
     orders = jax.jit(jax.vmap(lambda key: shuffled(key, *shape)))(jax.random.split(jax.random.key(0), 3))
     for order in np.asarray(orders):
