@@ -77,8 +77,8 @@ def heads_at(config, observations):
     layers = state_of(config).learned.parameters
     x = np.asarray(observations, np.float64)
     for layer in layers.critic_trunk.layers:
-        x = np.tanh(x @ np.asarray(layer.weight, np.float64) + np.asarray(layer.bias))
-    return x @ np.asarray(layers.critic.weight, np.float64) + np.asarray(layers.critic.bias)
+        x = np.tanh(x @ np.asarray(layer.weight, np.float64).T + np.asarray(layer.bias))
+    return x @ np.asarray(layers.critic.weight, np.float64).T + np.asarray(layers.critic.bias)
 
 
 @pytest.mark.parametrize("case", ENDS)

@@ -33,8 +33,8 @@ def test_a_trunk_is_convolution_then_dense_layers():
     for i in range(8):
         for j in range(8):
             patch = np.asarray(image[i : i + 3, j : j + 3]).reshape(-1)
-            features[i, j] = np.maximum(patch @ np.asarray(trunk.convolution.weight), 0)
-    expected = np.maximum(features.reshape(-1) @ np.asarray(trunk.layers[0].weight), 0)
+            features[i, j] = np.maximum(patch @ np.asarray(trunk.convolution.weight).T, 0)
+    expected = np.maximum(features.reshape(-1) @ np.asarray(trunk.layers[0].weight).T, 0)
     np.testing.assert_allclose(trunk(image), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -50,15 +50,15 @@ def shapes(trunk):
 
 def test_default_sizes_are_16_filters_and_128_dense_units_for_policy_and_critic_each():
     parameters = parameters_of()
-    assert shapes(parameters.policy_trunk) == shapes(parameters.critic_trunk) == [(36, 16), (8 * 8 * 16, 128)]
-    assert (parameters.policy.weight.shape, parameters.critic.weight.shape) == ((128, 3), (128, 6))
+    assert shapes(parameters.policy_trunk) == shapes(parameters.critic_trunk) == [(16, 36), (128, 8 * 8 * 16)]
+    assert (parameters.policy.weight.shape, parameters.critic.weight.shape) == ((3, 128), (6, 128))
 
 
 def test_filters_layers_and_a_shared_trunk_are_settings():
     parameters = parameters_of(filters=4, hidden_sizes=(32, 8), shared_trunk=True)
-    assert shapes(parameters.policy_trunk) == [(36, 4), (8 * 8 * 4, 32), (32, 8)]
+    assert shapes(parameters.policy_trunk) == [(4, 36), (32, 8 * 8 * 4), (8, 32)]
     assert parameters.critic_trunk is None
-    assert (parameters.policy.weight.shape, parameters.critic.weight.shape) == ((8, 3), (8, 6))
+    assert (parameters.policy.weight.shape, parameters.critic.weight.shape) == ((3, 8), (6, 8))
 
 
 @pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)])

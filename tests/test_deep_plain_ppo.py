@@ -16,7 +16,7 @@ def layers_of(learned):
     return jax.tree.map(
         np.asarray,
         {
-            name: [(layer.weight, layer.bias) for layer in (*trunk.layers, out)]
+            name: [(layer.weight.T, layer.bias) for layer in (*trunk.layers, out)]
             for name, trunk, out in (
                 ("policy", found.policy_trunk, found.policy),
                 ("critic", found.critic_trunk, found.critic),

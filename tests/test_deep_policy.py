@@ -143,8 +143,8 @@ def test_components_are_in_units_of_reward(variant, tmp_path):
     network = learned.parameters
     trunk = network.policy_trunk if "shared_trunk" in settings else network.critic_trunk
     for layer in trunk.layers:
-        x = np.tanh(x @ np.asarray(layer.weight) + np.asarray(layer.bias))
-    expected = x @ np.asarray(network.critic.weight) + np.asarray(network.critic.bias)
+        x = np.tanh(x @ np.asarray(layer.weight).T + np.asarray(layer.bias))
+    expected = x @ np.asarray(network.critic.weight).T + np.asarray(network.critic.bias)
     agent = settings.get("agent", "ppo-delta")
     if settings.get("component_scale") == "horizon":
         expected = expected * (HORIZONS if agent == "ppo-multi" else np.diff(HORIZONS, prepend=0))
@@ -189,7 +189,7 @@ def test_a_network_of_somebody_must_be_passed_again(tmp_path):
     with pytest.raises(ConfigError, match="network 'test_deep_policy:linear' is not part of tddelta: pass network="):
         policy.load(run)
     weights = policy.load(run, network=linear).learned.parameters.critic.weight
-    assert weights.shape == (4, 6)
+    assert weights.shape == (6, 4)
     with pytest.raises(CheckpointError, match="must have shape"):
         policy.load(run, network="mlp")
 
@@ -224,7 +224,7 @@ def test_what_a_run_names_is_not_executed(run, what, name, tmp_path, monkeypatch
 
 def test_parameters_of_other_settings(run, tmp_path):
     other = edited(run, tmp_path / "run", hidden_sizes=[9])
-    with pytest.raises(CheckpointError, match=r"must have shape \(4, 9\); got \(4, 8\): the parameters belong"):
+    with pytest.raises(CheckpointError, match=r"must have shape \(9, 4\); got \(8, 4\): the parameters belong"):
         policy.load(other)
     deeper = edited(run, tmp_path / "deeper", hidden_sizes=[8, 8])
     with pytest.raises(CheckpointError, match="got nothing"):

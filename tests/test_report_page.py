@@ -216,6 +216,17 @@ def test_a_redraw_removes_its_own_old_files_only(tmp_path):
     assert edited.read_text() == "changed by hand"
 
 
+def test_a_report_that_cannot_be_written_says_where(tmp_path):
+    runs, file = tmp_path / "runs", tmp_path / "file"
+    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+    file.write_text("not a folder")
+    with pytest.raises(ConfigError, match=r"the report cannot be written at .*file.* \(.+\): name another place"):
+        write_report(runs, file / "below")
+    (tmp_path / "taken" / "report.html").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"the report cannot be written at .*report\.html \(.+\): name another"):
+        write_report(runs, tmp_path / "taken")
+
+
 def test_a_list_of_files_cannot_name_files_elsewhere(tmp_path):
     runs, out, precious = tmp_path / "runs", tmp_path / "out", tmp_path / "precious.csv"
     write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)

@@ -118,9 +118,10 @@ class Config:
         """The whole ladder with the agent's (or the configured) trace rule."""
         rule: Any = self.rule or self.agent.rule
         if self.horizons is not None:
-            return TimeScales.from_horizons(self.horizons, lam=self.lam, rule=rule)
-        return TimeScales.halving(
-            self.gamma,
+            return _made(TimeScales.from_horizons, horizons=tuple(self.horizons), lam=self.lam, rule=rule)
+        return _made(
+            TimeScales.halving,
+            gamma=self.gamma,
             lam=self.lam,
             rule=rule,
             components=self.components,
@@ -191,6 +192,12 @@ class Config:
         plain["actor_lam"] = float(self.lam if self.actor_lam is None else self.actor_lam)
         plain["reward_discount"] = self.return_discount
         return plain
+
+
+@functools.lru_cache(maxsize=64)
+def _made(constructor: Callable[..., TimeScales], **settings: Any) -> TimeScales:
+    # A run asks for its ladder many times; what there is to warn about is said once.
+    return constructor(**settings)
 
 
 # `check` says more about a wrong setting than a run-time type checker would; and settings may be traced.

@@ -140,6 +140,11 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment:
 def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str]]:
     """Instance, parameters, and the options that nothing took."""
     if isinstance(environment, str):
+        if environment.startswith("gym:"):
+            raise ConfigError(
+                f"Gymnasium environments are not supported by this version; got {environment!r}: name a device "
+                "environment, a gymnax id such as CartPole-v1 or package.module:factory"
+            )
         full = SHORT_NAMES.get(environment, environment)
         if ":" in full:
             factory = imported(full, "environment")

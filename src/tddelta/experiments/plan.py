@@ -78,11 +78,6 @@ def plan_runs(
     folder = default_out() if out is None else Path(out)
     plans: dict[Path, RunPlan] = {}
     for environment in _several("environments", environments):
-        if isinstance(environment, str) and environment.startswith("gym:"):
-            raise ConfigError(
-                f"Gymnasium environments are not supported by this version; got {environment!r}: name a device "
-                "environment, a gymnax id such as CartPole-v1 or package.module:factory"
-            )
         for agent in _several("agents", agents):
             config = ppo.preset(environment, agent, **settings)
             plain = ppo.preset(environment, agent, steps=config.steps)

@@ -50,13 +50,15 @@ def write_report(
         The path of the HTML file.
 
     Raises:
-        ConfigError: There is no run at or below a path, or a baseline is not among the agents.
+        ConfigError: There is no run at or below a path, a baseline is not among the agents, or nothing can be written
+            at `out`.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise ConfigError("paths must not be empty; got none: name a folder that holds some runs")
     study = Study(load_runs(*given), baselines, references)
     target = _target(given, out)
+    _make_folder(target.parent)
     made = list(drawings(study))
     parts = _tables(study)
     files = {f"figures/{drawing.name}.{kind}": to_bytes(drawing, kind) for drawing in made for kind in ("png", "pdf")}
@@ -173,7 +175,21 @@ def _listed(record: Path) -> dict[str, Any]:
 
 def _write(path: Path, content: bytes) -> None:
     """Write under a temporary name, then rename: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"the report cannot be written at {path} ({error.strerror}): name another place with out")
