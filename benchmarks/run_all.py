@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("training_speed.py", "cartpole_sb3.py", "targets_speed.py", "compile_time.py")
+SCRIPTS = ("training_speed.py", "seeds_by_command.py", "cartpole_sb3.py", "targets_speed.py", "compile_time.py")
 
 
 def main() -> None:

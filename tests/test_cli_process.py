@@ -45,6 +45,7 @@ def elsewhere(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- on a terminal
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
     master, slave = os.openpty()
     environment = os.environ | {"PYTHONPATH": str(HERE), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}

@@ -39,7 +39,7 @@ def estimate(rollout, agent, decay):
     return advantages
 
 
-@pytest.mark.parametrize("actor_lam", [None, 0.5])
+@pytest.mark.parametrize("actor_lam", [None, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("agent", ["ppo-multi", "ppo+", "ppo-delta"])
 def test_advantages_are_those_of_the_longest_value(agent, actor_lam):
     config = tiny(agent=agent, actor_lam=actor_lam)

@@ -61,7 +61,8 @@ def test_filters_layers_and_a_shared_trunk_are_settings():
     assert (parameters.policy.weight.shape, parameters.critic.weight.shape) == ((3, 8), (6, 8))
 
 
-@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
 def test_an_update_trains_every_layer(shared):
     config = tiny("Breakout-MinAtar", network="minatar-conv", filters=2, shared_trunk=shared)
     before = state_of(config)

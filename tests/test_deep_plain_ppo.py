@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from deep_environments import init, tiny, update
 from plain_ppo import PlainPPO
@@ -36,6 +37,7 @@ def random_numbers(key, config):
     return key, noise, keys, minibatches
 
 
+@pytest.mark.slow
 def test_ppo_is_plain_ppo():
     config = tiny(
         "CartPole-v1",

@@ -192,4 +192,4 @@ def _make_folder(folder: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"the report cannot be written at {path} ({error.strerror}): name another place with out")
+    return ConfigError(f"the report cannot be written at {path} ({error.strerror or error}): name another place with out")
