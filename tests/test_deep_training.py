@@ -3,6 +3,7 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -322,3 +323,15 @@ def test_one_environment_and_one_step(agent, tmp_path):
     assert run.status["state"] == "finished" and run.status["updates"] == 5
     assert all(np.isfinite(array).all() for array in parameters_of(run).values())
     assert np.isfinite(run.metrics["value_loss"]).all() and np.isnan(run.metrics["explained_variance"]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux to count memory mappings")
+def test_programs_of_many_configurations_are_given_back(tmp_path, monkeypatch):
+    # Kept for ever, some fifty configurations in one process were the end of its memory mappings.
+    monkeypatch.setattr(training, "PROGRAMS_KEPT", 1)
+    mappings = []
+    for number, gamma in enumerate((0.9, 0.91, 0.92)):
+        trained(tmp_path / str(number), config=cartpole(gamma=gamma))
+        mappings.append(len(Path("/proc/self/maps").read_text().splitlines()))
+    assert mappings[2] - mappings[1] < 200

@@ -24,6 +24,9 @@ BLOCK_SECONDS, LONGEST_BLOCK = 1.0, 32
 EPISODES_SECONDS = 10.0
 """`episodes.npz` is written again at most this often."""
 
+PROGRAMS_KEPT = 16
+"""Configurations whose programs are kept. Each takes over a thousand memory mappings, and a process on Linux has 65,530."""
+
 RECENT_EPISODES = 100
 """Episodes in the mean return that progress shows."""
 
@@ -112,7 +115,7 @@ def _block(config: Config, state: ppo.State, count: jax.Array) -> tuple[ppo.Stat
 def programs(config: Config, seeds: int | None = None) -> Programs:
     """Compiles the programs of a configuration once per process, whatever thread asks.
 
-    Configurations that differ in continuous settings only share them.
+    Configurations that differ in continuous settings only share them. The last `PROGRAMS_KEPT` are kept.
 
     Args:
         config: Settings.
@@ -122,7 +125,8 @@ def programs(config: Config, seeds: int | None = None) -> Programs:
     with _guard:
         lock = _locks.setdefault(key, threading.Lock())
     with lock:
-        if key not in _programs:
+        found = _programs.get(key)
+        if found is None:
             began = time.perf_counter()
             init, block = ppo.init, _block
             if seeds is not None:
@@ -132,8 +136,14 @@ def programs(config: Config, seeds: int | None = None) -> Programs:
             made = jax.jit(init).lower(config, keys).compile()
             count = jax.ShapeDtypeStruct((), jnp.int32)
             compiled = jax.jit(block, donate_argnums=1).lower(config, state, count).compile()
-            _programs[key] = Programs(made, compiled, time.perf_counter() - began)
-        return _programs[key]
+            found = Programs(made, compiled, time.perf_counter() - began)
+            with _guard:
+                if len(_programs) >= PROGRAMS_KEPT:
+                    # JAX keeps what it compiled, also the programs of evaluations. Who runs one now holds it.
+                    _programs.clear()
+                    jax.clear_caches()
+                _programs[key] = found
+        return found
 
 
 class _Record:
