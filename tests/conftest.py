@@ -1,5 +1,6 @@
 """Options and hooks for the whole test run."""
 
+import sys
 from collections.abc import Generator
 from importlib.util import find_spec
 from typing import Any
@@ -13,6 +14,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="a skipped test fails, unless it needs PyTorch and PyTorch is not installed",
     )
+
+
+@pytest.fixture(autouse=True)
+def _warnings_of_ladders_come_again() -> None:
+    # In a process the warning of a ladder comes once; every test is to see it.
+    if "tddelta.deep.config" in sys.modules:
+        sys.modules["tddelta.deep.config"]._made.cache_clear()
 
 
 def _refuse_skip(config: pytest.Config, report: Any) -> None:

@@ -173,7 +173,10 @@ TINY = {
 
 def tiny(environment: Any = SCRIPTED, agent: Any = "ppo-delta", **settings: Any) -> Config:
     """A configuration whose programs compile as fast as they can."""
-    return ppo.preset(environment, agent, **{**TINY, **settings})
+    own = callable(settings.get("network"))
+    return ppo.preset(
+        environment, agent, **{name: TINY[name] for name in TINY if not (own and name == "hidden_sizes")} | settings
+    )
 
 
 # Compiled once per process and configuration, whichever test asks first.

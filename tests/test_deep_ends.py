@@ -243,7 +243,7 @@ def test_the_ladder_does_not_change_how_rewards_are_normalised(ladder):
 
 
 def test_the_discount_of_normalised_rewards_can_be_named():
-    config = tiny(reward_discount=0.5)
+    config = tiny(reward_discount=0.5, normalize_rewards=True)
     moved = steps_of(config, *ENDS["termination"])
     np.testing.assert_allclose(moved.reward_returns[:4, 0], [1, 1.5, 1.75, 1], rtol=1e-6)
     assert config.to_dict()["reward_discount"] == 0.5

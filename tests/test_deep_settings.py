@@ -17,7 +17,6 @@ import tddelta as tdd
 from deep_environments import init, play, roll, state_of, tiny, update
 from tddelta import ConfigError, ContractionWarning
 from tddelta.deep import agents, networks, ppo
-from tddelta.deep import config as config_of_deep
 from tddelta.deep.agents import AGENTS, Agent
 from tddelta.deep.rollout import Moments, no_moments, shuffled
 from tddelta.targets import lambda_targets
@@ -98,7 +97,6 @@ def test_the_longest_horizon_is_gamma():
 def test_the_rule_of_the_agent_and_another():
     assert ppo.preset("CartPole-v1", "ppo-multi").scales.trace_decays[0] == pytest.approx(0.95 * 0.68)
     assert ppo.preset("CartPole-v1", "ppo-delta").scales.trace_decays[0] == pytest.approx(0.68)
-    config_of_deep._made.cache_clear()  # the warning comes once per process
     with pytest.warns(tdd.ContractionWarning):
         config = ppo.preset("CartPole-v1", "ppo-delta-matched")
         assert config.scales.trace_decays[0] == pytest.approx(0.95 * 0.99)
@@ -126,7 +124,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"lam": -0.1}, r"lam must be in \[0, 1\]; got -0.1"),
         ({"lam": 1.5}, r"lam must be in \[0, 1\]; got 1.5"),
         ({"actor_lam": 1.1}, r"actor_lam must be in \[0, 1\]; got 1.1"),
-        ({"reward_discount": 2.0}, r"reward_discount must be in \[0, 1\]; got 2.0"),
+        ({"reward_discount": 2.0, "normalize_rewards": True}, r"reward_discount must be in \[0, 1\]; got 2.0"),
         ({"component_scale": "big"}, "component_scale must be one of none, horizon, running; got 'big'"),
         ({"time_limit": "stop"}, "time_limit must be one of truncate, terminate; got 'stop'"),
         ({"rule": "caped"}, "rule must be one of capped, matched, constant, proportional; got 'caped'"),
@@ -135,7 +133,15 @@ def test_the_rule_of_the_agent_and_another():
         ({"network": "nowhere:net"}, "no network at 'nowhere:net'"),
         ({"network": "minatar-conv"}, r"convolution needs images .*got \(4,\): use network mlp"),
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes must be whole numbers of at least 1; got \(64, 0\)"),
-        ({"horizons": (10, 100), "components": 2}, "horizons name the whole ladder: drop components"),
+        ({"horizons": (10, 100), "components": 2}, "horizons name the whole ladder; got components 2 too: drop one"),
+        ({"horizons": (10, 100), "ladder_factor": 3.0}, "got ladder_factor 3.0 too: drop one"),
+        ({"horizons": (10, 100), "longest_horizon": 50.0}, "got longest_horizon 50.0 too: drop one"),
+        ({"reward_discount": 0.5}, "reward_discount is the discount of normalize_rewards, which is off; got 0.5"),
+        ({"filters": 8}, "filters are those of minatar-conv; got 8 for network mlp"),
+        (
+            {"network": "test_deep_policy:linear", "activation": "relu"},
+            "activation is for the networks mlp and minatar-conv; got 'relu' for a network of your own",
+        ),
         (
             {"component_weights": (1, 1)},
             r"component_weights must be 6 numbers ≥ 0, one per scale of ppo-delta; got",
@@ -372,7 +378,7 @@ def test_a_config_takes_the_name_of_an_agent():
 def test_the_discount_that_normalizes_rewards_is_recorded():
     assert ppo.preset("CartPole-v1").to_dict()["reward_discount"] == 0.99
     assert ppo.preset("CartPole-v1", horizons=(10.0, 50.0)).to_dict()["reward_discount"] == pytest.approx(0.98)
-    assert ppo.preset("CartPole-v1", reward_discount=0.9).to_dict()["reward_discount"] == 0.9
+    assert ppo.preset("CartPole-v1", reward_discount=0.9, normalize_rewards=True).to_dict()["reward_discount"] == 0.9
 
 
 def test_gamma_1_without_a_time_limit_warns():

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,21 +16,36 @@ CASES = json.loads((Path(__file__).parent / "data" / "targets.json").read_text(e
 NO, YES = False, True
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["note"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-5)])
-def test_golden(case, dtype, tolerance):
-    scales = make_scales(case["gammas"], tuple(case["trace_decays"]), tuple(case["n_steps"]))
-    arrays = [np.array(case[name], dtype=dtype) for name in ("rewards", "deltas", "next_deltas")]
-    flags = {name: np.array(case[name]) for name in ("terminated", "truncated")}
-    got = {
+def results(arrays, flags, scales):
+    """What the golden cases know."""
+    return {
         "td_errors": td_errors(*arrays, terminated=flags["terminated"], scales=scales),
         "n_step_targets": n_step_targets(*arrays, **flags, scales=scales),
         "lambda_targets_bootstrap": lambda_targets(*arrays, **flags, scales=scales, form="bootstrap"),
         "lambda_targets_difference": lambda_targets(*arrays, **flags, scales=scales, form="difference"),
         "advantages": advantages(*arrays, **flags, scales=scales),
     }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["note"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
+@pytest.mark.parametrize("framework", ["numpy", "jax", "torch"])
+def test_golden(framework, dtype, tolerance, case):
+    scales = make_scales(case["gammas"], tuple(case["trace_decays"]), tuple(case["n_steps"]))
+    arrays = [np.array(case[name], dtype=dtype) for name in ("rewards", "deltas", "next_deltas")]
+    flags = {name: np.array(case[name]) for name in ("terminated", "truncated")}
+    if framework == "numpy":
+        got = results(arrays, flags, scales)
+    elif framework == "jax":
+        # Unoptimised, it compiles in two thirds of the time.
+        options = {"xla_backend_optimization_level": 0}
+        with jax.enable_x64(dtype == "float64"):
+            got = jax.jit(results, static_argnums=2, compiler_options=options)(arrays, flags, scales)
+    else:
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        got = results(*jax.tree.map(torch.asarray, (arrays, flags)), scales)
     for name, result in got.items():
-        assert result.dtype == dtype
+        assert str(result.dtype).endswith(dtype), name
         np.testing.assert_allclose(result, case[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 

@@ -72,6 +72,8 @@ class Scales:
         shared: dict[str, Any] = {"lam": self.lam, "rule": self.rule, "n_step": self.n_step}
         if self.horizons is not None and self.gammas is not None:
             raise ConfigError("--horizons and --gammas both name the whole ladder: pass one of them")
+        if self.horizons is not None or self.gammas is not None:
+            self._refuse_what_makes_ladders("--gammas" if self.horizons is None else "--horizons")
         if self.horizons is not None:
             return TimeScales.from_horizons(self.horizons, **shared)
         if self.gammas is not None:
@@ -85,6 +87,12 @@ class Scales:
             raise ConfigError("--components is for the halving ladder: pass --shortest-horizon or --factor instead")
         shortest = 1.0 if self.shortest_horizon is None else self.shortest_horizon
         return TimeScales.doubling(self.gamma, shortest_horizon=shortest, **shared)
+
+    def _refuse_what_makes_ladders(self, option: str) -> None:
+        """An option that would do nothing is a misunderstanding."""
+        for name in ("gamma", "ladder", "components", "shortest_horizon", "longest_horizon", "factor"):
+            if getattr(self, name) != getattr(type(self), name):
+                raise ConfigError(f"{option} names the whole ladder: drop --{name.replace('_', '-')}")
 
 
 @dataclasses.dataclass(frozen=True)

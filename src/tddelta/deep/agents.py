@@ -164,9 +164,15 @@ def imported(path: str, what: str) -> Any:
 
 
 def closest(name: str, known: tuple[str, ...]) -> str:
-    """The end of an error sentence: the closest known name, or all of them."""
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {match[0]}?" if match else f"known are {', '.join(known)}"
+    """The end of an error sentence: the closest known name; all of them if none is close and they are few."""
+    folded = {one.casefold(): one for one in reversed(known)}
+    match = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    if match:
+        return f"did you mean {folded[match[0]]}?"
+    if len(known) <= 12:
+        return f"known are {', '.join(known)}"
+    nearest = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.0)[0]
+    return f"the closest of the {len(known)} known names is {folded[nearest]}"
 
 
 @own_checks

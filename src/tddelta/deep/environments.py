@@ -140,7 +140,7 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment:
 def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str]]:
     """Instance, parameters, and the options that nothing took."""
     if isinstance(environment, str):
-        if environment.startswith("gym:"):
+        if environment.startswith(("gym:", "ALE/")) or "NoFrameskip" in environment:
             raise ConfigError(
                 f"Gymnasium environments are not supported by this version; got {environment!r}: name a device "
                 "environment, a gymnax id such as CartPole-v1 or package.module:factory"
@@ -151,7 +151,10 @@ def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str
         elif full in gymnax.registered_envs:
             factory = functools.partial(gymnax.make, full)
         else:
-            raise ConfigError(f"unknown environment {environment!r}: {closest(environment, NAMES)}")
+            raise ConfigError(
+                f"unknown environment {environment!r}: {closest(environment, NAMES)} "
+                "(tddelta.deep.environments.NAMES lists all; package.module:factory names one of your own)"
+            )
         made = factory(**_for_factory(factory, options))
     else:
         made = environment

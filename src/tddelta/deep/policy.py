@@ -12,7 +12,7 @@ import numpy as np
 from tddelta.deep import actions, ppo
 from tddelta.deep.agents import Agent
 from tddelta.deep.config import Config
-from tddelta.deep.presets import preset
+from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
 from tddelta.deep.rollout import inputs
 from tddelta.errors import CheckpointError, ConfigError, ShapeError
 from tddelta.runs import Run, read_parameters
@@ -160,6 +160,10 @@ def config_of(record: dict[str, Any], *, environment: Any = None, network: Any =
             raise ConfigError(f"the run's {what} {name!r} is not part of tddelta: pass {what}= to say what it is")
     if network is not None:
         settings["network"] = network
+    # The record is complete; `preset` refuses what has no effect.
+    unused = NETWORK_SETTINGS if own_network(settings["network"]) else ()
+    for name in (*unused, *([] if settings["normalize_rewards"] else ["reward_discount"])):
+        settings.pop(name, None)
     described = record["agent"]
     # Targets and advantages only matter in training.
     agent = Agent(described["name"], heads=described["heads"], basis=described["basis"], rule=described["rule"])

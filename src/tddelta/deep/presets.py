@@ -1,5 +1,6 @@
 """Settings per environment as data, and the check of settings before anything is compiled."""
 
+import dataclasses
 import math
 import types
 import typing
@@ -18,6 +19,13 @@ from tddelta.deep.networks import ACTIVATIONS
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
 from tddelta.timescales import Rule
 
+NETWORKS = ("mlp", "minatar-conv")
+"""Networks with a name."""
+
+NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk")
+"""Settings of those networks; a network of somebody's own has its own."""
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 _MINATAR: Mapping[str, Any] = {"learning_rate": 1e-3, "activation": "relu"}
 _CLASSIC: Mapping[str, Any] = {
     "learning_rate": 1e-3,
@@ -88,9 +96,20 @@ def preset(environment: Any, agent: str | Agent = "ppo-delta", **overrides: Any)
     if not isinstance(environment, str):
         # What a program is compiled for needs a hash, and parameters that are arrays have none.
         environment = known_environments.resolve(environment, dict(options))
+    for name in NETWORK_SETTINGS:
+        if name in overrides and own_network(settings.get("network", "mlp")):
+            raise ConfigError(
+                f"{name} is for the networks {' and '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
+                "own: build it into that"
+            )
     config = Config(environment=environment, environment_kwargs=tuple(options), agent=resolve(agent), **settings)
     check(config)
     return config
+
+
+def own_network(network: Any) -> bool:
+    """Whether a network is somebody's own, a function or "package.module:function"."""
+    return ":" in network if isinstance(network, str) else callable(network)
 
 
 def check(config: Config) -> None:
@@ -124,7 +143,7 @@ def check(config: Config) -> None:
         raise ConfigError(f"rule must be one of {', '.join(get_args(Rule))}; got {config.rule!r}")
     if config.activation not in ACTIVATIONS:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
-    if isinstance(config.network, str) and config.network not in ("mlp", "minatar-conv") and ":" not in config.network:
+    if isinstance(config.network, str) and config.network not in NETWORKS and ":" not in config.network:
         raise ConfigError(f"unknown network {config.network!r}: use mlp, minatar-conv or package.module:function")
     if any(size < 1 for size in config.hidden_sizes):
         raise ConfigError(f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}")
@@ -133,14 +152,22 @@ def check(config: Config) -> None:
             raise ConfigError(
                 f"horizons must be finite; got {config.horizons!r}: for gamma 1 name longest_horizon instead"
             )
-        if config.components is not None or config.shortest_horizon is not None:
-            raise ConfigError("horizons name the whole ladder: drop components and shortest_horizon")
+        for name in ("components", "shortest_horizon", "longest_horizon", "ladder_factor"):
+            if getattr(config, name) != _DEFAULTS[name]:
+                raise ConfigError(f"horizons name the whole ladder; got {name} {getattr(config, name)!r} too: drop one")
         last = config.ladder.gammas[-1]
         if abs(last - config.gamma) > 1e-9:
             raise ConfigError(
                 f"gamma must belong to the longest horizon, {config.horizons[-1]:g} steps; got {config.gamma}: "
                 f"drop gamma or set it to {last:.10g}"
             )
+    if config.reward_discount is not None and not config.normalize_rewards:
+        raise ConfigError(
+            f"reward_discount is the discount of normalize_rewards, which is off; got {config.reward_discount!r}: "
+            "turn normalize_rewards on or drop it"
+        )
+    if config.filters != _DEFAULTS["filters"] and config.network == "mlp":
+        raise ConfigError(f"filters are those of minatar-conv; got {config.filters} for network mlp: drop one")
     weights = config.component_weights
     if weights is not None and (len(weights) != len(config.scales) or min(weights) < 0):
         raise ConfigError(

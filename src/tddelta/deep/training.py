@@ -25,7 +25,7 @@ EPISODES_SECONDS = 10.0
 """`episodes.npz` is written again at most this often."""
 
 PROGRAMS_KEPT = 16
-"""Configurations whose programs are kept. Each takes over a thousand memory mappings, and a process on Linux has 65,530."""
+"""Configurations whose programs are kept. Each takes over a thousand memory mappings; on Linux a process has 65,530."""
 
 RECENT_EPISODES = 100
 """Episodes in the mean return that progress shows."""

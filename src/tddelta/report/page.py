@@ -192,4 +192,5 @@ def _make_folder(folder: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"the report cannot be written at {path} ({error.strerror or error}): name another place with out")
+    reason = error.strerror or error
+    return ConfigError(f"the report cannot be written at {path} ({reason}): name another place with out")
