@@ -1,0 +1,39 @@
+"""The tabular laboratory: finite MDPs, exact values, and TD(Δ) in compiled loops.
+
+The public names, resolved when they are first used: importing this package loads neither numba nor pyarrow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tddelta.tabular.bounds import error_bound as error_bound
+    from tddelta.tabular.mdp import FiniteMDP as FiniteMDP
+    from tddelta.tabular.sampling import Trajectory as Trajectory
+    from tddelta.tabular.sampling import sample as sample
+
+_HOMES = {
+    "bounds": ("error_bound",),
+    "mdp": ("FiniteMDP",),
+    "sampling": ("Trajectory", "sample"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "FiniteMDP",
+    "Trajectory",
+    "error_bound",
+    "sample",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'tddelta.tabular' has no attribute {name!r}")
+    value = getattr(import_module(f"tddelta.tabular.{_HOME_OF[name]}"), name)
+    globals()[name] = value  # found once, then an ordinary attribute
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
