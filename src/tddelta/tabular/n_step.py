@@ -1,0 +1,346 @@
+"""n-step TD and n-step TD(Δ) in a table: the compiled loop of Algorithm 1.
+
+What a step costs does not depend on the lengths of the windows, and grows linearly with the number of scales.
+Blocks of (seed × step sizes) are independent and do their arithmetic in a fixed order, so that the results are the
+same bytes for any number of threads, and for a seed or step size alone or among others.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple, Protocol, no_type_check
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta.errors import ConfigError, MissingExtra, ShapeError, own_checks
+
+try:
+    from numba import njit
+except ImportError as error:
+    raise MissingExtra('the tabular loops need numba: pip install "tddelta[tabular]"') from error
+
+LANES = 20
+"""Step sizes that share one pass over a trajectory: their tables lie side by side, for vector instructions."""
+
+FloatArray = npt.NDArray[np.float64]
+Record = Literal["final", "curve"] | tuple[int, ...]
+
+
+class Steps(Protocol):
+    """What `run` reads of a trajectory; `tddelta.tabular.Trajectory` is one. All arrays have shape (N, T)."""
+
+    @property
+    def states(self) -> npt.NDArray[Any]:
+        """States s_t."""
+
+    @property
+    def rewards(self) -> npt.NDArray[Any]:
+        """Rewards r_t."""
+
+    @property
+    def next_states(self) -> npt.NDArray[Any]:
+        """The true successors s'_t."""
+
+    @property
+    def terminated(self) -> npt.NDArray[Any]:
+        """Whether s'_t is terminal."""
+
+    @property
+    def truncated(self) -> npt.NDArray[Any]:
+        """Whether the episode was cut after step t."""
+
+
+class NStepResult(NamedTuple):
+    """What `run` returns, for A step sizes and N seeds.
+
+    Attributes:
+        deltas: Final components, shape (A, N, S, Z).
+        rms_error: Root mean square error of V_Z over the states that count, shape (A, N, C): C = 1 for "final", T for
+            "curve", else one average per checkpoint.
+        abs_error: The same with the mean absolute error.
+    """
+
+    deltas: FloatArray
+    rms_error: FloatArray
+    abs_error: FloatArray
+
+
+@own_checks
+def run(
+    trajectory: Steps,
+    gammas: Sequence[float],
+    n_steps: Sequence[int],
+    step_sizes: npt.ArrayLike,
+    exact_last: npt.ArrayLike,
+    *,
+    counted: npt.ArrayLike | None = None,
+    decaying: npt.ArrayLike | None = None,
+    initial: npt.ArrayLike | None = None,
+    record: Record = "final",
+    threads: int | None = None,
+    done: Callable[[int], None] | None = None,
+) -> NStepResult:
+    """Learn a table by n-step TD(Δ), for several step sizes and seeds.
+
+    With K = max k_z: once the K-th step of an episode is over, and then after every step, the state K−1 steps back
+    moves, W_z(s_τ) ← W_z(s_τ) + α_z (G^z − W_z(s_τ)), all targets from the table before. At an episode's end the
+    states that remain follow in their order with shortened windows; the end of the data is no end of an episode.
+
+        G^z = Σ_{i<n} (γ_z^i − γ_{z−1}^i) r_{τ+i} + (1−d) [ (γ_z^n − γ_{z−1}^n) V_{z−1}(x) + γ_z^n W_z(x) ]
+
+    One discount makes it ordinary n-step TD.
+
+    Args:
+        trajectory: States, rewards, true successors and flags, each of shape (N, T), one row per seed.
+        gammas: Discounts γ_z, smallest first, Z of them, in [0, 1].
+        n_steps: Steps k_z ≥ 1 of each component's window.
+        step_sizes: Step sizes α, shape (A, Z).
+        exact_last: Exact values of V_Z, shape (S,): errors are differences from them.
+        counted: Which states count in the errors, shape (S,), boolean; None counts all.
+        decaying: For which rows of `step_sizes` α is divided by the number of the state's updates, this one included,
+            shape (A,), boolean; None for none. A row of ones then averages all targets.
+        initial: Components before the first step, shape (S, Z); None starts from zeros.
+        record: "final" gives the error of the final table, "curve" the error after every step (entry t after
+            step t + 1), and whole numbers (100, 500) give averages of the curve up to these steps.
+        threads: Threads to use; None uses one per core. It does not change the results.
+        done: Called with the number of seeds in every finished block.
+
+    Returns:
+        Final components, and errors over (step size, seed, …).
+
+    Raises:
+        ConfigError: A checkpoint lies outside 1…T, or a number of threads below 1.
+        ShapeError: An array has the wrong shape, or a state does not exist.
+
+    Reference:
+        Romoff et al., "Separating value functions across time-scales", ICML 2019: Algorithm 1.
+    """
+    # one memory layout, so that the loop is compiled once
+    states, successors = (np.asarray(array, np.int64, "C") for array in (trajectory.states, trajectory.next_states))
+    rewards = np.asarray(trajectory.rewards, np.float64, "C")
+    terminated, truncated = (np.asarray(array, np.bool_) for array in (trajectory.terminated, trajectory.truncated))
+    discounts, windows = np.asarray(gammas, np.float64, "C"), np.asarray(n_steps, np.int64, "C")
+    alphas, exact = np.asarray(step_sizes, np.float64, "C"), np.asarray(exact_last, np.float64, "C")
+    if states.ndim != 2:
+        raise ShapeError(
+            f"the trajectory must have shape (N, T); got {states.shape}: one row per seed, as states[None]"
+        )
+    seeds, length = states.shape
+    scales, table = len(discounts), len(exact)
+    if alphas.ndim != 2 or alphas.shape[1] != scales:
+        raise ShapeError(f"step_sizes must have shape (A, {scales}); got {alphas.shape}: one column per discount")
+    if windows.shape != (scales,) or windows.min() < 1:
+        raise ShapeError(f"n_steps must be {scales} whole numbers ≥ 1; got {tuple(n_steps)}: one per discount")
+    for name, array in (("states", states), ("next_states", np.where(terminated, 0, successors))):
+        if array.size and not 0 <= array.min() <= array.max() < table:
+            raise ShapeError(
+                f"{name} must lie in 0…{table - 1}; got {array.min()}…{array.max()}: exact_last has {table} states"
+            )
+    count = len(alphas)
+    first = np.zeros((table, scales)) if initial is None else np.asarray(initial, np.float64, "C")
+    slows = np.zeros(count, np.bool_) if decaying is None else np.asarray(decaying, np.bool_, "C")
+    weights = np.ones(table, np.bool_) if counted is None else np.asarray(counted, np.bool_, "C")
+    for name, array, shape in (
+        ("initial", first, (table, scales)), ("decaying", slows, (count,)), ("counted", weights, (table,))
+    ):  # fmt: skip
+        if array.shape != shape:
+            raise ShapeError(f"{name} must have shape {shape}; got {array.shape}")
+    checkpoints, columns, mode = _recording(record, length)
+    deltas = np.empty((count, seeds, table, scales))
+    errors = np.empty((2, count, seeds, columns))
+    powers = discounts[:, None] ** np.arange(min(int(windows.max()), length) + 1)
+    windows = np.minimum(windows, length + 1)  # longer ones never fill either, and flush the same
+    # row S of the table is always zero: what lies behind a terminal state
+    targets = np.where(terminated, table, successors)
+    arrays = (states, rewards, targets, terminated | truncated, discounts, windows, powers, alphas,
+              slows, first, exact, weights, checkpoints, mode, deltas, errors)  # fmt: skip
+
+    def block(begin: int, end: int) -> None:
+        _learn(begin, end, *arrays)
+        if done is not None:
+            done(end - begin)
+
+    workers = _threads(threads)
+    if workers == 1 or seeds == 1:
+        block(0, seeds)
+    else:
+        cuts = np.linspace(0, seeds, min(seeds, 4 * workers) + 1).astype(int).tolist()
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(block, cuts[:-1], cuts[1:]))
+    return NStepResult(deltas, errors[0], errors[1])
+
+
+def _recording(record: Record, length: int) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Checkpoints, columns of the result, and the kernel's mode: 0 final, 1 curve, 2 averages."""
+    if record == "final":
+        return np.zeros(0, np.int64), 1, 0
+    if record == "curve":
+        return np.zeros(0, np.int64), length, 1
+    points = tuple(record)
+    if not points or any(not 1 <= point <= length for point in points) or list(points) != sorted(set(points)):
+        raise ConfigError(
+            f'record must be "final", "curve" or increasing steps from 1 to {length}; got {record!r}: '
+            "no average reaches beyond the data"
+        )
+    return np.array(points, np.int64), len(points), 2
+
+
+def _threads(threads: int | None) -> int:
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads < 1:
+        raise ConfigError(f"threads must be at least 1; got {threads}: leave it out to use all cores")
+    return threads
+
+
+@no_type_check
+def _discounted_windows(rewards, left, gamma, window, powers, ahead, out, sign):
+    """out[t] += sign · Σ_{i<n} γ^i r_{t+i}, n = min(window, left[t]); t + window ≤ T where no end follows.
+
+    Stretches of `window` steps: every sum is the rest of one stretch and the beginning of the next. That costs the
+    same for every window, and unlike a running sum it never subtracts, so that nothing lingers.
+    """
+    length = len(rewards)
+    for begin in range(0, length, window):
+        end = min(begin + window, length)
+        total = 0.0  # Σ_{begin ≤ i ≤ t} γ^(i − begin) r_i, up to t: the part in the next stretch
+        for t in range(begin, end):
+            total += powers[t - begin] * rewards[t]
+            ahead[t] = total
+        total = 0.0  # Σ_{t ≤ i < end} γ^(i − t) r_i, up to the episode's end
+        for t in range(end - 1, begin - 1, -1):
+            total = rewards[t] + (gamma * total if left[t] > 1 else 0.0)
+            out[t] += sign * total
+    for begin in range(0, length - window, window):
+        for t in range(begin + 1, begin + window):
+            last = t + min(window, left[t]) - 1
+            if begin + window <= last < length:
+                out[t] += sign * (powers[begin + window - t] * ahead[last])
+
+
+@no_type_check
+def _learn_seeds(
+    begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, initial, exact, counted,
+    checkpoints, mode, deltas, errors,
+):  # fmt: skip
+    length, scales, table = states.shape[1], len(gammas), len(exact)
+    longest = windows.max()
+    leaves = 1
+    while leaves < table:
+        leaves *= 2
+    number = counted.sum()
+    share = 1.0 / number if number > 0 else np.nan
+    left = np.empty(length, np.int64)  # steps to the episode's end, the step itself included
+    sums, ahead = np.empty((length, scales)), np.empty(length)
+    one = np.empty(length)
+    # W and V of every state; V has a zero column in front, and both have a zero row behind the last state
+    W, V = np.empty((table + 1, scales, LANES)), np.empty((table + 1, scales + 1, LANES))
+    goal, alpha, rate = np.empty((scales, LANES)), np.zeros((scales, LANES)), np.empty((scales, LANES))
+    # sums over states as binary trees: the cost of a change grows with the logarithm of the number of states
+    squares, sizes = np.empty((2 * leaves, LANES)), np.empty((2 * leaves, LANES))
+    mean_rms, mean_abs, now_rms, now_abs = np.empty(LANES), np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    visits = np.empty(table, np.int64)
+    for seed in range(begin, end):
+        remaining = length + 1
+        for t in range(length - 1, -1, -1):
+            remaining = 1 if ends[seed, t] else min(remaining + 1, length + 1)
+            left[t] = remaining
+        for z in range(scales):
+            one[:] = 0.0
+            window_sums(rewards[seed], left, gammas[z], windows[z], powers[z], ahead, one, 1.0)
+            if z > 0:
+                window_sums(rewards[seed], left, gammas[z - 1], windows[z], powers[z - 1], ahead, one, -1.0)
+            sums[:, z] = one
+        for lane in range(0, len(alphas), LANES):
+            used = min(LANES, len(alphas) - lane)
+            slow = False
+            for a in range(used):
+                slow = slow or decaying[lane + a]
+                for z in range(scales):
+                    alpha[z, a] = alphas[lane + a, z]
+            rate[:] = alpha
+            visits[:] = 0
+            W[:], V[:] = 0.0, 0.0
+            squares[:], sizes[:] = 0.0, 0.0
+            for s in range(table):
+                for z in range(scales):
+                    for a in range(LANES):
+                        W[s, z, a] = initial[s, z]
+                        V[s, z + 1, a] = V[s, z, a] + initial[s, z]
+                for a in range(LANES):
+                    error = V[s, scales, a] - exact[s] if counted[s] else 0.0
+                    squares[leaves + s, a], sizes[leaves + s, a] = error * error, abs(error)
+            for node in range(leaves - 1, 0, -1):
+                for a in range(LANES):
+                    squares[node, a] = squares[2 * node, a] + squares[2 * node + 1, a]
+                    sizes[node, a] = sizes[2 * node, a] + sizes[2 * node + 1, a]
+            for a in range(LANES):
+                now_rms[a], now_abs[a] = np.sqrt(squares[1, a] * share), sizes[1, a] * share
+            mean_rms[:], mean_abs[:] = 0.0, 0.0
+            tau, point = 0, 0  # next state to move, next checkpoint
+            for t in range(length):
+                over = t + 1 if ends[seed, t] else t - longest + 2  # states before it move now
+                changed = tau < over
+                while tau < over:
+                    s = states[seed, tau]
+                    for z in range(scales):
+                        n = min(windows[z], left[tau])
+                        x = successors[seed, tau + n - 1]
+                        own, extra = powers[z, n], 0.0
+                        if z > 0:
+                            extra = own - powers[z - 1, n]
+                        for a in range(LANES):
+                            goal[z, a] = sums[tau, z] + (extra * V[x, z, a] + own * W[x, z, a])
+                    if slow:
+                        visits[s] += 1
+                        for z in range(scales):
+                            for a in range(used):
+                                rate[z, a] = alpha[z, a] / visits[s] if decaying[lane + a] else alpha[z, a]
+                    for z in range(scales):
+                        for a in range(LANES):
+                            W[s, z, a] += rate[z, a] * (goal[z, a] - W[s, z, a])
+                            V[s, z + 1, a] = V[s, z, a] + W[s, z, a]
+                    if mode > 0 and counted[s]:
+                        node = leaves + s
+                        for a in range(LANES):
+                            error = V[s, scales, a] - exact[s]
+                            squares[node, a], sizes[node, a] = error * error, abs(error)
+                        node //= 2
+                        while node > 0:
+                            for a in range(LANES):
+                                squares[node, a] = squares[2 * node, a] + squares[2 * node + 1, a]
+                                sizes[node, a] = sizes[2 * node, a] + sizes[2 * node + 1, a]
+                            node //= 2
+                    tau += 1
+                if mode > 0:
+                    if changed:
+                        for a in range(LANES):
+                            now_rms[a], now_abs[a] = np.sqrt(squares[1, a] * share), sizes[1, a] * share
+                    if mode == 1:
+                        for a in range(used):
+                            errors[0, lane + a, seed, t], errors[1, lane + a, seed, t] = now_rms[a], now_abs[a]
+                    else:
+                        for a in range(LANES):
+                            mean_rms[a] += now_rms[a]
+                            mean_abs[a] += now_abs[a]
+                        if point < len(checkpoints) and t + 1 == checkpoints[point]:
+                            for a in range(used):
+                                errors[0, lane + a, seed, point] = mean_rms[a] / (t + 1)
+                                errors[1, lane + a, seed, point] = mean_abs[a] / (t + 1)
+                            point += 1
+            for a in range(used):
+                total, size = 0.0, 0.0
+                for s in range(table):
+                    deltas[lane + a, seed, s] = W[s, :, a]
+                    if counted[s]:
+                        error = V[s, scales, a] - exact[s]
+                        total += error * error
+                        size += abs(error)
+                if mode == 0:
+                    errors[0, lane + a, seed, 0], errors[1, lane + a, seed, 0] = np.sqrt(total * share), size * share
+
+
+_compile: Any = njit(cache=True, nogil=True)
+window_sums: Any = _compile(_discounted_windows)
+_learn: Any = _compile(_learn_seeds)
