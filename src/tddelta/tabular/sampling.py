@@ -1,0 +1,163 @@
+"""Trajectories of a finite MDP under its policy."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta import _ladders
+from tddelta.errors import ConfigError, own_checks
+from tddelta.tabular.mdp import FiniteMDP
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+_BLOCK = 4_000_000  # random numbers in memory at a time, over seeds
+
+
+class Trajectory(NamedTuple):
+    """Steps of one stream, shape (T,), or of one stream per seed, shape (N, T).
+
+    Attributes:
+        states: States s_t.
+        actions: Actions a_t.
+        rewards: Rewards of the steps out of s_t.
+        next_states: True successors s'_t: at an episode's end not the state in which the next one starts.
+        terminated: Whether s'_t is terminal.
+        truncated: Whether a time limit cuts the episode after step t, without a terminal state.
+    """
+
+    states: IntArray
+    actions: IntArray
+    rewards: FloatArray
+    next_states: IntArray
+    terminated: BoolArray
+    truncated: BoolArray
+
+
+@own_checks
+def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_limit: int | None = None) -> Trajectory:
+    """Follow the policy for a number of steps, once per seed; after an episode's end the next step starts anew.
+
+    A seed gives the same bytes alone and among others, and fewer steps give the beginning of more.
+
+    Args:
+        mdp: The process and its policy.
+        steps: Steps T ≥ 1 of each stream.
+        seeds: Seeds, each a whole number ≥ 0, or a number N for the seeds 0 to N − 1.
+        time_limit: Steps after which an episode is truncated; None means never.
+
+    Returns:
+        Arrays of shape (N, T).
+
+    Raises:
+        ConfigError: A number is out of range, or there are no seeds.
+
+    Example:
+        >>> from tddelta.tabular import FiniteMDP
+        >>> sample(FiniteMDP.chain(2), 5, seeds=[7]).states
+        array([[0, 1, 0, 1, 0]])
+    """
+    steps = _ladders.length("steps", steps)
+    limit = None if time_limit is None else _ladders.length("time_limit", time_limit)
+    numbers = _seeds(seeds)
+    shape = (len(numbers), steps)
+    out = Trajectory(
+        np.empty(shape, np.int64),
+        np.empty(shape, np.int64),
+        np.empty(shape),
+        np.empty(shape, np.int64),
+        np.empty(shape, bool),
+        np.zeros(shape, bool),
+    )
+    model = _Model(mdp)
+    size = max(1, _BLOCK // (3 * steps))
+    for first in range(0, len(numbers), size):
+        block = slice(first, first + size)
+        # one for the first state, then three per step, needed or not: fewer steps are the beginning of more
+        draws = np.stack([np.random.default_rng(seed).random(1 + 3 * steps) for seed in numbers[block]], axis=1)
+        _follow(model, draws, limit, out, block)
+    return out
+
+
+class Choice:
+    """Draws from many discrete distributions by inverting their cumulative sums, skipping what has probability 0.
+
+    Args:
+        probabilities: Distributions over the last axis.
+    """
+
+    def __init__(self, probabilities: FloatArray) -> None:
+        possible = probabilities > 0
+        width = int(possible.sum(axis=-1).max())
+        # stable: the possible outcomes first, in their order
+        self.outcomes = np.argsort(~possible, axis=-1, kind="stable")[..., :width]
+        kept = np.take_along_axis(probabilities, self.outcomes, axis=-1)
+        sums = np.cumsum(kept, axis=-1)
+        # the last possible outcome takes what rounding leaves of 1
+        self.bounds = np.where(kept[..., 1:] > 0, sums[..., :-1], np.inf)
+
+    def __call__(self, draws: FloatArray, *index: IntArray) -> IntArray:
+        """Outcomes for uniform numbers in [0, 1), one distribution each, named by its index."""
+        place = (draws[..., None] >= self.bounds[index]).sum(axis=-1)
+        chosen: IntArray = self.outcomes[(*index, place)]
+        return chosen
+
+
+class _Model:
+    """What sampling needs of a process."""
+
+    def __init__(self, mdp: FiniteMDP) -> None:
+        self.start = Choice(mdp.start)
+        self.act = Choice(mdp.policy)
+        self.move = Choice(mdp.transition)
+        self.reward = mdp.reward
+        self.terminal = mdp.terminal
+
+
+def _follow(model: _Model, draws: FloatArray, limit: int | None, out: Trajectory, block: slice) -> None:
+    """Fill rows of the arrays (N, T), as many as the uniform numbers (1 + 3T, rows) have columns."""
+    state = model.start(draws[0])
+    length = np.zeros(draws.shape[1], np.int64)
+    for t, (which, where, anew) in enumerate(draws[1:].reshape(-1, 3, draws.shape[1])):
+        action = model.act(which, state)
+        after = model.move(where, state, action)
+        terminated = model.terminal[after]
+        length += 1
+        out.states[block, t], out.actions[block, t], out.next_states[block, t] = state, action, after
+        out.rewards[block, t] = model.reward[state, action, after]
+        out.terminated[block, t] = terminated
+        end = terminated
+        if limit is not None:
+            out.truncated[block, t] = (length >= limit) & ~terminated
+            end = terminated | out.truncated[block, t]
+        if end.any():
+            state = np.where(end, model.start(anew), after)
+            length[end] = 0
+        else:
+            state = after
+
+
+def _seeds(given: Any) -> list[int]:
+    try:
+        counted = not isinstance(given, Iterable)
+        seeds = list(range(_checked(given))) if counted else [_checked(seed) for seed in given]
+    except (TypeError, ValueError):
+        seeds = []
+    if not seeds:
+        raise ConfigError(
+            f"seeds must be whole numbers >= 0, at least one; got {given!r}: pass a list of them, "
+            "or a number N >= 1 for the seeds 0 to N-1"
+        )
+    return seeds
+
+
+def _checked(seed: Any) -> int:
+    if isinstance(seed, bool):
+        raise TypeError
+    number = int(seed.__index__()) if hasattr(seed, "__index__") else -1
+    if number < 0:
+        raise ValueError
+    return number
