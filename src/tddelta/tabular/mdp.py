@@ -62,6 +62,7 @@ class FiniteMDP:
     start: FloatArray
     names: tuple[str, ...]
 
+    @own_checks
     def __init__(
         self,
         transition: npt.ArrayLike,
@@ -121,6 +122,7 @@ class FiniteMDP:
         reward: FloatArray = np.einsum("sa,sat,sat->s", self.policy, self.transition, self.reward)
         return reward
 
+    @own_checks
     def exact_values(self, gammas: Iterable[float]) -> FloatArray:
         """Values of the policy at every discount by a linear solve: V_z = (I − γ_z P)^{−1} R.
 
@@ -141,6 +143,7 @@ class FiniteMDP:
         transition, reward = self.state_transition, self.state_reward
         return np.stack([_solve(transition, reward, gamma) for gamma in _checks.discounts(gammas)], axis=-1)
 
+    @own_checks
     def exact_deltas(self, gammas: Iterable[float]) -> FloatArray:
         """Components of the exact values, W_0 = V_0 and W_z = V_z − V_{z−1}.
 
@@ -157,6 +160,7 @@ class FiniteMDP:
 
     # ------------------------------------------------------------ control
 
+    @own_checks
     def optimal_action_values(self, gamma: float) -> FloatArray:
         """Action values of the best policy by policy iteration: Q(s, a) = Σ_s' p(s'|s, a) (r + γ max_b Q(s', b)).
 
@@ -199,6 +203,7 @@ class FiniteMDP:
         action_values[self.terminal] = 0.0
         return action_values
 
+    @own_checks
     def greedy_policy(self, action_values: npt.ArrayLike) -> FloatArray:
         """Policy that takes the action of largest value, the lowest index among equals.
 
@@ -221,6 +226,7 @@ class FiniteMDP:
         policy: FloatArray = np.eye(self.actions)[array.argmax(axis=1)]
         return policy
 
+    @own_checks
     def with_policy(self, policy: npt.ArrayLike | None) -> "FiniteMDP":
         """Return the same process under another policy.
 
