@@ -7,13 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tddelta.tabular.bounds import PhasedBound as PhasedBound
+    from tddelta.tabular.bounds import counterexample as counterexample
+    from tddelta.tabular.bounds import counterexample_probability as counterexample_probability
     from tddelta.tabular.bounds import error_bound as error_bound
+    from tddelta.tabular.bounds import lambda_operator as lambda_operator
     from tddelta.tabular.mdp import FiniteMDP as FiniteMDP
     from tddelta.tabular.sampling import Trajectory as Trajectory
     from tddelta.tabular.sampling import sample as sample
 
 _HOMES = {
-    "bounds": ("error_bound",),
+    "bounds": ("PhasedBound", "counterexample", "counterexample_probability", "error_bound", "lambda_operator"),
     "mdp": ("FiniteMDP",),
     "sampling": ("Trajectory", "sample"),
 }
@@ -21,8 +25,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "FiniteMDP",
+    "PhasedBound",
     "Trajectory",
+    "counterexample",
+    "counterexample_probability",
     "error_bound",
+    "lambda_operator",
     "sample",
 ]
 
