@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise MissingExtra('the tabular loops need numba: pip install "tddelta[tabular]"') from error
 
-LANES = 20
+LANES = 32
 """Step sizes that share one pass over a trajectory: their tables lie side by side, for vector instructions."""
 
 FloatArray = npt.NDArray[np.float64]
@@ -151,10 +151,11 @@ def run(
     errors = np.empty((2, count, seeds, columns))
     powers = discounts[:, None] ** np.arange(min(int(windows.max()), length) + 1)
     windows = np.minimum(windows, length + 1)  # longer ones never fill either, and flush the same
+    share = 1 / int(weights.sum()) if weights.any() else np.nan
     # row S of the table is always zero: what lies behind a terminal state
     targets = np.where(terminated, table, successors)
     arrays = (states, rewards, targets, terminated | truncated, discounts, windows, powers, alphas,
-              slows, first, exact, weights, checkpoints, mode, deltas, errors)  # fmt: skip
+              slows, first, exact, weights, share, checkpoints, mode, deltas, errors)  # fmt: skip
 
     def block(begin: int, end: int) -> None:
         _learn(begin, end, *arrays)
@@ -222,24 +223,22 @@ def _discounted_windows(rewards, left, gamma, window, powers, ahead, out, sign):
 @no_type_check
 def _learn_seeds(
     begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, initial, exact, counted,
-    checkpoints, mode, deltas, errors,
+    share, checkpoints, mode, deltas, errors,
 ):  # fmt: skip
     length, scales, table = states.shape[1], len(gammas), len(exact)
-    longest = windows.max()
+    longest = max(windows)
     leaves = 1
     while leaves < table:
         leaves *= 2
-    number = counted.sum()
-    share = 1.0 / number if number > 0 else np.nan
     left = np.empty(length, np.int64)  # steps to the episode's end, the step itself included
     sums, ahead = np.empty((length, scales)), np.empty(length)
-    one = np.empty(length)
+    width = min(LANES, len(alphas))
     # W and V of every state; V has a zero column in front, and both have a zero row behind the last state
-    W, V = np.empty((table + 1, scales, LANES)), np.empty((table + 1, scales + 1, LANES))
-    goal, alpha, rate = np.empty((scales, LANES)), np.zeros((scales, LANES)), np.empty((scales, LANES))
+    W, V = np.zeros((table + 1, scales, width)), np.zeros((table + 1, scales + 1, width))
+    goal, alpha, rate = np.empty((scales, width)), np.zeros((scales, width)), np.empty((scales, width))
     # sums over states as binary trees: the cost of a change grows with the logarithm of the number of states
-    squares, sizes = np.empty((2 * leaves, LANES)), np.empty((2 * leaves, LANES))
-    mean_rms, mean_abs, now_rms, now_abs = np.empty(LANES), np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    squares, sizes = np.zeros((2 * leaves, width)), np.zeros((2 * leaves, width))
+    mean_rms, mean_abs, now_rms, now_abs = np.empty(width), np.empty(width), np.empty(width), np.empty(width)
     visits = np.empty(table, np.int64)
     for seed in range(begin, end):
         remaining = length + 1
@@ -247,37 +246,30 @@ def _learn_seeds(
             remaining = 1 if ends[seed, t] else min(remaining + 1, length + 1)
             left[t] = remaining
         for z in range(scales):
-            one[:] = 0.0
-            window_sums(rewards[seed], left, gammas[z], windows[z], powers[z], ahead, one, 1.0)
+            for t in range(length):
+                sums[t, z] = 0.0
+            window_sums(rewards[seed], left, gammas[z], windows[z], powers[z], ahead, sums[:, z], 1.0)
             if z > 0:
-                window_sums(rewards[seed], left, gammas[z - 1], windows[z], powers[z - 1], ahead, one, -1.0)
-            sums[:, z] = one
+                window_sums(rewards[seed], left, gammas[z - 1], windows[z], powers[z - 1], ahead, sums[:, z], -1.0)
         for lane in range(0, len(alphas), LANES):
             used = min(LANES, len(alphas) - lane)
             slow = False
             for a in range(used):
                 slow = slow or decaying[lane + a]
+                mean_rms[a], mean_abs[a] = 0.0, 0.0
                 for z in range(scales):
-                    alpha[z, a] = alphas[lane + a, z]
-            rate[:] = alpha
-            visits[:] = 0
-            W[:], V[:] = 0.0, 0.0
-            squares[:], sizes[:] = 0.0, 0.0
-            for s in range(table):
-                for z in range(scales):
-                    for a in range(LANES):
+                    alpha[z, a] = rate[z, a] = alphas[lane + a, z]
+                for s in range(table):
+                    visits[s] = 0
+                    for z in range(scales):
                         W[s, z, a] = initial[s, z]
                         V[s, z + 1, a] = V[s, z, a] + initial[s, z]
-                for a in range(LANES):
                     error = V[s, scales, a] - exact[s] if counted[s] else 0.0
                     squares[leaves + s, a], sizes[leaves + s, a] = error * error, abs(error)
-            for node in range(leaves - 1, 0, -1):
-                for a in range(LANES):
+                for node in range(leaves - 1, 0, -1):
                     squares[node, a] = squares[2 * node, a] + squares[2 * node + 1, a]
                     sizes[node, a] = sizes[2 * node, a] + sizes[2 * node + 1, a]
-            for a in range(LANES):
                 now_rms[a], now_abs[a] = np.sqrt(squares[1, a] * share), sizes[1, a] * share
-            mean_rms[:], mean_abs[:] = 0.0, 0.0
             tau, point = 0, 0  # next state to move, next checkpoint
             for t in range(length):
                 over = t + 1 if ends[seed, t] else t - longest + 2  # states before it move now
@@ -290,7 +282,7 @@ def _learn_seeds(
                         own, extra = powers[z, n], 0.0
                         if z > 0:
                             extra = own - powers[z - 1, n]
-                        for a in range(LANES):
+                        for a in range(used):
                             goal[z, a] = sums[tau, z] + (extra * V[x, z, a] + own * W[x, z, a])
                     if slow:
                         visits[s] += 1
@@ -298,30 +290,30 @@ def _learn_seeds(
                             for a in range(used):
                                 rate[z, a] = alpha[z, a] / visits[s] if decaying[lane + a] else alpha[z, a]
                     for z in range(scales):
-                        for a in range(LANES):
+                        for a in range(used):
                             W[s, z, a] += rate[z, a] * (goal[z, a] - W[s, z, a])
                             V[s, z + 1, a] = V[s, z, a] + W[s, z, a]
                     if mode > 0 and counted[s]:
                         node = leaves + s
-                        for a in range(LANES):
+                        for a in range(used):
                             error = V[s, scales, a] - exact[s]
                             squares[node, a], sizes[node, a] = error * error, abs(error)
                         node //= 2
                         while node > 0:
-                            for a in range(LANES):
+                            for a in range(used):
                                 squares[node, a] = squares[2 * node, a] + squares[2 * node + 1, a]
                                 sizes[node, a] = sizes[2 * node, a] + sizes[2 * node + 1, a]
                             node //= 2
                     tau += 1
                 if mode > 0:
                     if changed:
-                        for a in range(LANES):
+                        for a in range(used):
                             now_rms[a], now_abs[a] = np.sqrt(squares[1, a] * share), sizes[1, a] * share
                     if mode == 1:
                         for a in range(used):
                             errors[0, lane + a, seed, t], errors[1, lane + a, seed, t] = now_rms[a], now_abs[a]
                     else:
-                        for a in range(LANES):
+                        for a in range(used):
                             mean_rms[a] += now_rms[a]
                             mean_abs[a] += now_abs[a]
                         if point < len(checkpoints) and t + 1 == checkpoints[point]:
@@ -332,7 +324,8 @@ def _learn_seeds(
             for a in range(used):
                 total, size = 0.0, 0.0
                 for s in range(table):
-                    deltas[lane + a, seed, s] = W[s, :, a]
+                    for z in range(scales):
+                        deltas[lane + a, seed, s, z] = W[s, z, a]
                     if counted[s]:
                         error = V[s, scales, a] - exact[s]
                         total += error * error
