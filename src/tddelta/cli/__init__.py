@@ -18,6 +18,7 @@ import tyro
 import tddelta
 from tddelta.cli.reading import Evaluate, Report, Scales
 from tddelta.cli.training import Compare, Train, with_settings
+from tddelta.cli.values import Values
 from tddelta.errors import CheckpointError, ContractionWarning, DataError, TDDeltaError
 
 COMMANDS: dict[str, Any] = {
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Any] = {
     "compare": Compare,
     "evaluate": Evaluate,
     "report": Report,
+    "values": Values,
 }
 """The commands by name. Each is a frozen dataclass: its fields are the options, `run()` does the work."""
 

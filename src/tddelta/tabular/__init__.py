@@ -12,25 +12,48 @@ if TYPE_CHECKING:
     from tddelta.tabular.bounds import counterexample_probability as counterexample_probability
     from tddelta.tabular.bounds import error_bound as error_bound
     from tddelta.tabular.bounds import lambda_operator as lambda_operator
+    from tddelta.tabular.control import ControlResult as ControlResult
+    from tddelta.tabular.control import control as control
+    from tddelta.tabular.evaluation import TabularResult as TabularResult
+    from tddelta.tabular.evaluation import evaluate as evaluate
+    from tddelta.tabular.features import one_hot as one_hot
+    from tddelta.tabular.growing import add_scale as add_scale
+    from tddelta.tabular.growing import remove_scale as remove_scale
+    from tddelta.tabular.logs import LogValues as LogValues
+    from tddelta.tabular.logs import evaluate_log as evaluate_log
     from tddelta.tabular.mdp import FiniteMDP as FiniteMDP
     from tddelta.tabular.sampling import Trajectory as Trajectory
     from tddelta.tabular.sampling import sample as sample
 
 _HOMES = {
     "bounds": ("PhasedBound", "counterexample", "counterexample_probability", "error_bound", "lambda_operator"),
+    "control": ("ControlResult", "control"),
+    "evaluation": ("TabularResult", "evaluate"),
+    "features": ("one_hot",),
+    "growing": ("add_scale", "remove_scale"),
+    "logs": ("LogValues", "evaluate_log"),
     "mdp": ("FiniteMDP",),
     "sampling": ("Trajectory", "sample"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ControlResult",
     "FiniteMDP",
+    "LogValues",
     "PhasedBound",
+    "TabularResult",
     "Trajectory",
+    "add_scale",
+    "control",
     "counterexample",
     "counterexample_probability",
     "error_bound",
+    "evaluate",
+    "evaluate_log",
     "lambda_operator",
+    "one_hot",
+    "remove_scale",
     "sample",
 ]
 

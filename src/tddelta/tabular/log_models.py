@@ -1,0 +1,163 @@
+"""From observations to the features of a linear value: one per state, one per tile, or the readings themselves."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from tddelta.errors import DataError
+from tddelta.tabular.log_fitting import Floats
+from tddelta.tabular.log_steps import Steps
+from tddelta.tabular.tiles import TileCoding
+
+_Known = npt.NDArray[np.bool_]
+
+
+class Encoder(Protocol):
+    """What makes features φ of observations.
+
+    Attributes:
+        labels: The states, where there is one feature for each.
+        penalty: κ of every feature in the regression, (D,).
+    """
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """The states, where there is one feature for each."""
+        ...
+
+    @property
+    def penalty(self) -> Floats:
+        """κ of every feature in the regression, (D,)."""
+        ...
+
+    def encode(self, observations: Any) -> tuple[Any, _Known]:
+        """Features as a sparse array, (N, D), and whether the observation has a value, (N,)."""
+        ...
+
+
+def fit_encoder(train: Steps, model: str | None, tiles: int, tilings: int, ridge: float) -> tuple[Encoder, Steps]:
+    """Choose features by what was seen in training.
+
+    Args:
+        train: Steps of the training episodes.
+        model: None for labels, "tiles" or "linear".
+        tiles: Tiles per feature of one grid.
+        tilings: Number of grids.
+        ridge: Penalty on every weight but that of the constant.
+
+    Returns:
+        The encoder, and the steps whose values can be known: all but those before a cut in a state without steps.
+
+    Raises:
+        DataError: No step is left.
+    """
+    if model is None:
+        used = _with_known_ends(train)
+        seen: set[Any] = {train.observations[place] for place in used.places.tolist()}
+        return _Table(_sorted(seen)), used
+    points = np.asarray(train.observations)[train.places]
+    if model == "linear":
+        spread = points.std(axis=0)
+        return _Linear(points.mean(axis=0), np.where(spread > 0, spread, 1.0), ridge), train
+    coding = TileCoding(tuple(points.min(axis=0)), tuple(points.max(axis=0)), tiles, tilings)
+    return _Tiles(coding, np.unique(coding.indices(points)), ridge), train
+
+
+def _with_known_ends(train: Steps) -> Steps:
+    """Leave out steps at the end of cut episodes until each leads to a state that has steps of its own."""
+    numbers: dict[Hashable, int] = {}
+    code = np.array([numbers.setdefault(label, len(numbers)) for label in train.observations])
+    kept = np.ones(len(train.places), dtype=bool)
+    counts = np.bincount(code[train.places], minlength=len(numbers))
+    ends = np.flatnonzero(train.last & (train.successors >= 0))
+    begins = np.flatnonzero(np.append(True, train.last[:-1]))
+    first = begins[train.episodes[ends] - train.episodes[0]]
+    while True:
+        unknown = (ends >= first) & (counts[code[train.successors[ends]]] == 0)
+        if not unknown.any():
+            break
+        kept[ends[unknown]] = False
+        np.subtract.at(counts, code[train.places[ends[unknown]]], 1)
+        ends = ends - unknown
+    if not kept.any():
+        raise DataError(
+            "no value can be known from this log: every episode is cut in a state that has no step of its own; "
+            "pass longer episodes, or coarser labels"
+        )
+    return train.select(kept)
+
+
+def _sorted(labels: set[Any]) -> tuple[Hashable, ...]:
+    try:
+        return tuple(sorted(labels))
+    except TypeError:  # of several types
+        return tuple(sorted(labels, key=lambda label: (type(label).__name__, repr(label))))
+
+
+@dataclass(frozen=True)
+class _Table:
+    labels: tuple[Hashable, ...]
+
+    @property
+    def penalty(self) -> Floats:
+        return np.zeros(len(self.labels))
+
+    def encode(self, observations: Sequence[Hashable]) -> tuple[Any, _Known]:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        found = np.array([numbers.get(label, -1) for label in observations], dtype=np.int64)
+        known = found >= 0
+        starts = np.append(0, np.cumsum(known))
+        shape = len(found), len(self.labels)
+        return sparse.csr_array((np.ones(starts[-1]), found[known], starts), shape=shape), known
+
+
+@dataclass(frozen=True)
+class _Linear:
+    mean: Floats
+    spread: Floats
+    ridge: float
+    labels: tuple[Hashable, ...] = ()
+
+    @property
+    def penalty(self) -> Floats:
+        return np.append(0.0, np.full(len(self.mean), self.ridge))
+
+    def encode(self, observations: Any) -> tuple[Any, _Known]:
+        points = _points(observations, len(self.mean))
+        columns = np.column_stack([np.ones(len(points)), (points - self.mean) / self.spread])
+        return sparse.csr_array(columns), np.ones(len(points), dtype=bool)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    coding: TileCoding
+    visited: npt.NDArray[np.int64]
+    ridge: float
+    labels: tuple[Hashable, ...] = ()
+
+    @property
+    def penalty(self) -> Floats:
+        return np.append(0.0, np.full(len(self.visited), self.ridge))
+
+    def encode(self, observations: Any) -> tuple[Any, _Known]:
+        """The constant, and the tiles that were visited in training: any other has the weight 0."""
+        active = self.coding.indices(_points(observations, len(self.coding.low)))
+        place = np.searchsorted(self.visited, active)
+        present = np.append(self.visited, -1)[place] == active
+        rows = np.nonzero(present)[0]
+        every = np.arange(len(active))
+        entries = np.ones(len(active) + len(rows))
+        where = np.append(every, rows), np.append(np.zeros(len(active), np.int64), 1 + place[present])
+        shape = len(active), 1 + len(self.visited)
+        return sparse.coo_array((entries, where), shape=shape).tocsr(), np.ones(len(active), dtype=bool)
+
+
+def _points(observations: Any, size: int) -> Floats:
+    points = np.asarray(observations, np.float64)
+    if points.ndim != 2 or points.shape[1] != size or not np.isfinite(points).all():
+        raise DataError(f"observations must be finite, of shape (N, {size}); got {points.shape}: one row per reading")
+    return points

@@ -1,0 +1,292 @@
+"""Values at every scale from somebody's logged trajectories, and how well they predict what happened afterwards.
+
+What is evaluated is the policy that wrote the log. Nothing here says what another policy would have got: there are no
+actions in it, and no off-policy correction.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from tddelta._arrays import check_scales
+from tddelta.decomposition import decompose
+from tddelta.errors import ConfigError, own_checks
+from tddelta.tabular.calibration import Calibration, Counts, calibrate, realised_returns
+from tddelta.tabular.log_fitting import Floats, Regression, solve
+from tddelta.tabular.log_models import Encoder, fit_encoder
+from tddelta.tabular.log_steps import LastRow, Names, Steps, read_steps
+from tddelta.timescales import TimeScales
+
+Method = Literal["lambda", "td0", "monte_carlo"]
+"""Trace decays of the λ-returns: those of the scales, 0, or γ_z."""
+Model = Literal["tiles", "linear"]
+"""What makes values of continuous features."""
+
+
+@dataclass(frozen=True)
+class LogValues:
+    """Values of the policy that wrote a log, at every scale.
+
+    Attributes:
+        scales: The time scales; in the units of time that `time_unit` chose, where there are time stamps.
+        method: How values were fitted.
+        model: "table" for labels, else "tiles" or "linear".
+        states: The labels in training episodes, sorted where they can be; empty for features, (S,).
+        visits: Training steps in each state, (S,).
+        values: V_z of each state, (S, Z); with features V_z of each row of the log, (R, Z).
+        row_values: V_z of each row of the log in its own order, held-out ones too, (R, Z); NaN where a state has none.
+        episodes: Number of episodes with at least one step.
+        held_out: How many of them, the last ones, were held out.
+        steps: Training steps that values were fitted to.
+        left_out: Training steps that were not used, since the state at their episode's cut has no step of its own.
+        calibration: Predictions against what followed in the held-out episodes; None if there are none.
+    """
+
+    scales: TimeScales
+    method: str
+    model: str
+    states: tuple[Hashable, ...]
+    visits: Counts
+    values: Floats
+    row_values: Floats
+    episodes: int
+    held_out: int
+    steps: int
+    left_out: int
+    calibration: Calibration | None
+    _encoder: Encoder = field(repr=False)
+    _weights: Floats = field(repr=False)
+
+    @property
+    def deltas(self) -> Floats:
+        """Components W_z = V_z − V_{z−1} of `values`."""
+        return decompose(self.values)
+
+    def predict(self, observations: Any) -> Floats:
+        """Values of states or sensor readings that need not be in the log.
+
+        Args:
+            observations: Labels, (N,), or features in the order of `features=`, (N, F).
+
+        Returns:
+            V_z, (N, Z); NaN for labels without a value.
+
+        Raises:
+            DataError: Features are not finite or of another shape.
+        """
+        features, known = self._encoder.encode(observations)
+        return np.where(known[:, None], features @ self._weights, np.nan)
+
+
+@own_checks
+def evaluate_log(
+    log: Any,
+    scales: TimeScales,
+    *,
+    features: Sequence[str] | None = None,
+    model: Model | None = None,
+    method: Method = "lambda",
+    held_out: float = 0.2,
+    tolerance: float = 0.01,
+    episode: str = "episode",
+    state: str | Sequence[str] = "state",
+    reward: str = "reward",
+    terminated: str | None = "terminated",
+    truncated: str | None = "truncated",
+    time: str | None = None,
+    time_unit: float = 1.0,
+    next_prefix: str = "next_",
+    last_row: LastRow = "step",
+    tiles: int = 8,
+    tilings: int = 8,
+    ridge: float = 0.01,
+) -> LogValues:
+    """Values at every scale of the policy that wrote a log; this is no off-policy evaluation.
+
+    Row t of an episode holds the state s_t, and the reward and the flags of the step out of s_t. The successor of a
+    step is the state of the next row. After the last row of an episode nothing counts if it terminated; otherwise the
+    state after it counts, and must be known in one of two ways, or the log is refused: from the column `next_state`
+    (`next_` before the name of the state column, or of every feature), or, with `last_row="observation"`, since the
+    last row of such an episode is its final observation and no step, so that its reward and flags are not looked at.
+    The rows of an episode must be one block. Nothing is repaired: a row that cannot be used is an error with its
+    number, counted from 1 without a header.
+
+    The last episodes are held out, in the order in which they begin by the time stamps, and where these are equal or
+    missing in the order of the log. From the others V_z becomes the fixed point of regression on λ-returns with trace
+    decay c_z; `tddelta.targets.lambda_targets` in its difference form has it, too. Each V_z is the same
+    whatever other scales there are. The system is solved exactly; there is no step size and no chance.
+
+    - "td0", c = 0: exact values of the Markov chain with the transitions counted in the log. Needs the least data, and
+      is wrong where the labels leave out what matters for the future.
+    - "monte_carlo", c = γ_z: means of the returns that followed each visit. Assumes nothing about the states (cut
+      episodes bootstrap where they are cut), and is noisy at long horizons.
+    - "lambda", c = `scales.trace_decays`: in between. Compare their calibrations.
+
+    Args:
+        log: A mapping of arrays, a structured array, a pandas, Polars or pyarrow table, a path to a file (.npz, .csv,
+            .tsv, .parquet), a Minari dataset, or "minari:NAME".
+        scales: The time scales, with trace decays for "lambda".
+        features: Columns of continuous sensors, in place of `state`; a column may have two axes. Needs `model`.
+        model: None for labels. "tiles": a weight for each tile that was visited, tiles over all features together, good
+            for up to about three; outside of what was seen in training the nearest point counts. "linear": in the
+            features as they are, and a constant; add columns of your own for curves. Without `features` it takes those
+            in the column `state`, as in a Minari dataset.
+        method: Trace decays; see above.
+        held_out: Share of episodes in [0, 1) held out for calibration, at least one episode unless it is 0.
+        tolerance: Weight in (0, 1) that what follows a cut may have in a realised return that counts as known.
+        episode: Column of the episode's name: whole numbers or text.
+        state: Column of the label: whole numbers, text or anything hashable. Several columns make tuples.
+        reward: Column of the reward.
+        terminated: Column of flags, whether the step led to a terminal state; None if no episode ever does.
+        truncated: Column of flags, whether the episode was cut after the step; None if the log has none. An episode
+            whose last row has neither flag was cut, too.
+        time: Column of the time of s_t: numbers, or dates, which count in seconds. Step t then takes the time from its
+            row to the next, γ^τ and c^τ count, and `next_` before the name is the time of the state after a cut.
+        time_unit: Time that one step of γ takes: 3600.0 with dates makes horizons hours.
+        next_prefix: What stands before the names of successor columns. Where they are given for other rows than the
+            last, the next row must agree.
+        last_row: "step" or "observation"; see above.
+        tiles: Tiles per feature of one grid.
+        tilings: Number of shifted grids.
+        ridge: Penalty on the weights of a model, in visits: each weight is drawn towards 0, and the value towards the
+            mean, as by this many steps. 0 is allowed where features do not depend on each other.
+
+    Returns:
+        Values, visits and calibration.
+
+    Raises:
+        ConfigError: A setting is out of range, a column is missing, or the log does not determine a value at γ = 1.
+        DataError: A row cannot be used, or a file is damaged.
+        MissingExtra: A package for this kind of file is not installed.
+
+    Example:
+        >>> import tddelta as tdd
+        >>> log = {
+        ...     "episode": [0, 0, 1],
+        ...     "state": ["a", "b", "b"],
+        ...     "reward": [0.0, 1.0, 3.0],
+        ...     "terminated": [False, True, True],
+        ...     "truncated": [False, False, False],
+        ... }
+        >>> result = evaluate_log(log, tdd.TimeScales.from_gammas([0.5, 0.9]), method="td0", held_out=0)
+        >>> result.states, result.visits.tolist(), result.values.tolist()
+        (('a', 'b'), [1, 2], [[1.0, 1.8], [2.0, 2.0]])
+
+    Reference:
+        Boyan, "Technical update: least-squares temporal difference learning", Machine Learning 49, 2002.
+    """
+    check_scales(scales)
+    observed = (state,) if isinstance(state, str) else tuple(state)
+    if model is not None:
+        features = observed if features is None else (features,) if isinstance(features, str) else tuple(features)
+    _check(scales, features, model, method, held_out, tolerance, ridge)
+    names = Names(
+        episode=episode,
+        state=state if isinstance(state, str) else observed,
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        time=time,
+        time_unit=time_unit,
+        next_prefix=next_prefix,
+        last_row=last_row,
+        features=None if features is None else tuple(features),
+    )
+    steps = read_steps(log, names)
+    episodes = int(steps.episodes[-1]) + 1
+    held = _held_out(held_out, episodes)
+    train, test = (steps.select(part) for part in (steps.episodes < episodes - held, steps.episodes >= episodes - held))
+    encoder, used = fit_encoder(train, model, tiles, tilings, ridge)
+    encoded, known = encoder.encode(steps.observations)
+    decays = {"td0": [0.0] * len(scales), "monte_carlo": scales.gammas, "lambda": scales.trace_decays}[method]
+    problem = Regression(
+        encoded[used.places],
+        sparse.diags_array((used.successors >= 0).astype(np.float64)) @ encoded[np.maximum(used.successors, 0)],
+        used.rewards,
+        used.last,
+        used.durations,
+        encoder.penalty,
+    )
+    if model is None:
+        _check_ends(problem, scales, encoder.labels)
+    columns = [solve(problem, gamma, decay) for gamma, decay in zip(scales.gammas, decays or (), strict=True)]
+    weights = np.stack(columns, axis=1)
+    row_values = np.where(known[:, None], encoded @ weights, np.nan)
+    return LogValues(
+        scales,
+        method,
+        model or "table",
+        encoder.labels,
+        np.bincount(problem.features.indices, minlength=len(weights)) if model is None else np.zeros(0, np.int64),
+        weights if model is None else row_values[: steps.rows],
+        row_values[: steps.rows],
+        episodes,
+        held,
+        len(used.rewards),
+        len(train.rewards) - len(used.rewards),
+        _calibrate(test, row_values, scales, held, tolerance) if held else None,
+        encoder,
+        weights,
+    )
+
+
+def _check(
+    scales: TimeScales,
+    features: Sequence[str] | None,
+    model: Any,
+    method: Any,
+    held_out: Any,
+    tolerance: Any,
+    ridge: Any,
+) -> None:
+    if model not in (None, "tiles", "linear"):
+        raise ConfigError(f"model must be 'tiles' or 'linear', or None for labels; got {model!r}: pass one of these")
+    if features is not None and model is None:
+        raise ConfigError("features need a model; got None: pass model='tiles' or model='linear'")
+    if method not in ("lambda", "td0", "monte_carlo"):
+        raise ConfigError(f"method must be 'lambda', 'td0' or 'monte_carlo'; got {method!r}: pass one of these")
+    if method == "lambda" and scales.trace_decays is None:
+        raise ConfigError(
+            "method='lambda' needs trace decays; these scales have none: make them with lam=, as in lam=0.95, or pass "
+            "method='td0' or method='monte_carlo'"
+        )
+    numbers = (("held_out", held_out, 0 <= held_out < 1, "[0, 1)"), ("ridge", ridge, 0 <= ridge < np.inf, "[0, ∞)"))
+    for name, value, fits, interval in (*numbers, ("tolerance", tolerance, 0 < tolerance < 1, "(0, 1)")):
+        if isinstance(value, bool) or not fits:
+            raise ConfigError(f"{name} must be in {interval}; got {value!r}: pass a number from there")
+
+
+def _held_out(share: float, episodes: int) -> int:
+    """How many episodes to hold out."""
+    if share and episodes < 2:
+        raise ConfigError(
+            f"held_out={share} needs at least two episodes; the log has one: pass held_out=0 to go without calibration"
+        )
+    return max(1, int(share * episodes + 1e-9)) if share else 0
+
+
+def _check_ends(problem: Regression, scales: TimeScales, labels: tuple[Hashable, ...]) -> None:
+    """ConfigError unless, at γ = 1, an end is reached in the log from every state."""
+    if scales.gammas[-1] < 1:
+        return
+    ends = problem.features.T @ (np.asarray(problem.successors.sum(axis=1)) == 0)
+    moves = problem.features.T @ problem.successors
+    reached = ends > 0
+    while True:
+        more = reached | (moves @ reached > 0)
+        if (more == reached).all():
+            break
+        reached = more
+    if not reached.all():
+        raise ConfigError(
+            f"the value of state {labels[int(np.argmin(reached))]!r} at γ = 1 is not determined: in the log no "
+            "terminated step can be reached from it; choose discounts below 1"
+        )
+
+
+def _calibrate(test: Steps, values: Floats, scales: TimeScales, episodes: int, tolerance: float) -> Calibration:
+    realised = realised_returns(test.rewards, test.last, test.successors < 0, test.durations, scales.gammas, tolerance)
+    return calibrate(values[test.places], realised, episodes=episodes, tolerance=tolerance)

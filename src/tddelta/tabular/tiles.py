@@ -1,0 +1,117 @@
+"""Tile coding: several shifted grids over continuous features, each of which says in which tile a point lies."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta.errors import ConfigError, DataError, own_checks
+
+_LARGEST = 2**62  # tiles are numbered by 64-bit integers
+
+
+@own_checks
+@dataclass(frozen=True)
+class TileCoding:
+    """`tilings` grids of `tiles` intervals per feature between `low` and `high`, each shifted by a part of a tile.
+
+    The grid of tiling k is shifted along feature j by the share ((2j + 1) k mod tilings) / tilings of a tile, so that
+    no two grids coincide along any feature. Points outside of the bounds count as points on them.
+
+    Attributes:
+        low: Smallest value of each feature, (F,).
+        high: Largest value of each feature, (F,); where it equals `low`, the feature says nothing.
+        tiles: Intervals per feature and grid, at least 1.
+        tilings: Number of grids, at least 1.
+
+    Raises:
+        ConfigError: A number is out of range, or the grids have more tiles than can be numbered.
+
+    Example:
+        >>> coding = TileCoding(low=(0.0,), high=(1.0,), tiles=2, tilings=2)
+        >>> coding.size, coding.indices(np.array([[0.1], [0.3], [0.9]])).tolist()
+        (6, [[0, 3], [0, 4], [1, 5]])
+
+    Reference:
+        Sutton and Barto, "Reinforcement Learning", 2nd edition, section 9.5.4.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    tiles: int = 8
+    tilings: int = 8
+
+    def __post_init__(self) -> None:
+        for name, bound in (("low", self.low), ("high", self.high)):
+            object.__setattr__(self, name, tuple(float(value) for value in np.asarray(bound, np.float64)))
+        if not self.low or len(self.low) != len(self.high):
+            raise ConfigError(
+                f"low and high must name one number per feature; got {len(self.low)} and {len(self.high)} numbers: "
+                "pass as many of one as of the other"
+            )
+        if not all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in self._bounds):
+            raise ConfigError(f"low must not exceed high; got {self.low} and {self.high}: pass finite bounds in order")
+        for name in ("tiles", "tilings"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}: pass 8, say")
+        if self.size > _LARGEST:
+            raise ConfigError(
+                f"{self.tilings} grids over {len(self.low)} features have {self.size} tiles, more than can be "
+                "numbered: name fewer features, or use a linear model"
+            )
+
+    @property
+    def _bounds(self) -> list[tuple[float, float]]:
+        return list(zip(self.low, self.high, strict=True))
+
+    @property
+    def size(self) -> int:
+        """Number of all tiles, tilings · (tiles + 1)^F: a shifted grid needs one interval more."""
+        return math.prod([int(self.tilings), *[int(self.tiles) + 1] * len(self.low)])
+
+    def indices(self, points: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The tile of each grid in which each point lies.
+
+        Args:
+            points: Features, (N, F), finite.
+
+        Returns:
+            Numbers of tiles in 0 … size − 1, (N, tilings); those of different grids differ.
+
+        Raises:
+            DataError: The shape is another one, or a number is not finite.
+        """
+        array = np.asarray(points, np.float64)
+        if array.ndim != 2 or array.shape[1] != len(self.low) or not np.isfinite(array).all():
+            raise DataError(
+                f"points must be finite and of shape (N, {len(self.low)}); got shape {array.shape}"
+                f"{'' if np.isfinite(array).all() else ' with numbers that are not finite'}: pass one row per point"
+            )
+        low, high = np.array(self.low), np.array(self.high)
+        width = np.where(high > low, high - low, 1.0)
+        place = np.clip((array - low) / width, 0.0, 1.0) * self.tiles
+        tiling, feature = np.arange(self.tilings), np.arange(len(low))
+        shift = ((2 * feature + 1) * tiling[:, None] % self.tilings) / self.tilings
+        # On the upper bound itself, a grid that is not shifted would begin another tile.
+        last = np.where(shift > 0, self.tiles, self.tiles - 1)
+        cells = np.minimum(np.floor(place[:, None, :] + shift), last).astype(np.int64)
+        numbers: Any = (cells * (self.tiles + 1) ** feature).sum(axis=2)
+        result: npt.NDArray[np.int64] = numbers + tiling * (self.size // self.tilings)
+        return result
+
+    def matrix(self, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """One column per tile, 1 where the point lies in it: features for `evaluate(..., features=...)`.
+
+        Args:
+            points: Features, (N, F), finite.
+
+        Returns:
+            Zeros and ones, (N, size), `tilings` ones in each row.
+        """
+        active = self.indices(points)
+        result = np.zeros((len(active), self.size))
+        np.put_along_axis(result, active, 1.0, axis=1)
+        return result
