@@ -1,0 +1,45 @@
+"""How the loops of the laboratory are compiled and spread over threads."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+from tddelta import _ladders
+from tddelta.errors import MissingExtra
+
+try:
+    from numba import njit
+except ImportError as error:
+    raise MissingExtra('the tabular loops need numba: pip install "tddelta[tabular]"') from error
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def compiled(function: _F) -> _F:
+    """Compile a loop over arrays; the result is kept on disk, and other threads run meanwhile."""
+    loop: Any = njit(cache=True, nogil=True)(function)
+    return cast(_F, loop)
+
+
+def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None) -> None:
+    """Call `block(first, last)` for ranges that together are 0 … runs − 1, on several threads.
+
+    Args:
+        block: Computes the runs first ≤ i < last, which depend on no other.
+        runs: Number of runs.
+        threads: Threads; None means one per core.
+
+    Raises:
+        ConfigError: `threads` is not a whole number of at least 1.
+    """
+    if threads is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    else:
+        workers = _ladders.length("threads", threads)
+    if workers == 1 or runs == 1:
+        block(0, runs)
+        return
+    cuts = [runs * i // min(runs, 4 * workers) for i in range(min(runs, 4 * workers) + 1)]
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(block, cuts[:-1], cuts[1:]))

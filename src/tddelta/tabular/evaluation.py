@@ -1,0 +1,251 @@
+"""Values of a policy from its trajectories: every tabular method, for one scale and for many."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta import _ladders
+from tddelta._arrays import check_scales
+from tddelta.decomposition import compose
+from tddelta.errors import ConfigError, own_checks
+from tddelta.tabular import _learning, _settings
+from tddelta.tabular._learning import Task
+from tddelta.tabular.mdp import FiniteMDP
+from tddelta.tabular.sampling import Trajectory, sample
+from tddelta.timescales import TimeScales
+
+FloatArray = npt.NDArray[np.float64]
+Method = Literal[
+    "td0", "n_step", "lambda_return", "lambda_difference", "traces", "true_online", "phased", "linear"
+]  # fmt: skip
+Record = str | Iterable[int]
+
+METHODS: tuple[str, ...] = get_args(Method)
+_ONLINE = ("td0", "traces", "true_online", "linear")
+_OFFLINE = ("lambda_return", "lambda_difference")
+_ENDLESS_CHUNK = 100  # many horizons of a trace, and few enough steps to learn soon
+
+
+@own_checks
+@dataclass(frozen=True, eq=False, repr=False)
+class TabularResult:
+    """What `evaluate` learned, for A step sizes and N seeds.
+
+    Attributes:
+        scales: The time scales.
+        deltas: Final components W_z(s), shape (A, N, S, Z); 0 in terminal states.
+        rms_error: Root mean square error of V_Z over the states that are not terminal. Shape (A, N) for the final
+            table, (A, N, T) for the curve (entry t after step t + 1), (A, N, C) for averages of it up to C steps.
+        abs_error: The mean absolute error likewise.
+        step_sizes: Step sizes α, shape (A, Z); not a number where they are "1/n".
+        seeds: Seed of every run, or the number of the stream where the trajectory was given.
+        exact: Exact values V_z(s), shape (S, Z).
+        visits: Steps that left each state so far, shape (N, S): the n of "1/n". Phases for method "phased".
+        weights: Weights θ_z of the features, shape (A, N, F, Z); None without features.
+    """
+
+    scales: TimeScales
+    deltas: FloatArray
+    rms_error: FloatArray
+    abs_error: FloatArray
+    step_sizes: FloatArray
+    seeds: tuple[int, ...]
+    exact: FloatArray
+    visits: npt.NDArray[np.int64]
+    weights: FloatArray | None = None
+
+    @property
+    def values(self) -> FloatArray:
+        """Final values V_z(s) = Σ_{i≤z} W_i(s), shape (A, N, S, Z)."""
+        return compose(self.deltas)
+
+    def __repr__(self) -> str:
+        settings, seeds, states, scales = self.deltas.shape
+        return f"{type(self).__name__}({settings} step sizes, {seeds} seeds, {states} states, {scales} scales)"
+
+
+@own_checks
+def evaluate(
+    mdp: FiniteMDP,
+    scales: TimeScales,
+    *,
+    method: Method | Callable[..., Any] = "n_step",
+    step_sizes: Any = None,
+    seeds: Iterable[int] | None = None,
+    steps: int | None = None,
+    record: Record = "final",
+    time_limit: int | None = None,
+    trajectory: Trajectory | None = None,
+    initial_deltas: npt.ArrayLike | TabularResult | None = None,
+    features: npt.ArrayLike | None = None,
+    chunk: int | None = None,
+    trajectories: int | None = None,
+    threads: int | None = None,
+) -> TabularResult:
+    """Learn the values of a policy at all scales, from sampled or given steps.
+
+    Every component has its own step size: W_z(s_t) moves by α_z towards its target. With one scale each method is the
+    ordinary one. Episodes that end are learned to their end; where one is truncated the true successor is bootstrapped
+    from; no trace, window or λ-return goes across an end, and nothing is read of a terminal successor.
+
+    - "td0": after every step towards W_z(s_t) + δ^z_t; see `tddelta.td_errors`.
+    - "n_step": Algorithm 1 with windows `scales.n_steps`; see `tddelta.n_step_targets`. A state moves once its longest
+      window is full, and at an episode's end; the last states of a stream that goes on are not learned.
+    - "traces": TD(λ), online, accumulating: e_z ← c_z e_z + φ(s_t), θ_z += α_z δ^z_t e_z.
+    - "true_online": true online TD(λ), equal to the online λ-return.
+    - "lambda_return", "lambda_difference": offline λ-returns in the bootstrap or the difference form; see
+      `tddelta.lambda_targets`. At an episode's end, or after `chunk` steps, its targets are computed from one table;
+      then the states move one after another, in their order.
+    - a function like `tddelta.lambda_targets`, `f(rewards, deltas, next_deltas, *, terminated, truncated, scales)`:
+      the same with its targets. Axes are (steps, step sizes), for components also scales.
+    - "linear": semi-gradient TD(λ) with accumulating traces on `features`; TD(0) if the scales have no trace decays.
+      Every method but "n_step" and "phased" takes features.
+    - "phased": `trajectories` from every state, shared by all components and step sizes; all states move towards the
+      mean of their n-step targets, bootstrapped from the table of the phase before.
+
+    Args:
+        mdp: The process and its policy, which give the steps and the exact values.
+        scales: The time scales, with `n_steps` or `trace_decays` as the method needs.
+        method: One of the above.
+        step_sizes: Settings to try, A of them, each a number above 0, one number per scale, or "1/n": 1 over the
+            number of visits to the state. None means 0.1; for "phased" 1.
+        seeds: Seeds of the trajectories, N of them. None means seed 0.
+        steps: Steps T of each; for "phased" the number of phases. None means 1000.
+        record: "final", "curve", or numbers of steps such as (100, 500): see `TabularResult.rms_error`. The table
+            before its first update counts.
+        time_limit: Steps after which an episode is truncated; None means never.
+        trajectory: Steps to learn from in place of sampling, (T,) or (N, T); without `seeds`, `steps`, `time_limit`.
+        initial_deltas: Components to begin with, shape (S, Z) or (A, N, S, Z), with features their weights; or a
+            result to go on from, whose visits then count on. None means zeros.
+        features: Features φ(s) of every state, shape (S, F): V is linear in them. None is a table; see `one_hot`.
+        chunk: Steps between two updates of the offline methods at most; like a truncation, except that the episode
+            goes on. None means whole episodes, and 100 steps where neither `mdp` nor the data has an end.
+        trajectories: Trajectories n from every state in each phase of "phased". None means 1.
+        threads: Threads; None means one per core. The result does not depend on it.
+
+    Returns:
+        Components, errors and what they were learned with.
+
+    Raises:
+        ConfigError: A setting is out of range, is missing, or has no meaning for the method; a discount is 1 and the
+            values do not converge.
+        ShapeError: An array has a shape that does not fit.
+        DataError: A trajectory is broken, or leads to states that do not exist.
+        MissingExtra: numba is not installed.
+
+    Example:
+        >>> scales = TimeScales.doubling(0.9375, n_step=16)
+        >>> result = evaluate(FiniteMDP.ring(), scales, step_sizes=[0.05, 0.1], seeds=range(3), steps=200)
+        >>> result.deltas.shape, result.rms_error.shape
+        ((2, 3, 5, 5), (2, 3))
+
+    Reference:
+        Romoff et al., "Separating value functions across time-scales", ICML 2019: sections 4 and 5.
+    """
+    check_scales(scales)
+    if not isinstance(mdp, FiniteMDP):
+        raise ConfigError(f"mdp must be a FiniteMDP; got {type(mdp).__name__}: FiniteMDP(transition, reward) makes one")
+    name = _name(method)
+    unused = partial(_settings.unused, name)
+    if method == "phased":
+        given = {"time_limit": time_limit, "trajectory": trajectory, "features": features, "chunk": chunk}
+        unused(given, "it follows short trajectories from every state, to fill a table; leave it out")
+    else:
+        unused({"trajectories": trajectories}, "'phased' samples from every state; leave it out")
+    if isinstance(method, str) and method not in (*_OFFLINE, "phased"):
+        unused({"chunk": chunk}, "it does not learn offline; leave it out")
+    if method == "n_step":
+        unused({"features": features}, "its loop is that of a table; use 'linear', 'true_online' or a λ-return")
+    if method == "linear" and features is None:
+        raise ConfigError("method 'linear' needs features=, shape (S, F); got None: one_hot(range(S)) is a table")
+    if trajectory is not None:
+        unused({"seeds": seeds, "steps": steps, "time_limit": time_limit}, "the trajectory is given; leave it out")
+        stream: Trajectory | None = (given_steps := _settings.trajectory(trajectory, mdp.terminal))
+        numbers, length = tuple(range(len(given_steps.states))), given_steps.states.shape[1]
+    else:
+        numbers = _settings.seeds((0,) if seeds is None else seeds)
+        length = 1000 if steps is None else _ladders.length("steps", steps)
+        stream = None if method == "phased" else sample(mdp, length, numbers, time_limit=time_limit)
+    default = 1.0 if method == "phased" else 0.1
+    alphas, decaying = _settings.step_sizes(default if step_sizes is None else step_sizes, len(scales))
+    columns, strengths, width = _settings.features(features, mdp.states)
+    before = initial_deltas.visits if isinstance(initial_deltas, TabularResult) else np.zeros((1, mdp.states), np.int64)
+    shape = len(alphas), len(numbers), width, len(scales)
+    points, averaged = _settings.checkpoints(record, length)
+    exact = mdp.exact_values(scales.gammas)
+    task = Task(
+        mdp=mdp,
+        scales=scales,
+        step_sizes=alphas,
+        decaying=decaying,
+        seeds=numbers,
+        columns=columns,
+        strengths=strengths,
+        exact_last=np.ascontiguousarray(exact[:, -1]),
+        weights=_settings.weights(_plain(initial_deltas), shape, "states" if features is None else "features"),
+        visits=np.array(np.broadcast_to(before, (len(numbers), mdp.states))),
+        length=length,
+        checkpoints=points,
+        averaged=averaged,
+        threads=threads,
+    )
+    if stream is None:
+        errors = _learning.phases(task, 1 if trajectories is None else _ladders.length("trajectories", trajectories))
+        visits = task.visits + np.where(mdp.terminal, 0, length)
+    else:
+        errors = _by_steps(task, stream, method, record, chunk, endless=time_limit is None and not mdp.terminal.any())
+        visits = task.visits + np.stack([np.bincount(states, minlength=mdp.states) for states in stream.states])
+    deltas = np.einsum("sm,ansmz->ansz", strengths, task.weights[:, :, columns])
+    deltas[:, :, mdp.terminal] = 0.0
+    return TabularResult(
+        scales=scales,
+        deltas=deltas,
+        rms_error=errors[0, ..., 0] if record == "final" else errors[0],
+        abs_error=errors[1, ..., 0] if record == "final" else errors[1],
+        step_sizes=np.where(decaying[:, None], np.nan, alphas),
+        seeds=numbers,
+        exact=exact,
+        visits=visits,
+        weights=None if features is None else task.weights,
+    )
+
+
+def _by_steps(
+    task: Task, stream: Trajectory, method: Any, record: Any, chunk: int | None, *, endless: bool
+) -> FloatArray:
+    """Errors of every method that follows a trajectory."""
+    if method == "n_step":
+        return _learning.windows(task, stream, record)
+    if method in _ONLINE:
+        return _learning.online(task, stream, method)
+    if chunk is not None:
+        chunk = _ladders.length("chunk", chunk)
+    else:
+        chunk = _ENDLESS_CHUNK if endless and not stream.truncated.any() else task.length
+    if callable(method):
+        return _learning.towards(task, stream, method, chunk)
+    return _learning.offline(task, stream, method, chunk)
+
+
+def _name(method: Any) -> str:
+    """What messages call the method."""
+    if callable(method):
+        return str(getattr(method, "__name__", "of your own"))
+    if method not in METHODS:
+        close = get_close_matches(str(method), METHODS, n=1, cutoff=0)[0]
+        raise ConfigError(
+            f"method must be a target function or one of {', '.join(METHODS)}; got {method!r}: did you mean {close!r}?"
+        )
+    return str(method)
+
+
+def _plain(initial: Any) -> Any:
+    """The array to begin with."""
+    if isinstance(initial, TabularResult):
+        return initial.deltas if initial.weights is None else initial.weights
+    return initial

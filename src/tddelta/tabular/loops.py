@@ -1,0 +1,209 @@
+"""The compiled loops of TD(0), TD(λ) and λ-returns, for tables and linear features.
+
+A state has a few features: `columns[s]` are their numbers and `strengths[s]` their values; in a table these are the
+state itself and 1. Runs are numbered step size by step size, `run = a · N + n`; each writes to its own entries only.
+
+Where the step size changes from visit to visit it belongs to the visit, and so enters the trace with it:
+θ += δ e with e ← c e + α φ. With constant α that is θ += α δ e with e ← c e + φ.
+"""
+
+from typing import no_type_check
+
+import numpy as np
+
+from tddelta.tabular.compiled import compiled
+
+TD0, TRACES, TRUE_ONLINE = 0, 1, 2
+
+
+@compiled
+@no_type_check
+def components(table, columns, strengths, out):
+    """W(s) = Σ_f φ_f θ_f of one state, from its features."""
+    out[:] = 0.0
+    for m in range(len(columns)):
+        for z in range(len(out)):
+            out[z] += strengths[m] * table[columns[m], z]
+
+
+@compiled
+@no_type_check
+def component_errors(reward, own, following, terminated, gammas, out):
+    """TD errors δ^z of all components; see `tddelta.td_errors`. Nothing that follows a terminal step is read."""
+    below = 0.0  # V_{z−1}(s')
+    for z in range(len(gammas)):
+        out[z] = -own[z]
+        if not terminated:
+            shorter = gammas[z - 1] if z > 0 else 0.0
+            out[z] += (gammas[z] - shorter) * below + gammas[z] * following[z]
+            below += following[z]
+    out[0] += reward
+
+
+@compiled
+@no_type_check
+def step_towards(table, columns, strengths, goal, alpha, own):
+    """θ_f += α_z (G^z − W_z(s)) φ_f; `own` is room for W(s)."""
+    components(table, columns, strengths, own)
+    for m in range(len(columns)):
+        for z in range(len(goal)):
+            table[columns[m], z] += alpha[z] * (goal[z] - own[z]) * strengths[m]
+
+
+@compiled
+@no_type_check
+def value_errors(table, columns, strengths, exact, counted):
+    """Root mean square and mean absolute error of V_Z over the states that count."""
+    squares, sizes, number = 0.0, 0.0, 0
+    for s in range(len(exact)):
+        if counted[s]:
+            value = 0.0
+            for m in range(columns.shape[1]):
+                for z in range(table.shape[1]):
+                    value += strengths[s, m] * table[columns[s, m], z]
+            squares += (value - exact[s]) ** 2
+            sizes += abs(value - exact[s])
+            number += 1
+    return np.sqrt(squares / number), sizes / number
+
+
+@compiled
+@no_type_check
+def record(t, changed, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms, absolute):
+    """Note the errors after step t. `book`: next checkpoint, whether stale, both errors now, and their sums so far."""
+    if changed:
+        book[1] = 1.0
+    point = int(book[0])
+    due = point < len(checkpoints) and t + 1 == checkpoints[point]
+    if not due and not averaged:
+        return
+    if book[1] > 0.0:
+        book[2], book[3] = value_errors(table, columns, strengths, exact, counted)
+        book[1] = 0.0
+    book[4] += book[2]
+    book[5] += book[3]
+    if due:
+        rms[point] = book[4] / (t + 1) if averaged else book[2]
+        absolute[point] = book[5] / (t + 1) if averaged else book[3]
+        book[0] += 1.0
+
+
+@compiled
+@no_type_check
+def online(
+    first, last, states, rewards, next_states, terminated, truncated, columns, strengths, gammas, decays, step_sizes,
+    decaying, method, exact, counted, checkpoints, averaged, visits, weights, rms, absolute,
+):  # fmt: skip
+    """Update after every step: TD(0), TD(λ) with accumulating traces, or true online TD(λ), W_z by W_z."""
+    streams, length = states.shape
+    scales = len(gammas)
+    own, following, delta, alpha = np.empty(scales), np.empty(scales), np.empty(scales), np.empty(scales)
+    previous, overlap = np.empty(scales), np.empty(scales)
+    for run in range(first, last):
+        a, n = run // streams, run % streams
+        table, count = weights[a, n], visits[n].copy()
+        trace = np.zeros(table.shape)
+        previous[:] = 0.0
+        book = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+        for t in range(length):
+            s = states[n, t]
+            active, strength = columns[s], strengths[s]
+            count[s] += 1
+            for z in range(scales):
+                alpha[z] = step_sizes[a, z] / count[s] if decaying[a] else step_sizes[a, z]
+            components(table, active, strength, own)
+            if terminated[n, t]:
+                following[:] = 0.0
+            else:
+                components(table, columns[next_states[n, t]], strengths[next_states[n, t]], following)
+            component_errors(rewards[n, t], own, following, terminated[n, t], gammas, delta)
+            if method == TD0:
+                for m in range(len(active)):
+                    for z in range(scales):
+                        table[active[m], z] += alpha[z] * delta[z] * strength[m]
+            else:
+                overlap[:] = 0.0
+                if method == TRUE_ONLINE:
+                    components(trace, active, strength, overlap)
+                for f in range(len(trace)):
+                    for z in range(scales):
+                        trace[f, z] *= decays[z]
+                for m in range(len(active)):
+                    for z in range(scales):
+                        trace[active[m], z] += alpha[z] * (1.0 - decays[z] * overlap[z]) * strength[m]
+                if method == TRUE_ONLINE:
+                    for m in range(len(active)):
+                        for z in range(scales):
+                            table[active[m], z] -= alpha[z] * (own[z] - previous[z]) * strength[m]
+                    for z in range(scales):
+                        delta[z] += own[z] - previous[z]
+                        previous[z] = following[z]
+                for f in range(len(trace)):
+                    for z in range(scales):
+                        table[f, z] += delta[z] * trace[f, z]
+            if terminated[n, t] or truncated[n, t]:
+                trace[:] = 0.0
+                previous[:] = 0.0
+            record(t, True, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n],
+                   absolute[a, n])  # fmt: skip
+
+
+@compiled
+@no_type_check
+def lambda_returns(
+    begin, end, states, rewards, next_states, terminated, columns, strengths, gammas, decays, coupled, table, goal
+):
+    """λ-returns of the steps begin ≤ t < end of one stream, none but the last an episode's end, into goal[t − begin].
+
+    `coupled` is the difference form: the difference of the λ-returns of V_z and V_{z−1}, each with its own decay.
+    """
+    scales = len(gammas)
+    own, following, delta, carry = np.empty(scales), np.empty(scales), np.empty(scales), np.zeros(scales)
+    for t in range(end - 1, begin - 1, -1):
+        components(table, columns[states[t]], strengths[states[t]], own)
+        if terminated[t]:
+            following[:] = 0.0
+        else:
+            components(table, columns[next_states[t]], strengths[next_states[t]], following)
+        component_errors(rewards[t], own, following, terminated[t], gammas, delta)
+        total, below = 0.0, 0.0  # in the difference form: TD error of V_z, and the λ-advantage of V_{z−1}
+        for z in range(scales):
+            if coupled:
+                total += delta[z]
+                carry[z] = total + decays[z] * carry[z]
+                goal[t - begin, z] = own[z] + carry[z] - below
+                below = carry[z]
+            else:
+                carry[z] = delta[z] + decays[z] * carry[z]
+                goal[t - begin, z] = own[z] + carry[z]
+
+
+@compiled
+@no_type_check
+def offline(
+    first, last, states, rewards, next_states, terminated, truncated, columns, strengths, gammas, decays, step_sizes,
+    decaying, coupled, chunk, exact, counted, checkpoints, averaged, visits, weights, rms, absolute,
+):  # fmt: skip
+    """Update at every episode's end, and after `chunk` steps: step by step towards λ-returns from the table before."""
+    streams, length = states.shape
+    scales = len(gammas)
+    goal, alpha, own = np.empty((min(chunk, length), scales)), np.empty(scales), np.empty(scales)
+    for run in range(first, last):
+        a, n = run // streams, run % streams
+        table, count = weights[a, n], visits[n].copy()
+        book = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+        begin = 0
+        for t in range(length):
+            closed = terminated[n, t] or truncated[n, t] or t + 1 - begin == chunk or t + 1 == length
+            if closed:
+                lambda_returns(begin, t + 1, states[n], rewards[n], next_states[n], terminated[n], columns, strengths,
+                               gammas, decays, coupled, table, goal)  # fmt: skip
+                for i in range(begin, t + 1):
+                    s = states[n, i]
+                    count[s] += 1
+                    for z in range(scales):
+                        alpha[z] = step_sizes[a, z] / count[s] if decaying[a] else step_sizes[a, z]
+                    step_towards(table, columns[s], strengths[s], goal[i - begin], alpha, own)
+                begin = t + 1
+            record(t, closed, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n],
+                   absolute[a, n])  # fmt: skip
