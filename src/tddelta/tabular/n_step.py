@@ -8,12 +8,13 @@ same bytes for any number of threads, and for a seed or step size alone or among
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, Protocol, no_type_check
+from typing import Any, Literal, NamedTuple, no_type_check
 
 import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import ConfigError, MissingExtra, ShapeError, own_checks
+from tddelta.tabular.sampling import Trajectory
 
 try:
     from numba import njit
@@ -24,31 +25,9 @@ LANES = 32
 """Step sizes that share one pass over a trajectory: their tables lie side by side, for vector instructions."""
 
 FloatArray = npt.NDArray[np.float64]
+"""An array of float64, of any shape."""
 Record = Literal["final", "curve"] | tuple[int, ...]
-
-
-class Steps(Protocol):
-    """What `run` reads of a trajectory; `tddelta.tabular.Trajectory` is one. All arrays have shape (N, T)."""
-
-    @property
-    def states(self) -> npt.NDArray[Any]:
-        """States s_t."""
-
-    @property
-    def rewards(self) -> npt.NDArray[Any]:
-        """Rewards r_t."""
-
-    @property
-    def next_states(self) -> npt.NDArray[Any]:
-        """The true successors s'_t."""
-
-    @property
-    def terminated(self) -> npt.NDArray[Any]:
-        """Whether s'_t is terminal."""
-
-    @property
-    def truncated(self) -> npt.NDArray[Any]:
-        """Whether the episode was cut after step t."""
+"""Which errors are kept."""
 
 
 class NStepResult(NamedTuple):
@@ -68,7 +47,7 @@ class NStepResult(NamedTuple):
 
 @own_checks
 def run(
-    trajectory: Steps,
+    trajectory: Trajectory,
     gammas: Sequence[float],
     n_steps: Sequence[int],
     step_sizes: npt.ArrayLike,
@@ -92,7 +71,8 @@ def run(
     One discount makes it ordinary n-step TD.
 
     Args:
-        trajectory: States, rewards, true successors and flags, each of shape (N, T), one row per seed.
+        trajectory: States, rewards, true successors and flags, each of shape (N, T), one row per seed; the actions do
+            not matter.
         gammas: Discounts γ_z, smallest first, Z of them, in [0, 1].
         n_steps: Steps k_z ≥ 1 of each component's window.
         step_sizes: Step sizes α, shape (A, Z).
