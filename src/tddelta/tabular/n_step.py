@@ -142,7 +142,7 @@ def run(
         if done is not None:
             done(end - begin)
 
-    workers = _threads(threads)
+    workers = thread_count(threads)
     if workers == 1 or seeds == 1:
         block(0, seeds)
     else:
@@ -167,7 +167,8 @@ def _recording(record: Record, length: int) -> tuple[npt.NDArray[np.int64], int,
     return np.array(points, np.int64), len(points), 2
 
 
-def _threads(threads: int | None) -> int:
+def thread_count(threads: int | None) -> int:
+    """Number of threads to use: the one given, or as many as there are cores; ConfigError below 1."""
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads < 1:
