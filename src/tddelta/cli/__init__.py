@@ -17,6 +17,7 @@ import tyro
 
 import tddelta
 from tddelta.cli.reading import Evaluate, Report, Scales
+from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.cli.values import Values
 from tddelta.errors import CheckpointError, ContractionWarning, DataError, TDDeltaError
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Any] = {
     "compare": Compare,
     "evaluate": Evaluate,
     "report": Report,
+    "reproduce": Reproduce,
     "values": Values,
 }
 """The commands by name. Each is a frozen dataclass: its fields are the options, `run()` does the work."""

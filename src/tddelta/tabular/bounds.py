@@ -5,6 +5,7 @@ bootstraps from the table of the phase before. Rewards lie in [−1, 1]; Δ^z_t 
 after phase t.
 """
 
+from fractions import Fraction
 from math import comb, log, sqrt
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -236,33 +237,36 @@ def counterexample() -> FiniteMDP:
     return FiniteMDP(coin, np.array([0.0, 1.0, -1.0])[:, None, None], names=("coin", "up", "down"))
 
 
+@own_checks
 def counterexample_probability(
-    kind: Kind = "published", *, gamma: float = 0.9, samples: int = 50, probability: float = 0.05
+    scales: TimeScales | None = None, kind: Kind = "published", *, samples: int = 50, probability: float = 0.05
 ) -> float:
-    """Chance that one phase of one-step learning, started from exact values, breaks a bound on `counterexample`.
+    """Chance that one phase of learning, started from exact values, breaks a bound on `counterexample`.
 
-    The estimate of V(0) is γ/(1−γ) times the mean of n coins ±1, whatever the reward's own sampling error: the error
-    of the bootstrapped values that the published bound leaves out.
+    The sum of the components' errors in state 0 is γ_Z/(1−γ_Z) times the mean of n coins ±1, whatever the windows: with
+    k = 1 no reward is sampled at all, and the error is that of the bootstrapped values, which the published bound
+    leaves out.
 
     Args:
+        scales: Discounts below 1 and `n_steps`; None means the single estimator with γ = .9 and k = 1.
         kind: Which bound.
-        gamma: Discount in [0, 1).
         samples: Trajectories n ≥ 1.
-        probability: δ, which the bound claims not to exceed.
+        probability: δ, which the chance should not exceed.
 
     Returns:
         The exact probability.
 
     Raises:
-        ConfigError: A number is out of range.
+        ConfigError: As for `error_bound`.
 
     Example:
-        >>> round(counterexample_probability("published"), 4), round(counterexample_probability("known_range"), 4)
+        >>> round(counterexample_probability(), 4), round(counterexample_probability(kind="known_range"), 4)
         (0.6718, 0.0003)
     """
-    scales = TimeScales.single(gamma, n_step=1)
-    values = counterexample().exact_values(scales.gammas)
-    bound = error_bound(scales, kind, samples=samples, probability=probability, states=3, values=values).after([0.0])[0]
-    broken = [heads for heads in range(samples + 1) if gamma / (1 - gamma) * abs(2 * heads / samples - 1) > bound]
-    ways: int = sum(comb(samples, heads) for heads in broken)
-    return ways / 2**samples
+    scales = TimeScales.single(0.9, n_step=1) if scales is None else scales
+    mdp, n = counterexample(), _ladders.length("samples", samples)
+    values = mdp.exact_values(scales.gammas)
+    bound = error_bound(scales, kind, samples=n, probability=probability, states=mdp.states, values=values)
+    limit, size = bound.epsilon * bound.coefficient, scales.gammas[-1] / (1 - scales.gammas[-1])
+    ways = sum(comb(n, heads) for heads in range(n + 1) if size * abs(2 * heads / n - 1) > limit)
+    return float(Fraction(ways, 2**n))
