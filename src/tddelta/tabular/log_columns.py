@@ -69,7 +69,7 @@ def flags(name: str, column: Column, used: Rows, optional: Rows | None = None) -
     else:
         result, wrong = _each(column, used, lambda entry: float(_FLAGS[str(entry).strip().lower()]))
     if wrong:
-        entry = column[wrong[0]]
+        entry = column[wrong[:1]].tolist()[0]
         missing = f"{name} is missing" if _is_missing(entry) else f"{name} is {entry!r}, which is no flag"
         refuse(wrong, missing, "write true or false, or 1 or 0")
     return np.where(used, result == 1, False)

@@ -66,7 +66,7 @@ def read_columns(log: Any, wanted: Sequence[str], optional: Sequence[str] = ()) 
                 f"the log has no column {name!r}; its columns are {known}: say what yours is called, as in "
                 "reward='score', and None for flags that it does not have"
             )
-    found = {name: np.asarray(columns[name]) for name in [*wanted, *optional] if name in columns}
+    found = {name: _as_array(name, columns[name]) for name in [*wanted, *optional] if name in columns}
     lengths = {name: len(array) if array.ndim else 0 for name, array in found.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -181,6 +181,16 @@ def _typed(texts: Sequence[str]) -> Column:
     if given and all(_NUMBER.fullmatch(text) for text in given):
         return np.array([float(text) if text else np.nan for text in texts])
     return _array([text or None for text in texts])
+
+
+def _as_array(name: str, column: Any) -> Column:
+    """A column as an array; NumPy would turn 3 into text in a list that also holds text."""
+    if isinstance(column, list | tuple) and any(isinstance(entry, str | tuple) for entry in column):
+        return _array(column)
+    try:
+        return np.asarray(column)
+    except ValueError as error:
+        raise DataError(f"{name} is no array ({error}): pass entries of one shape") from error
 
 
 def _array(entries: Sequence[Any]) -> Column:

@@ -116,8 +116,8 @@ def _checked(matrix: Any, received: Floats, run: Any, gamma: float) -> Floats:
     scale = abs(matrix).sum(axis=1).max() * np.abs(solution).max() + np.abs(received).max()
     if not np.isfinite(solution).all() or np.abs(matrix @ solution - received).max() > 1e-8 * scale:
         raise ConfigError(
-            f"the log does not determine the values at γ={gamma:.6g}: the features depend on each other, or at γ = 1 "
-            "episodes do not end; pass ridge above 0, or discounts below 1"
+            f"the log does not determine the values at γ={gamma:.6g}: pass a discount below 1, a trace decay below the "
+            "discount (rule='capped'), or a larger ridge"
         )
     return solution
 

@@ -1,14 +1,14 @@
 """From observations to the features of a linear value: one per state, one per tile, or the readings themselves."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from tddelta.errors import DataError
+from tddelta.errors import ConfigError, DataError
 from tddelta.tabular.log_fitting import Floats
 from tddelta.tabular.log_steps import Steps
 from tddelta.tabular.tiles import TileCoding
@@ -16,27 +16,73 @@ from tddelta.tabular.tiles import TileCoding
 _Known = npt.NDArray[np.bool_]
 
 
-class Encoder(Protocol):
-    """What makes features φ of observations.
+@dataclass(frozen=True)
+class _Table:
+    """One feature for each label."""
 
-    Attributes:
-        labels: The states, where there is one feature for each.
-        penalty: κ of every feature in the regression, (D,).
-    """
-
-    @property
-    def labels(self) -> tuple[Hashable, ...]:
-        """The states, where there is one feature for each."""
-        ...
+    labels: tuple[Hashable, ...]
 
     @property
     def penalty(self) -> Floats:
-        """κ of every feature in the regression, (D,)."""
-        ...
+        return np.zeros(len(self.labels))
 
     def encode(self, observations: Any) -> tuple[Any, _Known]:
-        """Features as a sparse array, (N, D), and whether the observation has a value, (N,)."""
-        ...
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        found = np.array([numbers.get(label, -1) for label in observations], dtype=np.int64)
+        known = found >= 0
+        starts = np.append(0, np.cumsum(known))
+        shape = len(found), len(self.labels)
+        return sparse.csr_array((np.ones(starts[-1]), found[known], starts), shape=shape), known
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A constant, and the readings less their means over their deviations in training."""
+
+    mean: Floats
+    spread: Floats
+    ridge: float
+    labels: tuple[Hashable, ...] = ()
+
+    @property
+    def penalty(self) -> Floats:
+        return np.append(0.0, np.full(len(self.mean), self.ridge))
+
+    def encode(self, observations: Any) -> tuple[Any, _Known]:
+        points = _points(observations, len(self.mean))
+        columns = np.column_stack([np.ones(len(points)), (points - self.mean) / self.spread])
+        return sparse.csr_array(columns), np.ones(len(points), dtype=bool)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """A constant, and one feature for each tile that was visited in training; any other tile has the weight 0."""
+
+    coding: TileCoding
+    visited: npt.NDArray[np.int64]
+    ridge: float
+    labels: tuple[Hashable, ...] = ()
+
+    @property
+    def penalty(self) -> Floats:
+        return np.append(0.0, np.full(len(self.visited), self.ridge))
+
+    def encode(self, observations: Any) -> tuple[Any, _Known]:
+        active = self.coding.indices(_points(observations, len(self.coding.low)))
+        place = np.searchsorted(self.visited, active)
+        present = np.append(self.visited, -1)[place] == active
+        rows = np.nonzero(present)[0]
+        every = np.arange(len(active))
+        entries = np.ones(len(active) + len(rows))
+        where = np.append(every, rows), np.append(np.zeros(len(active), np.int64), 1 + place[present])
+        shape = len(active), 1 + len(self.visited)
+        return sparse.coo_array((entries, where), shape=shape).tocsr(), np.ones(len(active), dtype=bool)
+
+
+Encoder = _Table | _Linear | _Tiles
+"""Makes features φ of observations. `labels` are the states where there is one feature for each, `penalty` is κ of
+every feature in the regression, (D,), and `encode(observations)` gives the features as a sparse array, (N, D), and
+whether each observation has a value, (N,)."""
 
 
 def fit_encoder(train: Steps, model: str | None, tiles: int, tilings: int, ridge: float) -> tuple[Encoder, Steps]:
@@ -53,6 +99,7 @@ def fit_encoder(train: Steps, model: str | None, tiles: int, tilings: int, ridge
         The encoder, and the steps whose values can be known: all but those before a cut in a state without steps.
 
     Raises:
+        ConfigError: The features depend on each other, and there is no penalty.
         DataError: No step is left.
     """
     if model is None:
@@ -62,7 +109,14 @@ def fit_encoder(train: Steps, model: str | None, tiles: int, tilings: int, ridge
     points = np.asarray(train.observations)[train.places]
     if model == "linear":
         spread = points.std(axis=0)
-        return _Linear(points.mean(axis=0), np.where(spread > 0, spread, 1.0), ridge), train
+        linear = _Linear(points.mean(axis=0), np.where(spread > 0, spread, 1.0), ridge)
+        if ridge == 0 and np.linalg.matrix_rank(linear.encode(points)[0].toarray()) <= points.shape[1]:
+            raise ConfigError(
+                "ridge=0 needs features that do not depend on each other: leave one out, or pass ridge=0.01"
+            )
+        return linear, train
+    if ridge == 0:
+        raise ConfigError("ridge=0 leaves the weights of overlapping tiles open: pass ridge=0.01, say")
     coding = TileCoding(tuple(points.min(axis=0)), tuple(points.max(axis=0)), tiles, tilings)
     return _Tiles(coding, np.unique(coding.indices(points)), ridge), train
 
@@ -96,64 +150,6 @@ def _sorted(labels: set[Any]) -> tuple[Hashable, ...]:
         return tuple(sorted(labels))
     except TypeError:  # of several types
         return tuple(sorted(labels, key=lambda label: (type(label).__name__, repr(label))))
-
-
-@dataclass(frozen=True)
-class _Table:
-    labels: tuple[Hashable, ...]
-
-    @property
-    def penalty(self) -> Floats:
-        return np.zeros(len(self.labels))
-
-    def encode(self, observations: Sequence[Hashable]) -> tuple[Any, _Known]:
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        found = np.array([numbers.get(label, -1) for label in observations], dtype=np.int64)
-        known = found >= 0
-        starts = np.append(0, np.cumsum(known))
-        shape = len(found), len(self.labels)
-        return sparse.csr_array((np.ones(starts[-1]), found[known], starts), shape=shape), known
-
-
-@dataclass(frozen=True)
-class _Linear:
-    mean: Floats
-    spread: Floats
-    ridge: float
-    labels: tuple[Hashable, ...] = ()
-
-    @property
-    def penalty(self) -> Floats:
-        return np.append(0.0, np.full(len(self.mean), self.ridge))
-
-    def encode(self, observations: Any) -> tuple[Any, _Known]:
-        points = _points(observations, len(self.mean))
-        columns = np.column_stack([np.ones(len(points)), (points - self.mean) / self.spread])
-        return sparse.csr_array(columns), np.ones(len(points), dtype=bool)
-
-
-@dataclass(frozen=True)
-class _Tiles:
-    coding: TileCoding
-    visited: npt.NDArray[np.int64]
-    ridge: float
-    labels: tuple[Hashable, ...] = ()
-
-    @property
-    def penalty(self) -> Floats:
-        return np.append(0.0, np.full(len(self.visited), self.ridge))
-
-    def encode(self, observations: Any) -> tuple[Any, _Known]:
-        """The constant, and the tiles that were visited in training: any other has the weight 0."""
-        active = self.coding.indices(_points(observations, len(self.coding.low)))
-        place = np.searchsorted(self.visited, active)
-        present = np.append(self.visited, -1)[place] == active
-        rows = np.nonzero(present)[0]
-        every = np.arange(len(active))
-        entries = np.ones(len(active) + len(rows))
-        where = np.append(every, rows), np.append(np.zeros(len(active), np.int64), 1 + place[present])
-        shape = len(active), 1 + len(self.visited)
-        return sparse.coo_array((entries, where), shape=shape).tocsr(), np.ones(len(active), dtype=bool)
 
 
 def _points(observations: Any, size: int) -> Floats:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 from tddelta.tabular.log_columns import Rows, features, flags, labels, moments, numbers
 from tddelta.tabular.log_files import Column, read_columns, refuse
 
@@ -18,6 +18,7 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
+@own_checks
 @dataclass(frozen=True)
 class Names:
     """What the columns of a log are called, and how its rows are to be read; see `evaluate_log`."""
@@ -183,7 +184,7 @@ def _ends(names: Names, columns: dict[str, Column], episode: Integers, last: Row
         if names.last_row == "step" and last[middle + 1].all():
             hint = "; if the last row of an episode holds only its final observation, pass last_row='observation'"
         advice = "give what follows an episode of its own"
-        refuse(middle, f"{name} is set, but episode goes on in row {middle[0] + 2}", advice + hint)
+        refuse(middle, f"{name} is set, but the episode goes on in row {middle[0] + 2}", advice + hint)
     return step, terminated & step, step & ~terminated & ~following
 
 
@@ -255,6 +256,13 @@ def _durations(
     later = np.append(stamps[1:], 0.0)
     following = names.next_prefix + names.time
     inner = ~last
+    rise = "time stamps must rise within an episode: sort its rows, and give every step the time that it takes"
+    backwards = np.flatnonzero(inner & (later <= stamps))
+    if len(backwards):
+        row = backwards[0]
+        refuse(
+            backwards + 1, f"{names.time} is {later[row]:.12g}, not after {stamps[row]:.12g} in the row before", rise
+        )
     if following in columns:
         known = (inner & going_on) | asked
         said, _ = moments(following, columns[following], known, origin)
@@ -271,13 +279,6 @@ def _durations(
             np.flatnonzero(asked),
             "the episode ends here without having terminated, and the time of the state after it is not known",
             f"add {following} to the log, or pass last_row='observation'",
-        )
-    rise = "time stamps must rise within an episode: sort its rows, and give every step the time that it takes"
-    backwards = np.flatnonzero(inner & (later <= stamps))
-    if len(backwards):
-        row = backwards[0]
-        refuse(
-            backwards + 1, f"{names.time} is {later[row]:.12g}, not after {stamps[row]:.12g} in the row before", rise
         )
     backwards = np.flatnonzero(asked & (later <= stamps))
     if len(backwards):

@@ -197,9 +197,9 @@ def evaluate_log(
     )
     steps = read_steps(log, names)
     episodes = int(steps.episodes[-1]) + 1
-    held = _held_out(held_out, episodes)
+    held = _held_out(float(held_out), episodes)
     train, test = (steps.select(part) for part in (steps.episodes < episodes - held, steps.episodes >= episodes - held))
-    encoder, used = fit_encoder(train, model, tiles, tilings, ridge)
+    encoder, used = fit_encoder(train, model, tiles, tilings, float(ridge))
     encoded, known = encoder.encode(steps.observations)
     decays = {"td0": [0.0] * len(scales), "monte_carlo": scales.gammas, "lambda": scales.trace_decays}[method]
     problem = Regression(
@@ -227,7 +227,7 @@ def evaluate_log(
         held,
         len(used.rewards),
         len(train.rewards) - len(used.rewards),
-        _calibrate(test, row_values, scales, held, tolerance) if held else None,
+        _calibrate(test, row_values, scales, held, float(tolerance)) if held else None,
         encoder,
         weights,
     )
