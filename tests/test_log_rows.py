@@ -1,8 +1,8 @@
 """Rows that cannot be used are named, and all kinds of files give the same."""
 
-import builtins
 import importlib
 import math
+import subprocess
 import sys
 
 import numpy as np
@@ -341,14 +341,15 @@ def test_a_minari_dataset_by_its_name(monkeypatch):
         evaluate("minari:other")
 
 
-def test_reading_needs_no_numba_and_no_table_library(monkeypatch):
-    seen = []
-    real = builtins.__import__
-
-    def watch(name, *arguments, **options):
-        seen.append(name.split(".")[0])
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", watch)
-    evaluate(small("next_state"))
-    assert not {"numba", "pyarrow", "pandas", "minari"} & set(seen)
+def test_arrays_and_csv_need_no_extra(tmp_path):
+    write_csv(tmp_path / "log.csv", columns())
+    program = (
+        "import sys, tddelta as tdd\n"
+        "from tddelta.tabular import evaluate_log\n"
+        f"result = evaluate_log({str(tmp_path / 'log.csv')!r}, tdd.TimeScales.single(0.9, lam=0.9))\n"
+        "assert len(result.states) == 5\n"
+        "print(*({'numba', 'pyarrow', 'pandas', 'minari', 'jax', 'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.split()

@@ -1,0 +1,166 @@
+"""`tddelta values`: the table, the files, JSON, and wrong usage."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tddelta as tdd
+from logs_data import random_log, small
+from tddelta.cli import main
+from tddelta.tabular import evaluate_log
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("log.npz", **random_log(0, 60, 4))
+    np.savez("sensors.npz", **(log := random_log(1, 40, 4)), x=np.sin(log["time"]), next_x=np.sin(log["next_time"]))
+
+
+def call(*arguments):
+    try:
+        return main(["values", *map(str, arguments)])
+    except SystemExit as stop:
+        return stop.code
+
+
+def table(name):
+    with Path(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_table_has_every_state_at_every_horizon(capsys):
+    assert call("log.npz", "--horizons", "2", "10", "--lam", "0.9") == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    result = evaluate_log("log.npz", tdd.TimeScales.from_horizons([2, 10], lam=0.9))
+    assert lines[0] == "V of the policy that wrote log.npz; horizons 1/(1 − γ) in steps"
+    assert lines[2].split() == ["state", "visits", "2", "10"]
+    rows = {row[0]: row[1:] for row in map(str.split, lines[4:8])}
+    for state, visits, values in zip(result.states, result.visits, result.values, strict=True):
+        assert rows[str(state)] == [str(visits), *(f"{value:.4g}" for value in values)]
+    assert [int(row[1]) for row in map(str.split, lines[4:8])] == sorted(result.visits.tolist(), reverse=True)
+    assert f"fitted to {result.steps} steps of 48 episodes (table, lambda)" in lines
+    assert f"Predicted against realised returns of the last 12 episodes, {result.calibration.steps} steps" in lines
+    last = lines[-1].split()
+    found = result.calibration
+    assert last[:4] == ["10", "0.900", str(found.count[1]), str(found.too_near[1])]
+    assert last[4:] == [f"{m[1]:.4g}" for m in (found.bias, found.rmse, found.explained_variance, found.correlation)]
+    assert err == "" and "\x1b" not in out
+
+
+def test_only_the_most_visited_states_are_shown(capsys):
+    assert call("log.npz", "--rows", "2", "--held-out", "0", "--gammas", "0.5") == 0
+    out = capsys.readouterr().out
+    assert "2 of 4 states; --rows shows more" in out and "Predicted" not in out
+
+
+def test_files_hold_everything_in_full_precision(capsys):
+    assert call("log.npz", "--gammas", "0.5", "0.9", "--out", "o", "--method", "td0") == 0
+    assert capsys.readouterr().out.endswith("written: o\n")
+    result = evaluate_log("log.npz", tdd.TimeScales.from_gammas([0.5, 0.9]), method="td0")
+    values = table("o/values.csv")
+    assert [row["state"] for row in values] == ["0", "1", "2", "3"]
+    for row, visits, expected in zip(values, result.visits, result.values, strict=True):
+        assert int(row["visits"]) == visits
+        assert [float(row["value/gamma=0.500"]), float(row["value/gamma=0.900"])] == expected.tolist()
+    found = result.calibration
+    for z, row in enumerate(table("o/calibration.csv")):
+        assert float(row["gamma"]) == result.scales.gammas[z] and int(row["count"]) == found.count[z]
+        for name in ("bias", "rmse", "explained_variance", "correlation"):
+            assert float(row[name]) == getattr(found, name)[z]
+    assert sum(int(row["count"]) for row in table("o/bins.csv")) == found.count.sum()
+    figures = [Path("o/values.png").read_bytes(), Path("o/calibration.png").read_bytes()]
+    assert all(figure.startswith(b"\x89PNG") and len(figure) > 5000 for figure in figures)
+    assert call("log.npz", "--gammas", "0.5", "0.9", "--out", "o", "--method", "td0") == 0
+    assert figures == [Path("o/values.png").read_bytes(), Path("o/calibration.png").read_bytes()], "the same bytes"
+
+
+def test_json_is_all_there_is_on_the_standard_output(capsys):
+    assert call("log.npz", "--gammas", "0.5", "0.9", "--json", "--out", "o") == 0
+    out, err = capsys.readouterr()
+    plain = json.loads(out)
+    result = evaluate_log("log.npz", tdd.TimeScales.from_gammas([0.5, 0.9], lam=0.95))
+    assert err == "written: o\n"
+    assert plain["scales"] == result.scales.to_dict() and plain["held_out"] == 12
+    assert [entry["state"] for entry in plain["states"]] == [0, 1, 2, 3]
+    assert [entry["values"] for entry in plain["states"]] == result.values.tolist()
+    assert plain["calibration"]["rmse"] == result.calibration.rmse.tolist()
+    assert plain["calibration"]["count"] == result.calibration.count.tolist()
+
+
+def test_what_is_not_known_is_null(capsys):
+    log = {"episode": [0, 1], "state": ["a", "a"], "next_state": ["a", "a"], "reward": [1.0, 2.0]}
+    np.savez("short.npz", **log)
+    assert (
+        call("short.npz", "--gamma", "0.9", "--terminated", "none", "--truncated", "none", "--json", "--out", "o") == 0
+    )
+    plain = json.loads(capsys.readouterr().out)
+    assert set(plain["calibration"]["bias"]) == {None} and set(plain["calibration"]["count"]) == {0}
+    assert {row["bias"] for row in table("o/calibration.csv")} == {""}
+    assert call("short.npz", "--gamma", "0.9", "--terminated", "none", "--truncated", "none") == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[-4:] == ["–"] * 4
+
+
+def test_sensors_have_values_in_every_row(capsys):
+    options = ["sensors.npz", "--features", "x", "--model", "tiles", "--time", "time", "--gamma", "0.9", "--rows", "3"]
+    assert call(*options, "--tiles", "4", "--out", "o") == 0
+    out = capsys.readouterr().out
+    scales = tdd.TimeScales.halving(0.9, lam=0.95)
+    result = evaluate_log("sensors.npz", scales, features=["x"], model="tiles", time="time", tiles=4)
+    rows = len(result.values)
+    assert "horizons 1/(1 − γ) in units of time" in out and f"3 of {rows} rows; --rows shows more" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[0] for line in lines[4:7]] == ["1", str(1 + round((rows - 1) / 2)), str(rows)]
+    assert lines[4][1:] == [f"{value:.4g}" for value in result.values[0]]
+    written = table("o/values.csv")
+    assert len(written) == rows and float(written[-1]["value/gamma=0.900"]) == result.values[-1, -1]
+    assert call(*options, "--tiles", "4", "--json") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [row["row"] for row in plain["rows"]][::2] == [1, rows]
+    assert plain["rows"][0]["values"] == result.values[0].tolist()
+
+
+def test_what_was_left_out_is_said(capsys):
+    log = small("next_state")
+    log["next_state"][4] = "nowhere"
+    log["state"][5] = "unseen"
+    np.savez("cut.npz", **{name: np.array(column) for name, column in log.items()})
+    assert call("cut.npz", "--gammas", "0.5", "--held-out", "0.4") == 0
+    out = capsys.readouterr().out
+    assert "1 steps left out: after them an episode was cut in a state that has no steps" in out
+    assert "1 more steps are in states that were not seen in training" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (["nowhere.csv"], "nowhere.csv does not exist: check the path", 2),
+        (["log.npz", "--reward", "score"], "the log has no column 'score'; its columns are episode, next_state,", 2),
+        (["log.npz", "--features", "time"], "features need a model; got None: pass model='tiles' or model='linear'", 2),
+        (["log.npz", "--gammas", "0.9", "0.5"], "gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)", 2),
+        (["log.npz", "--rows", "0"], "--rows must be at least 1; got 0", 2),
+        (["log.npz", "--out", "log.npz"], "--out must be a folder; log.npz is a file: choose another --out", 2),
+        (["log.npz", "--reward", "state", "--terminated", "reward"], ", which is no flag: write true or false, or 1 or 0; rows", 1),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments, message, code, capsys):
+    assert call(*arguments) == code
+    out, err = capsys.readouterr()
+    assert err.startswith("tddelta: ") and message in err and err.count("\n") == 1 and out == ""
+
+
+def test_a_figure_of_nothing_says_so():
+    from tddelta.report import horizons
+
+    figure, panels = horizons.panels(5, columns=3)
+    assert len(panels) == 5 and len(figure.axes) == 5
+    nothing = np.full(3, np.nan)
+    axes = horizons.predicted_against_realised(panels[0], nothing, nothing, title="horizon 2", remark="bias –")
+    assert [text.get_text() for text in axes.texts] == ["no return is known"]
+    axes = horizons.values_by_horizon(panels[1], [1.0, np.inf], np.ones((2, 2)), ["a" * 30, "b"])
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "∞"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a" * 23 + "…", "b"]
