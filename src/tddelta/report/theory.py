@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from tddelta.report import plots
 from tddelta.report.figures import Drawing
@@ -65,8 +66,8 @@ def statements(results: Tables) -> list[str]:
         f"Theorem 1 holds for every prefix in every view: the largest difference is {prefixes:.1e}.",
         "Theorems 3 and 4 are false as published: with the claimed probability "
         f"{published['claimed']:g} of failure, the counterexample breaks the bound with probability "
-        f"{published['broken_exact']:.4f} ({published['broken_share']:.3f} of {published['seeds']} seeds), that of TD(Δ) "
-        f"with {shares['TD(Δ)', 'published']:.4f}. The corrected bounds are broken with probability "
+        f"{published['broken_exact']:.4f} ({published['broken_share']:.3f} of {published['seeds']} seeds), that of "
+        f"TD(Δ) with {shares['TD(Δ)', 'published']:.4f}. The corrected bounds are broken with probability "
         f"{shares['single', 'known_range']:.2g} and {shares['TD(Δ)', 'known_range']:.2g}.",
     ]
     for gamma, k in ((0.9375, 16), (0.996, 256)):
@@ -169,8 +170,9 @@ def _full_steps(rows: Sequence[Row]) -> Figure:
             axes.plot(
                 [row["step"] for row in own],
                 errors,
+                linestyle="--" if quantity == "W_0" else "-",  # it grows as W_1 does, with the other sign
                 color=plots.INK if whole else plots.colour(place + 1),
-                linewidth=2.2 if whole else 1.2,
+                linewidth=2.2 if whole or quantity == "W_0" else 1.2,
                 label=quantity if whole else f"{quantity}, γ = {own[0]['gamma']:.2f}",
             )
         axes.set_yscale("log")
@@ -229,6 +231,7 @@ def _phases(rows: Sequence[Row]) -> Figure:
         for kind, (name, dash) in _BOUNDS.items():
             axes.plot(time, [row[kind] for row in own], dash, color=colour, linewidth=1.2, label=f"{method}, {name}")
     axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     first = rows[0]
     axes.set_title(f"ring, γ = {first['gamma']:g}, k = {first['k']}", color=plots.INK, fontsize=10, loc="left")
     note = f"mean over {first['seeds']} seeds, n = {first['samples']}; the worst case shows no variance reduction"

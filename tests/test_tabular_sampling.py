@@ -1,0 +1,91 @@
+"""Trajectories: their bytes, their ends, and their frequencies."""
+
+import numpy as np
+import pytest
+
+from tddelta.errors import ConfigError
+from tddelta.tabular import FiniteMDP, sample
+
+LAKE_LIKE = FiniteMDP.random(6, 3, 3, 3, ends=2)
+
+
+def test_a_seed_gives_the_same_bytes_alone_among_others_and_for_longer(monkeypatch):
+    together = sample(LAKE_LIKE, 200, [5, 0, 9], time_limit=7)
+    alone = sample(LAKE_LIKE, 50, [9], time_limit=7)
+    monkeypatch.setattr("tddelta.tabular.sampling._BLOCK", 1)  # every seed a block of its own
+    apart = sample(LAKE_LIKE, 200, (5, 0, 9), time_limit=7)
+    for one, two, three in zip(together, alone, apart, strict=True):
+        np.testing.assert_array_equal(one[2, :50], two[0])
+        np.testing.assert_array_equal(one, three)
+    assert not np.array_equal(together.states[0], together.states[1])
+
+
+def test_a_number_means_the_seeds_below_it():
+    for one, two in zip(sample(LAKE_LIKE, 20, 3), sample(LAKE_LIKE, 20, range(3)), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_steps_follow_the_process():
+    stream = sample(LAKE_LIKE, 2000, 3, time_limit=5)
+    assert stream.states.shape == (3, 2000)
+    states, actions, after = stream.states, stream.actions, stream.next_states
+    assert (LAKE_LIKE.transition[states, actions, after] > 0).all()
+    np.testing.assert_array_equal(stream.rewards, LAKE_LIKE.reward[states, actions, after])
+    np.testing.assert_array_equal(stream.terminated, LAKE_LIKE.terminal[after])
+    ends = stream.terminated | stream.truncated
+    assert not (stream.terminated & stream.truncated).any() and stream.truncated.any() and stream.terminated.any()
+    np.testing.assert_array_equal(states[:, 1:][~ends[:, :-1]], after[:, :-1][~ends[:, :-1]])
+    assert (states[:, 1:][ends[:, :-1]] == 0).all() and (states[:, 0] == 0).all()
+    for row in range(3):  # an episode is truncated after five steps and no sooner
+        length = 0
+        for t in range(2000):
+            length += 1
+            assert stream.truncated[row, t] == (length == 5 and not stream.terminated[row, t])
+            length = 0 if ends[row, t] else length
+
+
+def test_both_flags_never_meet_at_the_time_limit():
+    stream = sample(FiniteMDP.chain(3), 9, [0], time_limit=3)
+    np.testing.assert_array_equal(stream.terminated[0], [False, False, True] * 3)
+    assert not stream.truncated.any()
+    np.testing.assert_array_equal(stream.next_states[0], [1, 2, 3] * 3)
+
+
+def test_frequencies():
+    mdp = FiniteMDP(
+        LAKE_LIKE.transition,
+        LAKE_LIKE.reward,
+        terminal=LAKE_LIKE.terminal,
+        policy=[[0.7, 0.2, 0.1]] * 6,
+        start=[0.5, 0, 0.3, 0.2, 0, 0],
+    )
+    stream = sample(mdp, 4000, 100)
+    counts = np.zeros((6, 3, 6))
+    np.add.at(counts, (stream.states, stream.actions, stream.next_states), 1)
+    visits = counts.sum((1, 2))
+    for s in np.flatnonzero(~mdp.terminal):
+        share = counts[s].sum(1) / visits[s]
+        np.testing.assert_allclose(share, mdp.policy[s], atol=5 / np.sqrt(visits[s]))
+        for a in range(3):
+            n = counts[s, a].sum()
+            np.testing.assert_allclose(counts[s, a] / n, mdp.transition[s, a], atol=3 / np.sqrt(n))
+    first = stream.states[:, 1:][stream.terminated[:, :-1]]
+    np.testing.assert_allclose(np.bincount(first, minlength=6) / len(first), mdp.start, atol=3 / np.sqrt(len(first)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1), "steps must be a whole number of at least 1; got 0"),
+        ((5, []), r"seeds must be whole numbers >= 0, at least one; got \[\]"),
+        ((5, 0), "seeds must be whole numbers >= 0, at least one; got 0"),
+        ((5, [-1]), r"got \[-1\]: pass a list of them"),
+        ((5, [0.5]), r"got \[0.5\]"),
+        ((5, True), "got True"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        sample(LAKE_LIKE, *arguments)
+    with pytest.raises(ConfigError, match="time_limit must be a whole number of at least 1; got 0"):
+        sample(LAKE_LIKE, 5, 1, time_limit=0)

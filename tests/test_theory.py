@@ -1,0 +1,265 @@
+"""The theory experiment: what it measures, its statements, and the folder that `tddelta reproduce theory` writes."""
+
+import csv
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from tddelta.cli import main
+from tddelta.errors import ConfigError, ContractionWarning
+from tddelta.experiments import theory
+from tddelta.experiments.equivalence import VARIANTS, largest_differences
+from tddelta.experiments.phased import phased_tables
+from tddelta.report import theory as report
+from tddelta.tabular import FiniteMDP, counterexample_probability
+from tddelta.timescales import TimeScales
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContractionWarning)
+        yield
+
+
+@pytest.fixture(scope="module")
+def results():
+    return theory.study(quick=True)
+
+
+@pytest.fixture(scope="module")
+def drawings(results):
+    return list(report.drawings(results))
+
+
+# ---------------------------------------------------------------- Theorem 1
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_every_prefix_is_a_single_learner(variant, seed):
+    scales = TimeScales.halving(0.99, lam=0.95, rule="matched")
+    differences, sizes = largest_differences(scales, variant, steps=500, seed=seed)
+    assert differences.shape == (6,) and differences.max() < 1e-12
+    assert sizes.min() > 0.1, "nothing was learned"
+
+
+def test_unequal_decays_are_not_covered():
+    with pytest.raises(AssertionError, match="equal decays"):
+        largest_differences(TimeScales((0.5, 0.9), (0.1, 0.2)), "accumulating", steps=5)
+
+
+# ---------------------------------------------------------------- Theorem 2
+
+
+def test_measured_contraction_is_the_factor(results):
+    rows = results["contraction"]
+    assert any(row["lam"] > 1 and row["factor"] > 1 for row in rows) and any(row["factor"] < 1 for row in rows)
+    for row in rows:
+        assert row["factor"] == pytest.approx(abs(row["gamma"] - row["decay"]) / (1 - row["decay"]), abs=1e-12)
+        assert row["largest"] == pytest.approx(row["factor"], abs=1e-10)
+        assert row["after_50"] == pytest.approx(row["factor"], abs=1e-10)
+
+
+def test_which_components_of_the_papers_ladders_contract(results):
+    growing = [(row["ladder"], round(row["gamma"], 2)) for row in results["ladders"] if not row["contracts"]]
+    assert growing == [
+        ("matched", 0.68),
+        ("matched", 0.84),
+        ("matched, γ = 0.68 and .99", 0.68),
+        ("matched, up to γ = .9999", 0.59),
+        ("matched, up to γ = .9999", 0.8),
+        ("matched, up to γ = .9999", 0.9),
+    ]
+    factors = [row["largest"] for row in results["ladders"] if row["ladder"] == "matched"]
+    assert factors[:2] == [pytest.approx(4.38, abs=0.005), pytest.approx(1.69, abs=0.005)]
+
+
+def test_full_steps_grow_with_opposite_signs_until_rounding_destroys_the_sum(results):
+    def errors(rule, quantity):
+        return [row["error"] for row in results["full-steps"] if (row["rule"], row["quantity"]) == (rule, quantity)]
+
+    for step in range(5, 15):
+        for component in ("W_0", "W_1"):
+            assert errors("matched", component)[step + 1] > 4 * errors("matched", component)[step]
+        assert errors("matched", "V")[step + 1] == pytest.approx(0.832 * errors("matched", "V")[step], rel=0.05)
+    assert errors("matched", "V")[40] > 1e6 > 1 > errors("capped", "V")[40]
+
+
+# ---------------------------------------------------------------- phased learning
+
+
+def literal_phase(mdp, scales, table):
+    """One phase where nothing is random, by the definition of the n-step return."""
+    after = np.empty_like(table)
+    for state in range(mdp.states):
+        for z, (gamma, k) in enumerate(zip(scales.gammas, scales.n_steps, strict=True)):
+            below = scales.gammas[z - 1]
+            where, target = state, 0.0
+            for i in range(k):
+                following = int(mdp.transition[where, 0].argmax())
+                weight = gamma**i - (below**i if z else 0.0)
+                target += weight * mdp.reward[where, 0, following]
+                where = following
+            target += gamma**k * table[where, z]
+            if z:
+                target += (gamma**k - below**k) * table[where, :z].sum()
+            after[state, z] = target
+    return after
+
+
+@pytest.mark.parametrize("mdp", [FiniteMDP.ring(slip=0.0), FiniteMDP.chain(4, step_reward=-1.0)])
+def test_phased_learning_is_its_definition_where_nothing_is_random(mdp):
+    ladders = [TimeScales.doubling(0.9, n_step=6), TimeScales((0.0, 0.8), n_steps=(3, 1))]
+    start = [np.random.default_rng(0).normal(size=(mdp.states, len(scales))) for scales in ladders]
+    for table in start:
+        table[mdp.terminal] = 0
+    learned = phased_tables(mdp, ladders, samples=3, phases=2, seeds=[0, 1], initial=start)
+    for scales, first, tables in zip(ladders, start, learned, strict=True):
+        assert tables.shape == (2, 3, mdp.states, len(scales))
+        one = literal_phase(mdp, scales, first)
+        for seed in range(2):
+            np.testing.assert_array_equal(tables[seed, 0], first)
+            np.testing.assert_allclose(tables[seed, 1], one, atol=1e-12)
+            np.testing.assert_allclose(tables[seed, 2], literal_phase(mdp, scales, one), atol=1e-12)
+
+
+def test_phased_learning_has_the_right_mean_and_spread():
+    """From exact values targets are unbiased; with k = 1 their variance has a closed form."""
+    mdp = FiniteMDP.random(4, 2, 3, 0)
+    scales = TimeScales.single(0.8, n_step=1)
+    exact = mdp.exact_deltas(scales.gammas)
+    (tables,) = phased_tables(mdp, [scales], samples=5, phases=1, seeds=range(1500), initial=[exact])
+    away = tables[:, 1, :, 0] - exact[:, 0]
+    chances = mdp.policy[:, :, None] * mdp.transition
+    outcomes = mdp.reward + 0.8 * exact[:, 0]
+    variance = ((chances * outcomes**2).sum((1, 2)) - (chances * outcomes).sum((1, 2)) ** 2) / 5
+    np.testing.assert_allclose(away.mean(0), 0, atol=4 * np.sqrt(variance.max() / 1500))
+    np.testing.assert_allclose(away.var(0), variance, rtol=0.2)
+
+
+def test_a_seed_is_the_same_alone_and_fresh_in_every_phase():
+    ladder = [TimeScales.single(0.9, n_step=4)]
+    (several,) = phased_tables(FiniteMDP.ring(), ladder, samples=5, phases=3, seeds=[4, 7])
+    (alone,) = phased_tables(FiniteMDP.ring(), ladder, samples=5, phases=3, seeds=[7])
+    np.testing.assert_array_equal(several[1], alone[0])
+    exact = [FiniteMDP.ring().exact_deltas((0.9,))]
+    (tables,) = phased_tables(FiniteMDP.ring(), ladder, samples=5, phases=2, seeds=[0], initial=exact)
+    assert np.abs(tables[0, 1] - exact[0]).max() > 1e-3, "no sampling error"
+    with pytest.raises(ConfigError, match="phased learning needs n-step windows"):
+        phased_tables(FiniteMDP.ring(), [TimeScales.single(0.9)], samples=1, phases=1, seeds=[0])
+
+
+def test_bounds_and_measured_errors(results):
+    rows = results["phases"]
+    for row in rows:
+        assert row["error_sum_largest"] * (1 + 1e-12) >= row["error_sum_mean"] > 0
+        assert row["value_error_mean"] <= row["error_sum_mean"] + 1e-12
+        for kind in ("worst_case", "known_range"):
+            assert row["error_sum_largest"] <= row[kind] * (1 + 1e-12)
+            assert row["phase"] == 0 or row[f"broken_{kind}"] <= 0.05
+    single, split = ([row for row in rows if row["method"] == method][-1] for method in theory.METHODS)
+    assert split["value_error_mean"] < single["value_error_mean"]
+
+
+def test_coefficients_cover_the_grid(results):
+    rows = results["coefficients"]
+    assert len(rows) == 7 * 7 * 2
+    for single, split in zip(rows[::2], rows[1::2], strict=True):
+        assert single["worst_case"] == pytest.approx(split["worst_case"]) == pytest.approx(1 / (1 - single["gamma"]))
+        assert split["published"] < single["published"]
+
+
+# ---------------------------------------------------------------- the counterexample
+
+
+def test_the_counterexample_breaks_the_published_bound(results):
+    for row in results["counterexample"]:
+        if row["bound"] == "published":
+            assert row["broken_exact"] == pytest.approx(0.6718, abs=5e-5)
+            assert row["broken_share"] == pytest.approx(0.6718, abs=4 * np.sqrt(0.22 / row["seeds"]))
+        else:
+            assert row["broken_exact"] <= row["claimed"] and row["broken_share"] <= row["claimed"]
+    chances = results["counterexample-errors"]
+    assert sum(row["chance"] for row in chances) == pytest.approx(1)
+    limit = results["counterexample"][0]["limit"]
+    assert sum(row["chance"] for row in chances if row["error"] > limit) == pytest.approx(counterexample_probability())
+
+
+# ---------------------------------------------------------------- figures and the command
+
+
+def test_statements_name_the_numbers(results):
+    text = "\n".join(report.statements(results))
+    for number in ("0.6718", "4.38", "1.69", "10.49", "8.11", "16.00 and 16.00", "103.07", "no variance reduction"):
+        assert number in text
+
+
+def test_figures_say_that_the_worst_case_shows_no_reduction(drawings):
+    figures = {drawing.name: drawing.figure for drawing in drawings}
+    assert set(figures) == {
+        "contraction", "full-steps", "theorem-1", "coefficients", "phases-0.9375-16", "counterexample"
+    }  # fmt: skip
+    for axes in figures["coefficients"].axes:
+        assert "no variance reduction" in axes.texts[0].get_text()
+    (legend,) = figures["phases-0.9375-16"].legends
+    assert "no variance reduction" in legend.get_title().get_text()
+    (legend,) = figures["counterexample"].legends
+    assert "published bound, broken with probability 0.6718" in [text.get_text() for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize("figures", [1, pytest.param(6, marks=pytest.mark.slow)])
+def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, monkeypatch, capsys, results, drawings):
+    monkeypatch.setattr(theory, "study", lambda **_: results)
+    monkeypatch.setattr(report, "drawings", lambda _: iter(drawings[-figures:]))
+    out = tmp_path / "below" / "theory"
+    assert main(["reproduce", "theory", "--quick", "--out", str(out)]) == 0
+    assert "0.6718" in capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} == {"tables", "figures", "theory.md", "settings.json"}
+    assert {path.stem for path in (out / "tables").iterdir()} == set(results)
+    with (out / "tables" / "phases.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(results["phases"])
+    assert float(rows[-1]["known_range"]) == results["phases"][-1]["known_range"]
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert names == {f"{drawing.name}.{kind}" for drawing in drawings[-figures:] for kind in ("png", "pdf")}
+    assert json.loads((out / "settings.json").read_text(encoding="utf-8"))["quick"] is True
+    assert [path.name for path in out.parent.iterdir()] == ["theory"], "a temporary folder was left"
+    before = (out / "theory.md").stat().st_mtime_ns
+    assert main(["reproduce", "theory", "--quick", "--out", str(out)]) == 2
+    assert "exists already, and nothing is overwritten: name another folder with --out" in capsys.readouterr().err
+    assert (out / "theory.md").stat().st_mtime_ns == before
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(theory, "study", fail)
+    assert main(["reproduce", "theory", "--out", str(tmp_path / "out")]) == 130
+    assert list(tmp_path.iterdir()) == []
+    blocked = tmp_path / "file"
+    blocked.touch()
+    assert main(["reproduce", "theory", "--out", str(blocked / "out")]) == 2
+
+
+@pytest.mark.slow
+def test_the_whole_study_twice_gives_the_same_numbers():
+    assert theory.study(quick=True) == theory.study(quick=True)
+
+
+@pytest.mark.slow
+def test_the_whole_experiment():
+    whole = theory.study()
+    assert max(row["largest_difference"] for row in whole["theorem-1"]) < 1e-12
+    assert {row["steps"] for row in whole["theorem-1"]} == {10_000}
+    settings = {(row["gamma"], row["k"]) for row in whole["phases"]}
+    assert settings == {(0.75, 4), (0.9375, 16), (0.984375, 64), (0.996, 256)}
+    for gamma, k in settings:
+        last = [row for row in whole["phases"] if (row["gamma"], row["k"], row["phase"]) == (gamma, k, 20)]
+        single, split = last
+        assert split["value_error_mean"] < single["value_error_mean"]
+        assert split["known_range"] > single["known_range"], "followed over phases the bound shows no reduction"
+    assert len(report.statements(whole)) == 4 + 2 + len(settings)
