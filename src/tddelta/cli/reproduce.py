@@ -16,29 +16,39 @@ from tddelta.errors import ConfigError
 if TYPE_CHECKING:
     from tddelta.report.figures import Drawing
 
-Experiment = Literal["theory"]
+Experiment = Literal["ring", "theory"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce:
     """Reproduce a tabular experiment of the paper: tables (CSV) and figures (PNG, PDF) in one folder.
 
+    ring: n-step TD against n-step TD(Δ) on the ring, every discount, window and step size of the published grid.
+
     theory: Theorems 1 to 4 beside measurements, and the counterexample to the published bounds.
 
-    Example: tddelta reproduce theory --quick
+    Example: tddelta reproduce ring --quick
     """
 
     experiment: Annotated[Positional[Experiment], arg(metavar="EXPERIMENT")]
-    """theory."""
+    """ring or theory."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
     """Folder to write; it must not exist yet."""
     quick: bool = False
     """A smaller experiment, in seconds: fewer processes, seeds and settings."""
+    redraw: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: run the experiment)")] = None
+    """Folder of a finished ring experiment whose figures and tables are made again from its averages."""
 
     def run(self, command: Sequence[str]) -> int:
         """Run the experiment and write the folder."""
         from tddelta.experiments.plan import default_out
 
+        if self.redraw is not None:
+            if self.experiment != "ring" or self.out is not None or self.quick:
+                raise ConfigError("--redraw goes with ring alone: write tddelta reproduce ring --redraw DIR")
+            _draw_ring(self.redraw)
+            print(f"{self.experiment}: {self.redraw}")
+            return 0
         out = default_out() if self.out is None else self.out
         if out.exists() or out.is_symlink():
             raise ConfigError(f"{out} exists already, and nothing is overwritten: name another folder with --out")
@@ -65,7 +75,32 @@ def _theory(folder: Path, quick: bool) -> None:
     print("\n".join(lines))
 
 
-_EXPERIMENTS: dict[str, Callable[[Path, bool], None]] = {"theory": _theory}
+def _ring(folder: Path, quick: bool) -> None:
+    from tddelta.experiments.ring import QUICK, run_ring
+
+    run_ring(QUICK if quick else None, folder, live=sys.stderr.isatty())
+    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+    print(
+        f"{timing['component_updates']:,} component updates in {timing['seconds']:.1f} s "
+        f"on {timing['threads']} threads; drawing",
+        file=sys.stderr,
+        flush=True,
+    )
+    _draw_ring(folder)
+
+
+def _draw_ring(folder: Path) -> None:
+    from rich.console import Console
+
+    from tddelta.report.ring_figures import write_ring
+
+    console = Console(stderr=True)
+    with console.status("drawing") as status:
+        lines = write_ring(folder, done=lambda name: status.update(f"drew {name}"))
+    print("\n".join(lines))
+
+
+_EXPERIMENTS: dict[str, Callable[[Path, bool], None]] = {"ring": _ring, "theory": _theory}
 """What fills the folder of each experiment."""
 
 

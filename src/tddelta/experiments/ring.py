@@ -111,7 +111,7 @@ def run_ring(
 
     Args:
         plan: What to run; None is the published grid.
-        out: Folder for `ring.npz`, `ring.json` and `timing.json`, which must not exist; None makes
+        out: Folder for `ring.npz`, `ring.json` and `timing.json`, which must not exist or be empty; None makes
             `runs/YYYYMMDD-HHMMSS`.
         threads: Threads to use; None uses one per core. It does not change the results.
         live: Whether to show progress on the standard error.
@@ -120,7 +120,7 @@ def run_ring(
         The folder.
 
     Raises:
-        ConfigError: The folder exists, or cannot be made.
+        ConfigError: The folder holds something, or cannot be made.
         MissingExtra: numba is not installed.
     """
     from tddelta.tabular import n_step  # before the folder is made: a missing extra shows here
@@ -158,13 +158,12 @@ def run_ring(
 
 def _new_folder(path: Path) -> Path:
     try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise ConfigError(
-            f"{path} exists already, and results are never overwritten: choose another --out (out=)"
-        ) from None
+        path.mkdir(parents=True, exist_ok=True)
+        used = any(path.iterdir())
     except OSError as error:
         raise ConfigError(f"{path} cannot be made ({error}): choose another --out (out=)") from error
+    if used:
+        raise ConfigError(f"{path} exists already, and results are never overwritten: choose another --out (out=)")
     return path
 
 

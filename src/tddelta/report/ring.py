@@ -58,6 +58,11 @@ class RingData:
             )
         return cls(settings, *(arrays[name] for name in names))
 
+    @property
+    def seeds(self) -> int:
+        """Number of reported seeds."""
+        return int(self.errors.shape[-2])
+
     def axis(self, name: str) -> list[Any]:
         """Values along an axis: gammas, n_steps, methods, measures, step_sizes, lengths or conventions."""
         return list(self.settings[name])

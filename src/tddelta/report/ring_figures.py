@@ -39,7 +39,7 @@ _METHODS: tuple[dict[str, Any], ...] = (
 )
 
 
-def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> list[Path]:
+def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> list[str]:
     """Draw all figures and tables of a ring experiment anew, into `figures/` and `tables/` in its folder.
 
     Args:
@@ -47,29 +47,27 @@ def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> li
         done: Called with the name of every file written.
 
     Returns:
-        The files.
+        What became of the paper's statements, in sentences.
 
     Raises:
         CheckpointError: The folder holds no ring experiment.
     """
     data = RingData.load(folder)
-    written = []
-    for name, content in itertools.chain(_figures(data), _tables(data)):
+    families = comparisons(data)
+    for name, content in itertools.chain(_figures(data), _tables(data, families)):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         replace(path, functools.partial(_write, content), durable=False)
-        written.append(path)
         if done is not None:
             done(name)
-    return written
+    return ring_tables.statements(data, families)
 
 
 def _write(content: bytes, file: IO[bytes]) -> None:
     file.write(content)
 
 
-def _tables(data: RingData) -> Iterator[tuple[str, bytes]]:
-    families = comparisons(data)
+def _tables(data: RingData, families: ring_tables.Families) -> Iterator[tuple[str, bytes]]:
     headline = comparisons(data, headline_cells)
     rows = {
         "cells": [row for found in families.values() for row in comparison_rows(found)],

@@ -53,17 +53,53 @@ def gains(data: RingData, found: Sequence[Comparison], length: int) -> str:
 
 
 def growth(data: RingData, families: Families) -> str:
-    """Whether the gain grows with γ and with n: mean rank correlation, and in how many lines it grows throughout."""
+    """Whether the gain grows with γ and with n: mean rank correlation, and in how many lines it grows throughout.
+
+    Once for the gain as a share of the single learner's error, and once for the difference of the errors.
+    """
     rows = []
     for (measure, selection), found in families.items():
         for length in data.axis("lengths"):
-            table = np.array([one.cell.gain for one in found if one.cell.place["length"] == length])
-            table = table.reshape(len(data.axis("gammas")), len(data.axis("n_steps")))
-            along = [_growth(table.T), _growth(table)]
-            rows.append([measure, CHOSEN[selection], f"{length:,}", *(text for pair in along for text in pair)])
-    head = ["error", "step size chosen on", "steps", "rank correlation with γ", "grows throughout with γ",
+            some = [one for one in found if one.cell.place["length"] == length]
+            for name, values in (
+                ("share", [one.cell.gain for one in some]), ("difference", [-one.difference for one in some])
+            ):  # fmt: skip
+                along = _along(data, values)
+                rows.append(
+                    [measure, CHOSEN[selection], f"{length:,}", name, *(text for pair in along for text in pair)]
+                )
+    head = ["error", "step size chosen on", "steps", "gain as", "rank correlation with γ", "grows throughout with γ",
             "rank correlation with n", "grows throughout with n"]  # fmt: skip
     return markdown(head, rows)
+
+
+def statements(data: RingData, families: Families) -> list[str]:
+    """What became of the paper's statements, in sentences: RMS error, step sizes chosen on other seeds."""
+    found = families["rms", "other"]
+    counts = {verdict: sum(one.verdict == verdict for one in found) for verdict in ("better", "worse", "same")}
+    losing = sum(one.difference > 0 for one in found)
+    last = data.axis("lengths")[-1]
+    longest = [one.cell.gain for one in found if one.cell.place["length"] == last]
+    lines = [
+        f"never significantly worse: {'holds' if not counts['worse'] else 'does not hold'}; of {len(found)} cells "
+        f"TD(Δ) is better in {counts['better']} and worse in {counts['worse']} (Welch with Holm, {data.seeds} seeds); "
+        f"its mean error is larger in {losing}",
+        f"gain over {last:,} steps: from {_percent(min(longest))} to {_percent(max(longest))}, median "
+        f"{_percent(float(np.median(longest)))}",
+    ]
+    if len(data.axis("gammas")) > 2 and len(data.axis("n_steps")) > 2:
+        (with_gamma, lines_gamma), (with_n, lines_n) = _along(data, longest)
+        lines.append(
+            f"gain grows with γ and n over {last:,} steps: rank correlation {with_gamma} with γ (it grows throughout "
+            f"for {lines_gamma} n), {with_n} with n (throughout for {lines_n} γ)"
+        )
+    lines.append(f"equal when every k_z is the same: V_Z differs by {data.equality.max():.1e} at most")
+    return lines
+
+
+def _along(data: RingData, values: Sequence[float]) -> list[tuple[str, str]]:
+    table = np.reshape(values, (len(data.axis("gammas")), len(data.axis("n_steps"))))
+    return [_growth(table.T), _growth(table)]
 
 
 def equality(data: RingData) -> str:
