@@ -81,6 +81,8 @@ def _tables(data: RingData, families: ring_tables.Families) -> Iterator[tuple[st
         "growth": ring_tables.growth(data, families),
         "equality": ring_tables.equality(data),
         "edges": ring_tables.edges(data, families),
+        "selection": ring_tables.selection(data, families),
+        "statements": "".join(f"- {line}\n" for line in ring_tables.statements(data, families)),
         "conventions": ring_tables.conventions(data, headline["rms", "other"]),
     }
     for measure in data.axis("measures"):

@@ -79,20 +79,22 @@ def statements(data: RingData, families: Families) -> list[str]:
     counts = {verdict: sum(one.verdict == verdict for one in found) for verdict in ("better", "worse", "same")}
     losing = sum(one.difference > 0 for one in found)
     last = data.axis("lengths")[-1]
-    longest = [one.cell.gain for one in found if one.cell.place["length"] == last]
+    longest = [one for one in found if one.cell.place["length"] == last]
+    gained = [one.cell.gain for one in longest]
     lines = [
         f"never significantly worse: {'holds' if not counts['worse'] else 'does not hold'}; of {len(found)} cells "
         f"TD(Δ) is better in {counts['better']} and worse in {counts['worse']} (Welch with Holm, {data.seeds} seeds); "
         f"its mean error is larger in {losing}",
-        f"gain over {last:,} steps: from {_percent(min(longest))} to {_percent(max(longest))}, median "
-        f"{_percent(float(np.median(longest)))}",
+        f"gain over {last:,} steps: from {_percent(min(gained))} to {_percent(max(gained))} of the single learner's "
+        f"error, median {_percent(float(np.median(gained)))}",
     ]
     if len(data.axis("gammas")) > 2 and len(data.axis("n_steps")) > 2:
-        (with_gamma, lines_gamma), (with_n, lines_n) = _along(data, longest)
-        lines.append(
-            f"gain grows with γ and n over {last:,} steps: rank correlation {with_gamma} with γ (it grows throughout "
-            f"for {lines_gamma} n), {with_n} with n (throughout for {lines_n} γ)"
-        )
+        for name, values in (("a share", gained), ("a difference", [-one.difference for one in longest])):
+            (with_gamma, lines_gamma), (with_n, lines_n) = _along(data, values)
+            lines.append(
+                f"gain as {name} over {last:,} steps: rank correlation {with_gamma} with γ (it grows throughout for "
+                f"{lines_gamma} n) and {with_n} with n (throughout for {lines_n} γ)"
+            )
     lines.append(f"equal when every k_z is the same: V_Z differs by {data.equality.max():.1e} at most")
     return lines
 
@@ -135,6 +137,21 @@ def worse(found: Sequence[Comparison]) -> str:
             rows.append([f"{place['gamma']:g}", str(place["n_step"]), f"{place['length']:,}", *numbers,
                          _percent(one.cell.gain), p_text(one.corrected)])  # fmt: skip
     return markdown(["γ", "n", "steps", "single", "TD(Δ)", "gain", "p (Holm)"], rows) if rows else "None.\n"
+
+
+def selection(data: RingData, families: Families) -> str:
+    """What choosing the step size on the reported seeds changes."""
+    rows = []
+    for measure in data.axis("measures"):
+        for method, name in enumerate(("single", "TD(Δ)")):
+            pairs = list(zip(families[measure, "reported"], families[measure, "other"], strict=True))
+            moved = sum(one.cell.step_sizes[method] != two.cell.step_sizes[method] for one, two in pairs)
+            means = [[float((one.cell.single, one.cell.delta)[method].mean()) for one in pair] for pair in pairs]
+            larger = [theirs / own - 1 for own, theirs in means]
+            rows.append([measure, name, f"{moved} of {len(pairs)}", _percent(float(np.mean(larger))),
+                         _percent(max(larger))])  # fmt: skip
+    head = ["error", "method", "another step size chosen", "error larger by, on average", "at most"]
+    return markdown(head, rows)
 
 
 def edges(data: RingData, families: Families) -> str:
