@@ -166,17 +166,25 @@ def test_a_value_does_not_depend_on_the_other_scales(method):
     assert alone.values[:, 0].tobytes() == among.values[:, 2].tobytes()
 
 
-def test_many_states_are_solved_by_iteration_with_the_same_result(monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"features": ["time", "state"], "model": "tiles", "tiles": 4, "tilings": 3}])
+@pytest.mark.parametrize("lam", [0.05, 0.5, 0.9, 1.0])
+def test_many_features_are_solved_by_iteration_with_the_same_result(lam, options, monkeypatch):
     log = random_log(5, 60, 20)
-    direct = evaluate_log(log, SCALES, time="time")
+    scales = discounts(0.0, 0.5, 0.9, 0.999, lam=lam)
+    options = options or {"time": "time"}
+    monkeypatch.setattr(log_fitting, "_DENSE", 10**6)
+    direct = evaluate_log(log, scales, **options)
     monkeypatch.setattr(log_fitting, "_BLOCK", 1)  # one column of the matrix at a time
-    blocks = evaluate_log(log, SCALES, time="time")
-    np.testing.assert_allclose(blocks.values, direct.values, atol=1e-12)
+    np.testing.assert_allclose(evaluate_log(log, scales, **options).values, direct.values, atol=1e-9)
     monkeypatch.setattr(log_fitting, "_DENSE", 0)
-    np.testing.assert_allclose(evaluate_log(log, SCALES, time="time").values, direct.values, atol=1e-9)
+    np.testing.assert_allclose(evaluate_log(log, scales, **options).values, direct.values, atol=1e-7)
+
+
+def test_an_iteration_that_does_not_settle_says_so(monkeypatch):
+    monkeypatch.setattr(log_fitting, "_DENSE", 0)
     monkeypatch.setattr(log_fitting.sparse_linalg, "gmres", lambda *_, **__: (None, 1))
     with pytest.raises(tdd.ConfigError, match=r"the values of 20 states or tiles at γ=0.5 did not settle within 2000"):
-        evaluate_log(log, SCALES, time="time")
+        evaluate_log(random_log(5, 60, 20), SCALES, time="time")
 
 
 # ---------------------------------------------------------------- against MDPs
