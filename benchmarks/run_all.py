@@ -6,7 +6,14 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("training_speed.py", "seeds_by_command.py", "cartpole_sb3.py", "targets_speed.py", "compile_time.py")
+SCRIPTS = (
+    "training_speed.py",
+    "seeds_by_command.py",
+    "cartpole_sb3.py",
+    "targets_speed.py",
+    "compile_time.py",
+    "tabular_speed.py",
+)
 
 
 def main() -> None:
