@@ -2,6 +2,9 @@
 
 import csv
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +51,8 @@ def test_the_table_has_every_state_at_every_horizon(capsys):
     last = lines[-1].split()
     found = result.calibration
     assert last[:4] == ["10", "0.900", str(found.count[1]), str(found.too_near[1])]
-    assert last[4:] == [f"{m[1]:.4g}" for m in (found.bias, found.rmse, found.explained_variance, found.correlation)]
+    measures = (found.bias, found.bias_error, found.rmse, found.explained_variance, found.correlation)
+    assert last[4:] == [f"{measure[1]:.4g}" for measure in measures]
     assert err == "" and "\x1b" not in out
 
 
@@ -70,7 +74,7 @@ def test_files_hold_everything_in_full_precision(capsys):
     found = result.calibration
     for z, row in enumerate(table("o/calibration.csv")):
         assert float(row["gamma"]) == result.scales.gammas[z] and int(row["count"]) == found.count[z]
-        for name in ("bias", "rmse", "explained_variance", "correlation"):
+        for name in ("bias", "bias_error", "rmse", "explained_variance", "correlation"):
             assert float(row[name]) == getattr(found, name)[z]
     assert sum(int(row["count"]) for row in table("o/bins.csv")) == found.count.sum()
     figures = [Path("o/values.png").read_bytes(), Path("o/calibration.png").read_bytes()]
@@ -102,7 +106,7 @@ def test_what_is_not_known_is_null(capsys):
     assert set(plain["calibration"]["bias"]) == {None} and set(plain["calibration"]["count"]) == {0}
     assert {row["bias"] for row in table("o/calibration.csv")} == {""}
     assert call("short.npz", "--gamma", "0.9", "--terminated", "none", "--truncated", "none") == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[-4:] == ["–"] * 4
+    assert capsys.readouterr().out.splitlines()[-1].split()[-5:] == ["–"] * 5
 
 
 def test_sensors_have_values_in_every_row(capsys):
@@ -144,7 +148,11 @@ def test_what_was_left_out_is_said(capsys):
         (["log.npz", "--gammas", "0.9", "0.5"], "gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)", 2),
         (["log.npz", "--rows", "0"], "--rows must be at least 1; got 0", 2),
         (["log.npz", "--out", "log.npz"], "--out must be a folder; log.npz is a file: choose another --out", 2),
-        (["log.npz", "--reward", "state", "--terminated", "reward"], ", which is no flag: write true or false, or 1 or 0; rows", 1),
+        (
+            ["log.npz", "--reward", "state", "--terminated", "reward"],
+            ", which is no flag: write true or false, or 1 or 0; rows",
+            1,
+        ),
     ],
 )
 def test_wrong_usage_is_one_line(arguments, message, code, capsys):
@@ -164,3 +172,23 @@ def test_a_figure_of_nothing_says_so():
     axes = horizons.values_by_horizon(panels[1], [1.0, np.inf], np.ones((2, 2)), ["a" * 30, "b"])
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "∞"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a" * 23 + "…", "b"]
+
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_and_of_the_example_run(capsys):
+    """After their programs, which write the logs."""
+    page = (ROOT / "docs" / "ten-minutes.md").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "values_from_a_log.py").read_text(encoding="utf-8")
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    for source, text in ((program, page), (example, example)):
+        done = subprocess.run([sys.executable, "-W", "error", "-c", source], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        commands = re.findall(r"^    tddelta values (.*)$", text, re.MULTILINE)
+        assert len(commands) == 1
+        assert call(*commands[0].split()) == 0
+        assert "Predicted against realised" in capsys.readouterr().out
+    assert {path.name for path in Path("machine-values").iterdir()} == {path.name for path in Path("values").iterdir()}
+    assert len(list(Path("values").iterdir())) == 5

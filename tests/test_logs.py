@@ -347,6 +347,16 @@ def test_calibration_by_hand():
     assert found.count.tolist() == [2] and found.too_near.tolist() == [0]
 
 
+def test_the_error_of_the_bias_counts_episodes_not_steps():
+    """Errors −1 and −1 in one episode, 3 in the other: sums around the mean 1/3 are −8/3 and 8/3."""
+    log = episodes_of("a0 b0", "a0 b0", "a1 b1", "a-3")
+    found = evaluate_log(log, discounts(0.0), held_out=0.5, method="td0").calibration
+    assert found.bias[0] == pytest.approx(1 / 3)
+    assert found.bias_error[0] == pytest.approx(np.sqrt(2 * 2 * (8 / 3) ** 2) / 3)
+    single = evaluate_log(log, discounts(0.0), held_out=0.25, method="td0").calibration
+    assert single.bias[0] == pytest.approx(3 + 0.5 * 1 / 1.5) and np.isnan(single.bias_error[0])
+
+
 def test_returns_near_a_cut_are_not_known():
     """With γ = .5 the weight 1 % is passed after seven steps; with .1 after two; γ = 0 needs the step alone."""
     log = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FLOATS: Any = arg(metavar="FLOAT [FLOAT ...]", help_behavior_hint="")
 _NONE = "none"  # a column that the log does not have
-_MEASURES = ("bias", "rmse", "explained_variance", "correlation")
+_MEASURES = ("bias", "bias_error", "rmse", "explained_variance", "correlation")
 _SHARED = ("next_prefix", "last_row", "tiles", "tilings", "ridge")
 _DRAWN = 8  # lines in the figure of V against the horizon
 
@@ -153,7 +153,17 @@ class Values:
         if found is None:
             return
         print(f"\nPredicted against realised returns of the last {found.episodes:,} episodes, {found.steps:,} steps\n")
-        heads = ["horizon", "γ", "steps", "too near a cut", "bias", "RMSE", "explained variance", "correlation"]
+        heads = [
+            "horizon",
+            "γ",
+            "steps",
+            "too near a cut",
+            "bias",
+            "± s.e.",
+            "RMSE",
+            "explained variance",
+            "correlation",
+        ]
         columns = (found.count, found.too_near)
         measures = [getattr(found, name) for name in _MEASURES]
         rows = [

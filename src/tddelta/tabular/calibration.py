@@ -25,6 +25,7 @@ class Calibration:
         too_near: Steps, other than those, left out since they are too near to a cut, (Z,).
         count: Steps that the measures are taken over, (Z,).
         bias: Mean of predicted − realised, (Z,).
+        bias_error: Its standard error, which takes the steps of an episode as one observation, (Z,).
         rmse: Root of the mean squared difference, (Z,).
         explained_variance: 1 − Var(realised − predicted) / Var(realised), (Z,).
         correlation: Pearson's correlation of predicted and realised, (Z,).
@@ -39,6 +40,7 @@ class Calibration:
     too_near: Counts
     count: Counts
     bias: Floats
+    bias_error: Floats
     rmse: Floats
     explained_variance: Floats
     correlation: Floats
@@ -108,13 +110,13 @@ def realised_returns(
     return np.stack(columns, axis=1)
 
 
-def calibrate(predicted: Floats, realised: Floats, *, episodes: int, tolerance: float) -> Calibration:
+def calibrate(predicted: Floats, realised: Floats, *, episodes: Counts, tolerance: float) -> Calibration:
     """Compare values with realised returns.
 
     Args:
         predicted: V_z(s_t), (N, Z); NaN where the state has no value.
         realised: Realised returns, (N, Z); NaN where not known.
-        episodes: Number of episodes, for the record.
+        episodes: Number of the episode of each step, (N,).
         tolerance: That of the realised returns, for the record.
 
     Returns:
@@ -123,19 +125,19 @@ def calibrate(predicted: Floats, realised: Floats, *, episodes: int, tolerance: 
     steps, scales = predicted.shape
     unseen: npt.NDArray[np.bool_] = np.asarray(np.isnan(predicted).any(axis=1))
     known: npt.NDArray[np.bool_] = ~unseen[:, None] & np.isfinite(realised)
-    measures = np.full((4, scales), np.nan)
+    measures = np.full((5, scales), np.nan)
     for z in range(scales):
         said, got = predicted[known[:, z], z], realised[known[:, z], z]
         if not len(got):
             continue
         error = said - got
-        measures[:2, z] = error.mean(), np.sqrt(np.mean(error**2))
+        measures[:3, z] = error.mean(), _clustered(error, episodes[known[:, z]]), np.sqrt(np.mean(error**2))
         if _varies(got):
-            measures[2, z] = 1 - error.var() / got.var()
+            measures[3, z] = 1 - error.var() / got.var()
             if _varies(said):
-                measures[3, z] = np.corrcoef(said, got)[0, 1]
+                measures[4, z] = np.corrcoef(said, got)[0, 1]
     return Calibration(
-        episodes,
+        len(np.unique(episodes)),
         steps,
         int(unseen.sum()),
         (~unseen).sum() - known.sum(axis=0),
@@ -144,10 +146,19 @@ def calibrate(predicted: Floats, realised: Floats, *, episodes: int, tolerance: 
         measures[1],
         measures[2],
         measures[3],
+        measures[4],
         np.where(known, predicted, np.nan),
         np.where(known, realised, np.nan),
         tolerance,
     )
+
+
+def _clustered(errors: Floats, episodes: Counts) -> float:
+    """Standard error of the mean error, from the sums over episodes; NaN for a single one."""
+    numbers = np.unique(episodes, return_inverse=True)[1]
+    sums = np.bincount(numbers, weights=errors - errors.mean())
+    count = len(sums)
+    return float(np.sqrt(count / (count - 1) * np.sum(sums**2)) / len(errors)) if count > 1 else np.nan
 
 
 def _varies(values: Floats) -> bool:

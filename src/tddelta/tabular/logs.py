@@ -227,7 +227,7 @@ def evaluate_log(
         held,
         len(used.rewards),
         len(train.rewards) - len(used.rewards),
-        _calibrate(test, row_values, scales, held, float(tolerance)) if held else None,
+        _calibrate(test, row_values, scales, float(tolerance)) if held else None,
         encoder,
         weights,
     )
@@ -287,6 +287,6 @@ def _check_ends(problem: Regression, scales: TimeScales, labels: tuple[Hashable,
         )
 
 
-def _calibrate(test: Steps, values: Floats, scales: TimeScales, episodes: int, tolerance: float) -> Calibration:
+def _calibrate(test: Steps, values: Floats, scales: TimeScales, tolerance: float) -> Calibration:
     realised = realised_returns(test.rewards, test.last, test.successors < 0, test.durations, scales.gammas, tolerance)
-    return calibrate(values[test.places], realised, episodes=episodes, tolerance=tolerance)
+    return calibrate(values[test.places], realised, episodes=test.episodes, tolerance=tolerance)
