@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from tddelta import __version__
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.plan import default_out
 from tddelta.runs.files import replace, to_json
@@ -142,7 +143,8 @@ def run_ring(
         arrays = _grid(plan, threads, advance)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
     replace(folder / "ring.npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-    settings = {"experiment": "ring", **asdict(plan), "methods": METHODS, "measures": MEASURES}
+    settings = {"experiment": "ring", **asdict(plan), "methods": METHODS, "measures": MEASURES,
+                "version": __version__}  # fmt: skip
     replace(folder / "ring.json", lambda file: file.write(to_json(settings)))
     timing = {
         "seconds": seconds,
