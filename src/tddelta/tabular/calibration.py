@@ -9,6 +9,7 @@ import numpy.typing as npt
 from tddelta.tabular.log_fitting import Floats, backwards
 
 Counts = npt.NDArray[np.int64]
+"""Numbers of things."""
 
 
 @dataclass(frozen=True)

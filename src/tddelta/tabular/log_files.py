@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tddelta.errors import ConfigError, DataError, MissingExtra
 
 Column = npt.NDArray[Any]
+"""A column: one entry per row, of any dtype."""
 
 FORMATS = ".npz, .csv, .tsv, .parquet"
 """Suffixes of the files that can be read."""

@@ -17,6 +17,7 @@ from scipy.sparse import linalg as sparse_linalg
 from tddelta.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
+"""Numbers of double precision."""
 
 _DENSE = 100  # up to so many features the whole matrix is made
 _BLOCK = 2**23  # entries of the arrays on the way there

@@ -10,12 +10,13 @@ import numpy.typing as npt
 from tddelta.errors import ConfigError, own_checks
 from tddelta.tabular.log_columns import Rows, features, flags, labels, moments, numbers
 from tddelta.tabular.log_files import Column, read_columns, refuse
+from tddelta.tabular.log_fitting import Floats
 
 LastRow = Literal["step", "observation"]
 """What the last row of an episode is that has not terminated: a step like the others, or the final observation."""
 
 Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+"""Positions and numbers of episodes."""
 
 
 @own_checks
