@@ -25,6 +25,7 @@ ORDER = (
     "targets",
     "_rollouts",
     "testing",
+    "tabular",
     "runs",
     "deep",
     "experiments",
@@ -75,7 +76,10 @@ def run_python(program: str) -> str:
     return done.stdout
 
 
-HEAVY = ("jax", "torch", "scipy", "matplotlib", "jinja2", "tyro", "rich", "pandas", "gymnax", "equinox", "safetensors")
+HEAVY = (
+    *("jax", "torch", "scipy", "matplotlib", "jinja2", "tyro", "rich", "pandas", "gymnax", "equinox", "safetensors"),
+    "numba",
+)
 
 
 @pytest.mark.parametrize(

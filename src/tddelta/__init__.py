@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tddelta import tabular as tabular
     from tddelta import testing as testing
     from tddelta.decomposition import compose as compose
     from tddelta.decomposition import decompose as decompose
@@ -74,6 +75,7 @@ __all__ = [
     "load_runs",
     "n_step_targets",
     "successors",
+    "tabular",
     "td_errors",
     "testing",
     "train",
@@ -81,8 +83,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "testing":
-        return import_module("tddelta.testing")
+    if name in ("tabular", "testing"):
+        return import_module(f"tddelta.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'tddelta' has no attribute {name!r}")
     value = getattr(import_module(f"tddelta.{_HOME_OF[name]}"), name)
