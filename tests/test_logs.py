@@ -376,6 +376,7 @@ def test_returns_near_a_cut_are_not_known():
     longer = log | {"time": np.tile(np.arange(0, 20, 2), 2), "next_time": np.tile(np.arange(2, 22, 2), 2)}
     found = evaluate_log(longer, discounts(0.5), held_out=0.5, method="td0", time="time").calibration
     assert found.count.tolist() == [7], "two units of time a step"
+    np.testing.assert_allclose(found.realised[:7, 0], [(1 - 0.25**k) / 0.75 for k in range(10, 3, -1)])
 
 
 def test_states_that_training_never_saw_are_counted():
