@@ -87,8 +87,8 @@ def features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
     # Few features are active in a state where they come from tiles or groups, and only these are computed with.
     active = matrix != 0
     most = max(1, int(active.sum(axis=1).max()))
-    columns = np.argsort(~active, axis=1, kind="stable")[:, :most]
-    return columns, np.take_along_axis(matrix, columns, axis=1), matrix.shape[1]
+    columns = np.ascontiguousarray(np.argsort(~active, axis=1, kind="stable")[:, :most])
+    return columns, np.ascontiguousarray(np.take_along_axis(matrix, columns, axis=1)), matrix.shape[1]
 
 
 def weights(value: Any, shape: tuple[int, int, int, int], what: str) -> FloatArray:
@@ -99,7 +99,7 @@ def weights(value: Any, shape: tuple[int, int, int, int], what: str) -> FloatArr
     try:
         if array.dtype.kind not in "iuf" or array.shape[-2:] != shape[-2:]:
             raise ValueError
-        return np.array(np.broadcast_to(array, shape), np.float64)
+        return np.array(np.broadcast_to(array, shape), np.float64, order="C")
     except ValueError:
         raise ShapeError(
             f"initial_deltas must have shape ({what}, scales) = {shape[-2:]}, or (step sizes, seeds, {what}, scales) = "

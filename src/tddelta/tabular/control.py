@@ -157,7 +157,8 @@ def control(
     tables = _tables(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)))
     tables[:, mdp.terminal] = 0.0
     first, move = Choice(mdp.start), Choice(mdp.transition)
-    process = first.outcomes, first.bounds, move.outcomes, move.bounds, mdp.reward, mdp.terminal
+    tables_of_chance = first.outcomes, first.bounds, move.outcomes, move.bounds
+    process = (*map(np.ascontiguousarray, tables_of_chance), mdp.reward, mdp.terminal)
     episodes: list[Any] = [None] * len(numbers)
 
     def block(begin: int, end: int) -> None:
@@ -217,4 +218,4 @@ def _tables(value: Any, shape: tuple[int, ...]) -> FloatArray:
             f"initial_deltas must have shape (S, A, Z) = {shape[1:]} or (N, S, A, Z) = {shape}; got {array.dtype} of "
             f"shape {array.shape}: use add_scale where the ladder has grown"
         )
-    return np.array(np.broadcast_to(array, shape), np.float64)
+    return np.array(np.broadcast_to(array, shape), np.float64, order="C")

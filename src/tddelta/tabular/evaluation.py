@@ -126,7 +126,8 @@ def evaluate(
         chunk: Steps between two updates of the offline methods at most; like a truncation, except that the episode
             goes on. None means whole episodes, and 100 steps where neither `mdp` nor the data has an end.
         trajectories: Trajectories n from every state in each phase of "phased". None means 1.
-        threads: Threads; None means one per core. The result does not depend on it.
+        threads: Threads; None means one per core. The result does not depend on it. A function of one's own is always
+            called from one.
 
     Returns:
         Components, errors and what they were learned with.
@@ -188,11 +189,11 @@ def evaluate(
         strengths=strengths,
         exact_last=np.ascontiguousarray(exact[:, -1]),
         weights=_settings.weights(_plain(initial_deltas), shape, "states" if features is None else "features"),
-        visits=np.array(np.broadcast_to(before, (len(numbers), mdp.states))),
+        visits=np.array(np.broadcast_to(before, (len(numbers), mdp.states)), order="C"),
         length=length,
         checkpoints=points,
         averaged=averaged,
-        threads=threads,
+        threads=None if threads is None else _ladders.length("threads", threads),
     )
     if stream is None:
         errors = _learning.phases(task, 1 if trajectories is None else _ladders.length("trajectories", trajectories))

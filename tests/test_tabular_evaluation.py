@@ -1,0 +1,267 @@
+"""Every tabular method against its literal form, the pure targets, and each other."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import tabular_literal as literal
+from targets_literal import make_scales
+from tddelta import lambda_targets, n_step_targets, td_errors
+from tddelta.tabular import FiniteMDP, Trajectory, evaluate, one_hot, sample
+
+SCALES = make_scales((0.0, 0.6, 0.9), (0.0, 0.5, 0.8), (2, 1, 4))
+PROCESS = FiniteMDP.random(6, 2, 3, seed=3, ends=1)
+METHODS = ("td0", "n_step", "traces", "true_online", "lambda_return", "lambda_difference")
+TAKE_FEATURES = tuple(method for method in METHODS if method != "n_step")
+OFFLINE = ("lambda_return", "lambda_difference")
+STEPS = 60
+RATES = [(0.1, 0.3, 0.2), "1/n"]
+
+
+def one_stream(steps, n):
+    return Trajectory(*(field[n] for field in steps))
+
+
+def chunk_of(method):
+    return {"chunk": 5} if method in OFFLINE else {}
+
+
+def steps_with_ends():
+    steps = sample(PROCESS, STEPS, [0, 5], time_limit=7)
+    assert steps.terminated.any(axis=1).all() and steps.truncated.any(axis=1).all()
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [(method, "table") for method in METHODS]
+    + [(method, kind) for method in TAKE_FEATURES for kind in ("dense", "sparse")],
+)
+def test_methods_are_what_they_say(method, kind):
+    generator = np.random.default_rng(0)
+    steps, count = steps_with_ends(), PROCESS.states
+    if kind == "table":
+        phi, options = np.eye(count), {}
+    else:
+        phi = generator.normal(size=(count, 4)) * (1.0 if kind == "dense" else generator.random((count, 4)) < 0.5)
+        options = {"features": phi}
+    start = generator.normal(size=(phi.shape[1], len(SCALES)))
+    dirty = start.copy()
+    if kind == "table":
+        dirty[PROCESS.terminal] = np.nan  # what stands behind an end never counts
+    with np.errstate(invalid="ignore"):
+        result = evaluate(
+            PROCESS, SCALES, method=method, trajectory=steps, step_sizes=RATES, initial_deltas=dirty, record="curve",
+            **options, **chunk_of(method),
+        )  # fmt: skip
+    inner = ~PROCESS.terminal
+    for a, rate in enumerate([lambda n: np.array(RATES[0]), lambda n: np.full(3, 1 / n)]):
+        for n in range(2):
+            learner = literal.Learner(
+                SCALES.gammas, SCALES.trace_decays, SCALES.n_steps, rate, phi, start, np.zeros(count)
+            )
+            history = np.array(list(literal.LEARNERS[method](learner, one_stream(steps, n))))
+            deltas = phi @ history
+            np.testing.assert_allclose(result.deltas[a, n, inner], deltas[-1, inner], rtol=1e-10, atol=1e-10)
+            wrong = (deltas.sum(-1) - result.exact[:, -1])[:, inner]
+            np.testing.assert_allclose(result.rms_error[a, n], np.sqrt((wrong**2).mean(1)), rtol=1e-10)
+            np.testing.assert_allclose(result.abs_error[a, n], np.abs(wrong).mean(1), rtol=1e-10)
+            if method != "n_step":
+                np.testing.assert_array_equal(learner.visits, result.visits[n])
+    assert not result.deltas[:, :, ~inner].any()
+
+
+@pytest.mark.parametrize("form", ["bootstrap", "difference"])
+def test_a_target_function_of_ones_own(form):
+    options = {"trajectory": steps_with_ends(), "step_sizes": RATES, "record": (7, 60), "chunk": 5}
+    features = np.random.default_rng(1).normal(size=(PROCESS.states, 3))
+    for extra in ({}, {"features": features}):
+        mine = evaluate(PROCESS, SCALES, method=partial(lambda_targets, form=form), **options, **extra)
+        theirs = evaluate(
+            PROCESS, SCALES, method="lambda_return" if form == "bootstrap" else "lambda_difference", **options, **extra
+        )
+        np.testing.assert_allclose(mine.deltas, theirs.deltas, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(mine.rms_error, theirs.rms_error, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(mine.abs_error, theirs.abs_error, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(mine.visits, theirs.visits)
+
+
+def no_state_twice(terminated):
+    """One episode through states 0, 1, 2, 3, where the targets of a pure function are those of an online method."""
+    walk = FiniteMDP.random(6, 1, 3, seed=0, ends=1)
+    steps = Trajectory(
+        np.arange(4)[None],
+        np.zeros((1, 4), int),
+        np.array([[1.0, -2.0, 0.5, 3.0]]),
+        np.array([[1, 2, 3, 5 if terminated else 4]]),
+        np.array([[False, False, False, terminated]]),
+        np.array([[False, False, False, not terminated]]),
+    )
+    return walk, steps, np.random.default_rng(2).normal(size=(6, 3))
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_full_steps_reach_the_pure_targets(terminated):
+    walk, steps, table = no_state_twice(terminated)
+    arrays = steps.rewards[0], table[:4], table[steps.next_states[0]]
+    flags = {"terminated": steps.terminated[0], "scales": SCALES}
+    both = flags | {"truncated": steps.truncated[0]}
+    wanted = {
+        "td0": table[:4] + td_errors(*arrays, **flags),
+        "n_step": n_step_targets(*arrays, **both),
+        "lambda_return": lambda_targets(*arrays, **both),
+        "lambda_difference": lambda_targets(*arrays, **both, form="difference"),
+    }
+    for method, targets in wanted.items():
+        got = evaluate(walk, SCALES, method=method, trajectory=steps, step_sizes=1.0, initial_deltas=table)
+        np.testing.assert_allclose(got.deltas[0, 0, :4], targets, rtol=0, atol=1e-12, err_msg=method)
+
+
+@pytest.mark.parametrize("method", ["traces", "true_online"])
+def test_backward_view_is_forward_view_while_the_parameters_stand_still(method):
+    table = np.random.default_rng(4).normal(size=(PROCESS.states, 3))
+    table[PROCESS.terminal] = 0.0
+    steps, rate = sample(PROCESS, 200, [1], time_limit=7), 1e-7
+    last = np.flatnonzero((steps.terminated | steps.truncated)[0])[-1] + 1
+    steps = Trajectory(*(field[:, :last] for field in steps))
+
+    def moved(method):
+        options = {"trajectory": steps, "step_sizes": rate, "initial_deltas": table}
+        return (evaluate(PROCESS, SCALES, method=method, **options).deltas[0, 0] - table) / rate
+
+    forward = moved("lambda_return")
+    assert np.abs(forward).max() > 1
+    np.testing.assert_allclose(moved(method), forward, rtol=0, atol=1e-4 * np.abs(forward).max())
+
+
+def test_phased_learning_is_the_mean_of_n_step_targets():
+    from tddelta.tabular.phased import sample_paths
+
+    result = evaluate(
+        PROCESS, SCALES, method="phased", trajectories=4, steps=3, seeds=[8], step_sizes=[1.0, (0.2, 0.5, 1.0), "1/n"],
+        record="curve",
+    )  # fmt: skip
+    rates = [lambda p: 1.0, lambda p: np.array([0.2, 0.5, 1.0]), lambda p: 1 / (p + 1)]
+    for a, rate in enumerate(rates):
+        generator, table = np.random.default_rng(8), np.zeros((PROCESS.states, 3))
+        for phase in range(3):
+            paths = sample_paths(PROCESS, 4, 4, generator)
+            means = np.zeros_like(table)
+            for s in np.flatnonzero(~PROCESS.terminal):
+                goals = []
+                for i in range(4):
+                    length, at = paths.lengths[s, i], paths.next_states[s, i]
+                    ends = np.arange(4) == length - 1 if paths.terminated[s, i] else np.zeros(4, bool)
+                    assert PROCESS.terminal[at[:length]].tolist() == ends[:length].tolist()
+                    no = np.zeros(4, bool)
+                    goals.append(
+                        n_step_targets(
+                            paths.rewards[s, i], table[at], table[at], terminated=ends, truncated=no, scales=SCALES
+                        )[0]
+                    )
+                means[s] = np.mean(goals, axis=0)
+            table = table + rate(phase) * (means - table)
+            wrong = (table.sum(-1) - result.exact[:, -1])[~PROCESS.terminal]
+            np.testing.assert_allclose(result.rms_error[a, 0, phase], np.sqrt((wrong**2).mean()), rtol=1e-12)
+            np.testing.assert_allclose(result.abs_error[a, 0, phase], np.abs(wrong).mean(), rtol=1e-12)
+        np.testing.assert_allclose(result.deltas[a, 0], table, rtol=0, atol=1e-12)
+    assert paths.rewards.any() and paths.terminated.any() and not paths.terminated.all()
+
+
+def test_phased_learning_without_chance_is_the_operator():
+    chain = FiniteMDP.chain(5)  # γ^(4 − s): one phase reaches as far as the windows
+    scales = make_scales((0.5, 0.9), None, (3, 3))
+    after = [evaluate(chain, scales, method="phased", steps=phases) for phases in (1, 2)]
+    exact = chain.exact_values(scales.gammas)
+    np.testing.assert_allclose(after[0].values[0, 0, 2:], exact[2:], rtol=0, atol=1e-15)
+    assert not after[0].values[0, 0, :2].any()
+    np.testing.assert_allclose(after[1].values[0, 0], exact, rtol=0, atol=1e-15)
+
+
+def test_linear_is_traces_or_td0_by_the_scales():
+    features = one_hot([0, 0, 1, 1, 2, 2])
+    options = {"trajectory": steps_with_ends(), "features": features, "step_sizes": RATES}
+    for method, scales in (("traces", SCALES), ("td0", make_scales(SCALES.gammas))):
+        linear = evaluate(PROCESS, scales, method="linear", **options)
+        np.testing.assert_array_equal(linear.weights, evaluate(PROCESS, scales, method=method, **options).weights)
+        assert linear.weights.shape == (2, 2, 3, 3)
+        np.testing.assert_array_equal(linear.deltas[:, :, 0], linear.deltas[:, :, 1])
+    table = evaluate(PROCESS, SCALES, method="linear", **options | {"features": one_hot(range(6))})
+    np.testing.assert_array_equal(
+        table.deltas, evaluate(PROCESS, SCALES, method="traces", **options | {"features": None}).deltas
+    )
+
+
+def test_averages_of_all_returns_are_monte_carlo():
+    scales = make_scales((1.0,), (1.0,))  # λ = 1
+    walk = FiniteMDP.chain(5, forward=0.5)
+    steps = sample(walk, 4000, [3])
+    last = np.flatnonzero(steps.terminated[0])[-1] + 1
+    steps = Trajectory(*(field[:, :last] for field in steps))
+    result = evaluate(walk, scales, method="lambda_return", trajectory=steps, step_sizes="1/n")
+    returns, total = np.zeros(last), 0.0
+    for t in reversed(range(last)):
+        total = steps.rewards[0, t] + (0.0 if steps.terminated[0, t] else total)
+        returns[t] = total
+    means = [returns[steps.states[0] == s].mean() for s in range(5)]
+    np.testing.assert_allclose(result.values[0, 0, :5, 0], means, rtol=0, atol=1e-12)
+    assert result.rms_error[0, 0] < 0.05  # the exact values are 1/6 … 5/6
+
+
+@pytest.mark.parametrize("method", [*METHODS, "phased", lambda_targets])
+def test_records_agree_with_the_curve(method):
+    run = partial(evaluate, PROCESS, SCALES, method=method, steps=30, seeds=[1, 2], step_sizes=[0.1, "1/n"])
+    if method != "phased":
+        run = partial(run, time_limit=8)
+    curve, final, averages = run(record="curve"), run(), run(record=(1, 10, 30))
+    for name in ("rms_error", "abs_error"):
+        every = getattr(curve, name)
+        assert every.shape == (2, 2, 30)
+        np.testing.assert_allclose(getattr(final, name), every[..., -1], rtol=1e-13)
+        means = [every[..., :steps].mean(-1) for steps in (1, 10, 30)]
+        np.testing.assert_allclose(getattr(averages, name), np.stack(means, -1), rtol=1e-13)
+    np.testing.assert_array_equal(curve.deltas, final.deltas)
+    np.testing.assert_array_equal(curve.deltas, averages.deltas)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "phased", lambda_targets])
+def test_neither_threads_nor_company_change_a_byte(method):
+    run = partial(evaluate, PROCESS, SCALES, method=method, steps=25, record="curve")
+    together = run(step_sizes=[0.1, 0.4], seeds=[3, 7, 4], threads=2)
+    single = run(step_sizes=[0.1, 0.4], seeds=[3, 7, 4], threads=1)
+    alone = run(step_sizes=0.4, seeds=[7])
+    for name in ("deltas", "rms_error", "abs_error"):
+        np.testing.assert_array_equal(getattr(together, name), getattr(single, name))
+        np.testing.assert_array_equal(getattr(together, name)[1, 1], getattr(alone, name)[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("method", "features"),
+    [(method, None) for method in (*METHODS, lambda_targets)]
+    + [(method, one_hot([0, 1, 2, 3, 3, 4])) for method in (*TAKE_FEATURES, lambda_targets)],
+)
+def test_a_result_goes_on_as_if_it_had_not_stopped(method, features):
+    rates = [0.1] if method == "n_step" else [0.1, "1/n"]
+    steps = sample(PROCESS, STEPS, [5], time_limit=7)
+    end = np.flatnonzero((steps.terminated | steps.truncated)[0])[1] + 1  # traces and windows begin anew there
+    run = partial(evaluate, PROCESS, SCALES, method=method, step_sizes=rates, features=features)
+    parts = [Trajectory(*(field[:, part] for field in steps)) for part in (slice(None, end), slice(end, None))]
+    straight = run(trajectory=steps)
+    halves = run(trajectory=parts[1], initial_deltas=run(trajectory=parts[0]))
+    if method == "n_step":  # its sums of rewards begin elsewhere
+        np.testing.assert_allclose(halves.deltas, straight.deltas, rtol=0, atol=1e-14)
+    else:
+        np.testing.assert_array_equal(halves.deltas, straight.deltas)
+    np.testing.assert_array_equal(halves.visits, straight.visits)
+
+
+def test_the_ring_experiment_of_a_line():
+    result = evaluate(FiniteMDP.ring(), make_scales((0.0, 0.9), None, (1, 8)), step_sizes=[0.01, 0.1], seeds=range(3))
+    assert repr(result) == "TabularResult(2 step sizes, 3 seeds, 5 states, 2 scales)"
+    assert result.values.shape == result.deltas.shape == (2, 3, 5, 2)
+    assert result.rms_error.shape == result.abs_error.shape == (2, 3)
+    untrained = np.sqrt((result.exact[:, -1] ** 2).mean())
+    assert (result.rms_error < 0.3 * untrained).all()
+    np.testing.assert_array_equal(result.step_sizes, [[0.01, 0.01], [0.1, 0.1]])
+    assert result.visits.sum() == 3 * 1000
