@@ -238,7 +238,7 @@ def finite(observations: jax.Array) -> jax.Array:
 def shuffled(key: jax.Array, length: int, environments: int) -> jax.Array:
     """A random order of the steps of a rollout, (length·environments,), without sorting.
 
-    Sorting random keys takes a CPU longer than drawing them and turning rows and columns. A grid of T steps and B environments is
+    Sorting random keys takes a CPU longer than turning rows and columns. A grid of T steps and B environments is
     shuffled instead by a Feistel network: columns of every row are turned by a random amount, then rows of
     every column, four times. Each round is a bijection, so the result is a permutation. Grids too narrow for it
     are sorted.
