@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_refused():
     scales, deltas = TimeScales.from_gammas([0.5, 0.9]), np.zeros((5, 2))
     with pytest.raises(ConfigError, match=r"gamma must be above the longest discount so far, 0\.9; got 0\.9: a ladder"):
         add_scale(scales, deltas, 0.9)
-    with pytest.raises(ConfigError, match="n_step must be given if the other scales .*; got 4 where they have none"):
+    with pytest.raises(ConfigError, match=r"n_step must be given if the other scales .*; got 4 where they have none"):
         add_scale(scales, deltas, 0.99, n_step=4)
     with pytest.raises(ConfigError, match=r"trace_decay must be given .* None where they have \(0\.4, 0\.4\): pass"):
         add_scale(make_scales((0.5, 0.9), (0.4, 0.4)), deltas, 0.99)
