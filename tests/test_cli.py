@@ -73,8 +73,9 @@ def test_every_setting_is_an_option_with_its_help(command, capsys):
     for field in dataclasses.fields(Config):
         if field.name not in ("environment", "environment_kwargs", "agent"):
             assert f"--{field.name.replace('_', '-')} " in text
-        if field.name not in ("environment", "environment_kwargs", "agent", "steps"):
+        if field.name not in ("environment", "environment_kwargs", "agent", "steps", "network"):
             assert " ".join(field.metadata["help"].split()) in text
+    assert "Network: mlp, minatar-conv, or package.module:function. (default" in text  # it cannot take a function
     assert (
         "--learning-rate FLOAT Adam's step size (continuous). (default: 0.00025, or the environment's preset)" in text
     )
@@ -148,6 +149,7 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
             ["scales", "--ladder", "doubling", "--shortest-horizon", "0"],
             "shortest_horizon must be at least 1 step; got 0",
         ),
+        # field case B57: a wrong name, what this version cannot run, and an empty folder
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
         (["train", CATCH, "--agent", "ppo-dleta"], "unknown agent 'ppo-dleta': did you mean ppo-delta?"),
         (["train", CATCH, "--agent", "nowhere:agent"], "no agent at 'nowhere:agent': No module named 'nowhere'"),

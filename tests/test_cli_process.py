@@ -42,6 +42,19 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
+@pytest.mark.parametrize(("own", "level"), [(None, "3"), ("0", "0")])
+def test_xla_is_quiet_unless_the_user_says_otherwise(own, level):
+    program = (
+        "import os, sys; from tddelta.cli import main; assert 'jax' not in sys.modules; main(['--version']);"
+        "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    if own is not None:
+        environment["TF_CPP_MIN_LOG_LEVEL"] = own
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines()[-1] == level
+
+
 # ---------------------------------------------------------------- on a terminal
 
 
@@ -127,7 +140,7 @@ def test_train_evaluate_report_for_real(capsys):
     assert together.scales.labels == ("0.680", "0.990")
     assert len(together.rollout["deltas"][0]) == len(together.critic["predicted"][0]) == 2
 
-    # a run directory, the folder above it and a file in it are the same run
+    # field case B57: a run directory, the folder above it and a file in it are the same run
     capsys.readouterr()
     spoken = []
     for path in (alone.path, alone.path.parent, alone.path / "parameters.safetensors"):

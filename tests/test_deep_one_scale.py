@@ -1,4 +1,4 @@
-"""With one scale there is nothing to decompose: all agents are the same program, and PPO."""
+"""With one scale there is nothing to decompose: all agents are the same program, and PPO (field case B22)."""
 
 import functools
 

@@ -382,6 +382,7 @@ def test_the_discount_that_normalizes_rewards_is_recorded():
 
 
 def test_gamma_1_without_a_time_limit_warns():
+    # Field case B24.
     settings = {"gamma": 1.0, "longest_horizon": 100.0}
     with pytest.warns(ContractionWarning, match="only if episodes end"):
         ppo.preset("tddelta.deep.probes:ConstantReward", **settings)

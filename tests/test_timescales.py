@@ -255,6 +255,7 @@ def test_repr_names_what_is_given():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        # Field case B22: repeated and unsorted discounts.
         (lambda: TimeScales((0.9, 0.9)), r"strictly increasing in \[0, 1\]; got \(0.9, 0.9\): drop the repeated"),
         (lambda: TimeScales((0.9, 0.5)), r"got \(0.9, 0.5\): sort them"),
         (lambda: TimeScales((0.5, 1.1)), r"gammas must be in \[0, 1\]; got 1.1"),

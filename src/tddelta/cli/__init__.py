@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    # XLA's alarms, such as "Very slow compile?", are errors to it (level 2). What fails raises an exception as well.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     given = list(sys.argv[1:] if arguments is None else arguments)
     before, warnings.showwarning = warnings.showwarning, _warning_printer()
     try:

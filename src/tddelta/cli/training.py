@@ -19,6 +19,7 @@ from tddelta.errors import ConfigError, TDDeltaError
 if TYPE_CHECKING:
     from tddelta.experiments.execution import Outcome
 
+_HELP = {"network": "Network: mlp, minatar-conv, or package.module:function."}  # where text can say less than Python
 _NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields of Config with options of their own
 
 
@@ -28,6 +29,8 @@ class Train:
 
     Writes the run directory OUT/ENV/AGENT/seed-N; `tddelta evaluate` plays the policy in it, `tddelta report` draws it.
     Where settings are changed, AGENT gets a hash of them, as in ppo-delta-1a2b3c4d.
+
+    Ctrl-C saves the run and stops; a compilation in progress ends first. A second Ctrl-C stops at once.
 
     Example: tddelta train CartPole-v1 --agent ppo --seed 3 --learning-rate 3e-4 --hidden-sizes 128 128
     """
@@ -63,6 +66,8 @@ class Compare:
     As many runs at a time as there are cores. Each writes a run directory OUT/ENV/AGENT/seed-N; at the end come a table
     of scores with confidence intervals, and OUT/report.html. Where settings are changed, AGENT gets a hash of them, as
     in ppo-delta-1a2b3c4d.
+
+    Ctrl-C saves the runs in progress and stops; compilations in progress end first. A second Ctrl-C stops at once.
 
     Example: tddelta compare Breakout-MinAtar --agents ppo ppo-delta --seeds 5 --steps 1_000_000 --gamma 0.999
     """
@@ -193,7 +198,9 @@ def with_settings(command: type[Train] | type[Compare]) -> Any:
         default = "" if field.default is None else f"(default: {_text(field.default)}"
         if default:
             default += ", or the environment's preset)" if field.name in differing else ")"
-        described = arg(help=field.metadata["help"], metavar=_metavar(kind), help_behavior_hint=default)
+        described = arg(
+            help=_HELP.get(field.name, field.metadata["help"]), metavar=_metavar(kind), help_behavior_hint=default
+        )
         fields.append((field.name, Annotated[kind | None, described], None))
     settings = dataclasses.make_dataclass("settings", fields, frozen=True)
     settings.__doc__ = "All settings of the agents; one that is left out has its preset."
