@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tddelta.report.figures import Drawing
 
 Experiment = Literal["ring", "theory"]
+"""What can be reproduced."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,18 +4,19 @@ import warnings
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta.errors import ContractionWarning
+from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Trajectory, sample
 from tddelta.targets import lambda_targets
 from tddelta.timescales import TimeScales
 
-FloatArray = npt.NDArray[np.float64]
 Variant = Literal["forward", "accumulating", "replacing", "true online", "momentum"]
+"""Learners for which Theorem 1 holds."""
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
+"""The same, as a tuple."""
 
 _MOMENTUM = 0.5
 _BATCH = 100  # steps between two updates of the forward view

@@ -7,11 +7,9 @@ import numpy.typing as npt
 
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError
+from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.timescales import TimeScales
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 def phased_tables(

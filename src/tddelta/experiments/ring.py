@@ -22,10 +22,8 @@ from tddelta import __version__
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.plan import default_out
 from tddelta.runs.files import replace, to_json
+from tddelta.tabular.arrays import FloatArray
 from tddelta.timescales import TimeScales
-
-FloatArray = npt.NDArray[np.float64]
-"""An array of float64, of any shape."""
 
 METHODS = ("single", "delta")
 """n-step TD(γ_Z), and n-step TD(Δ) on the doubling ladder below γ_Z."""
@@ -35,6 +33,7 @@ OTHER_ENTROPY = 20190610
 """Entropy from which the second set of seeds is spawned."""
 
 Convention = Literal["entered", "edges", "left"]
+"""A convention for the rewards, by name."""
 CONVENTIONS: tuple[Convention, ...] = ("entered", "edges", "left")
 """What the rewards of states 2 and 3 belong to; see `FiniteMDP.ring`. The first one is that of the whole grid."""
 
@@ -87,7 +86,7 @@ class RingPlan:
 
     @property
     def component_updates(self) -> int:
-        """Updates of components for the whole plan, both sets of seeds: what the progress bar counts."""
+        """Updates of components of the whole plan on both sets of seeds, which the progress bar counts."""
         scales = sum(1 + len(TimeScales.doubling(gamma)) for _, gamma, _ in self.cells)
         return 2 * scales * self._runs * self.lengths[-1]
 

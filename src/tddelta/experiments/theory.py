@@ -9,25 +9,29 @@ from math import comb
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta.errors import ContractionWarning
 from tddelta.experiments.equivalence import VARIANTS, largest_differences
 from tddelta.experiments.phased import phased_tables
+from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.timescales import Rule, TimeScales
 
-FloatArray = npt.NDArray[np.float64]
 Rows = list[dict[str, Any]]
 """A table: one dictionary per row, all with the same keys."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Bounds by name."""
 RULES: tuple[Rule, ...] = get_args(Rule)
+"""Trace rules by name."""
 METHODS = ("single", "TD(Δ)")
+"""Learners that the bounds are for."""
 
 RING_DISCOUNTS = (0.75, 0.875, 0.9375, 0.96875, 0.984375, 0.992, 0.996)
+"""Discounts of the ring experiment."""
 RING_WINDOWS = (4, 8, 16, 32, 64, 128, 256)
+"""Its windows."""
 
 
 def study(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -> dict[str, Rows]:

@@ -13,7 +13,9 @@ from tddelta.report.figures import Drawing
 from tddelta.report.formatting import Table
 
 Row = Mapping[str, Any]
+"""One row of a table, by column."""
 Tables = Mapping[str, Sequence[Row]]
+"""Rows by name of the table."""
 
 _METHODS = {"single": plots.colour(0), "TD(Δ)": plots.colour(5)}
 _BOUNDS = {"published": ("published", "--"), "known_range": ("known range", ":"), "worst_case": ("worst case", "-.")}

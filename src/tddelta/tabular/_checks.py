@@ -8,13 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta import _ladders
 from tddelta.errors import ConfigError, DataError, ShapeError
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from tddelta.tabular.arrays import BoolArray, FloatArray
 
 _ROUNDING = 1e-6  # float32 probabilities sum to one up to this
 

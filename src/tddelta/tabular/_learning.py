@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta.errors import ConfigError
 from tddelta.tabular import _settings, loops, n_step, own_target, phased
+from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
 from tddelta.tabular.compiled import over_blocks
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Trajectory
 from tddelta.timescales import TimeScales
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta import _ladders
 from tddelta.errors import ConfigError, DataError, ShapeError
+from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
 from tddelta.tabular.sampling import Trajectory
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 def step_sizes(value: Any, scales: int) -> tuple[FloatArray, BoolArray]:

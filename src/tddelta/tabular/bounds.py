@@ -16,10 +16,9 @@ from tddelta import _ladders
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
+from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.timescales import TimeScales
-
-FloatArray = npt.NDArray[np.float64]
 
 Kind = Literal["published", "worst_case", "known_range"]
 """Which error bound: as the paper states it, or one of the two that hold."""

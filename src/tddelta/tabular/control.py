@@ -13,16 +13,18 @@ from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _settings, control_loops
+from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import over_blocks
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Choice
 from tddelta.timescales import TimeScales
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 Method = Literal["sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa_lambda", "watkins"]
+"""Methods by name: see `control`."""
 
 METHODS: tuple[str, ...] = get_args(Method)
+"""The same, as a tuple."""
+
 _KINDS = {
     "sarsa": control_loops.SARSA,
     "sarsa_lambda": control_loops.SARSA,

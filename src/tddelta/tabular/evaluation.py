@@ -15,17 +15,22 @@ from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, own_checks
 from tddelta.tabular import _learning, _settings
 from tddelta.tabular._learning import Task
+from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Trajectory, sample
 from tddelta.timescales import TimeScales
 
-FloatArray = npt.NDArray[np.float64]
 Method = Literal[
     "td0", "n_step", "lambda_return", "lambda_difference", "traces", "true_online", "phased", "linear"
 ]  # fmt: skip
+"""Methods with a name: see `evaluate`."""
+
 Record = str | Iterable[int]
+"""What is kept of the errors: "final", "curve", or steps up to which they are averaged."""
 
 METHODS: tuple[str, ...] = get_args(Method)
+"""The same, as a tuple."""
+
 _ONLINE = ("td0", "traces", "true_online", "linear")
 _OFFLINE = ("lambda_return", "lambda_difference")
 _ENDLESS_CHUNK = 100  # many horizons of a trace, and few enough steps to learn soon

@@ -8,9 +8,8 @@ import numpy.typing as npt
 from tddelta import _ladders
 from tddelta._arrays import check_scales
 from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.tabular.arrays import FloatArray
 from tddelta.timescales import TimeScales
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @own_checks

@@ -13,7 +13,12 @@ import numpy as np
 
 from tddelta.tabular.compiled import compiled
 
-TD0, TRACES, TRUE_ONLINE = 0, 1, 2
+TD0 = 0
+"""One-step TD."""
+TRACES = 1
+"""Online TD(λ) with accumulating traces."""
+TRUE_ONLINE = 2
+"""True online TD(λ)."""
 
 
 @compiled

@@ -11,9 +11,7 @@ from tddelta import _ladders
 from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks, models
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from tddelta.tabular.arrays import BoolArray, FloatArray
 
 
 @own_checks

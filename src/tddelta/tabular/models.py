@@ -10,6 +10,7 @@ from tddelta import _ladders
 from tddelta.errors import ConfigError, MissingExtra
 
 Parts = dict[str, Any]
+"""Keyword arguments of `FiniteMDP`."""
 
 
 def ring(reward_on: Any, states: Any, slip: Any) -> Parts:

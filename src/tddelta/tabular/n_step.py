@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import ConfigError, MissingExtra, ShapeError, own_checks
+from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.sampling import Trajectory
 
 try:
@@ -24,8 +25,6 @@ except ImportError as error:
 LANES = 32
 """Step sizes that share one pass over a trajectory: their tables lie side by side, for vector instructions."""
 
-FloatArray = npt.NDArray[np.float64]
-"""An array of float64, of any shape."""
 Record = Literal["final", "curve"] | tuple[int, ...]
 """Which errors are kept."""
 
@@ -317,4 +316,5 @@ def _learn_seeds(
 
 _compile: Any = njit(cache=True, nogil=True)
 window_sums: Any = _compile(_discounted_windows)
+"""Discounted sums of rewards over every window, added to an array; compiled if numba is installed."""
 _learn: Any = _compile(_learn_seeds)

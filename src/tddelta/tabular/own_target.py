@@ -8,10 +8,9 @@ import numpy.typing as npt
 
 from tddelta.errors import ShapeError
 from tddelta.tabular import loops
+from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.sampling import Trajectory
 from tddelta.timescales import TimeScales
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def learn(

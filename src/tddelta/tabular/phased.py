@@ -5,12 +5,10 @@ from typing import NamedTuple, no_type_check
 import numpy as np
 import numpy.typing as npt
 
+from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import compiled
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Choice
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 class Paths(NamedTuple):

@@ -4,15 +4,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta import _ladders
 from tddelta.errors import ConfigError, own_checks
+from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
 from tddelta.tabular.mdp import FiniteMDP
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 _BLOCK = 4_000_000  # random numbers in memory at a time, over seeds
 
