@@ -142,8 +142,16 @@ def test_components_become_values_of_the_one_policy_that_the_sum_chooses():
         np.testing.assert_allclose(result.action_values[0, 0, 0], [1.0, 1.0], rtol=0, atol=1e-9)
         np.testing.assert_allclose(result.action_values[0, 0, 1], [0.3**2 * 3, 0.9**2 * 3], rtol=0, atol=1e-9)
         assert result.start_values[0] == pytest.approx(0.9**2 * 3) == result.optimal_start_value
-    # Among equals the first action.
-    assert (control(fork, scales, steps=1).policy[0] == 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_among_equals_the_first_action_is_taken(method):
+    # All rewards are 0, so that all actions stay equal; the first one ends the episode, the others stay.
+    transition = np.array([[[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0]] * 3])
+    door = FiniteMDP(transition, 0.0, terminal=[False, True])
+    result = control(door, make_scales(GAMMAS, (0.0, 0.5, 0.8), (2, 1, 4)), method=method, epsilon=0.0, steps=50)
+    np.testing.assert_array_equal(result.episode_lengths[0], np.ones(50))
+    assert (result.policy == 0).all()
 
 
 def test_neither_threads_nor_company_change_a_byte():
@@ -208,3 +216,11 @@ def test_the_best_policy_of_toy_text(environment, method):
         )  # fmt: skip
         deltas = result.deltas
     np.testing.assert_allclose(result.start_values, result.optimal_start_value, rtol=1e-9)
+
+
+def test_the_name_is_the_function_whatever_was_imported_first():
+    import tddelta.tabular
+
+    names: dict[str, object] = {}
+    exec("from tddelta.tabular import *", names)
+    assert names["control"] is control and tddelta.tabular.control is control

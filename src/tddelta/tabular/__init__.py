@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tddelta.tabular.action_values import ControlResult as ControlResult
+    from tddelta.tabular.action_values import control as control
     from tddelta.tabular.bounds import PhasedBound as PhasedBound
     from tddelta.tabular.bounds import counterexample as counterexample
     from tddelta.tabular.bounds import counterexample_probability as counterexample_probability
     from tddelta.tabular.bounds import error_bound as error_bound
     from tddelta.tabular.bounds import lambda_operator as lambda_operator
-    from tddelta.tabular.control import ControlResult as ControlResult
-    from tddelta.tabular.control import control as control
     from tddelta.tabular.evaluation import TabularResult as TabularResult
     from tddelta.tabular.evaluation import evaluate as evaluate
     from tddelta.tabular.features import one_hot as one_hot
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tddelta.tabular.sampling import sample as sample
 
 _HOMES = {
+    "action_values": ("ControlResult", "control"),
     "bounds": ("PhasedBound", "counterexample", "counterexample_probability", "error_bound", "lambda_operator"),
-    "control": ("ControlResult", "control"),
     "evaluation": ("TabularResult", "evaluate"),
     "features": ("one_hot",),
     "growing": ("add_scale", "remove_scale"),

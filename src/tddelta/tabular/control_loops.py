@@ -51,19 +51,13 @@ def chosen(table, epsilon, generator):
 @no_type_check
 def follow_up(table, action, epsilon, kind, out):
     """Components that a step into a state leads to."""
-    actions = len(table)
-    if kind == SARSA:
-        out[:] = table[action]
-    elif kind == GREEDY:
-        out[:] = table[greedy(table)]
-    else:
-        out[:] = 0.0
-        for b in range(actions):
-            for z in range(len(out)):
-                out[z] += table[b, z] * epsilon / actions
-        best = greedy(table)
-        for z in range(len(out)):
-            out[z] += table[best, z] * (1.0 - epsilon)
+    place = action if kind == SARSA else greedy(table)
+    for z in range(len(out)):
+        out[z] = table[place, z]
+        if kind == EXPECTED:
+            out[z] *= 1.0 - epsilon
+            for b in range(len(table)):
+                out[z] += table[b, z] * epsilon / len(table)
 
 
 @compiled
@@ -79,7 +73,7 @@ def one_step(
     first, first_bounds, outcomes, bounds, reward, terminal = process
     states, actions, scales = table.shape
     length = len(returns)
-    trace, traced = np.zeros(table.shape), decays.max() > 0
+    trace, traced = np.zeros(table.shape), max(decays) > 0
     # The pairs that have a trace: the others are not computed with.
     pairs, listed, number = np.empty(states * actions, np.int64), np.zeros(states * actions, np.bool_), 0
     following, delta, alpha = np.zeros(scales), np.empty(scales), np.empty(scales)
@@ -117,7 +111,8 @@ def one_step(
                     table[u, v, z] += delta[z] * trace[u, v, z]
             if ended or strays:
                 for i in range(number):
-                    trace[pairs[i] // actions, pairs[i] % actions] = 0.0
+                    for z in range(scales):
+                        trace[pairs[i] // actions, pairs[i] % actions, z] = 0.0
                     listed[pairs[i]] = False
                 number = 0
         else:
