@@ -165,6 +165,7 @@ def test_tables_and_figures_are_made_from_the_files_alone(folder: Path) -> None:
     assert all((folder / name).read_bytes() == content for name, content in before.items())
 
 
+@pytest.mark.slow
 def test_command_writes_a_folder_and_redraws_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

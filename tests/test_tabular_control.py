@@ -7,6 +7,9 @@ from targets_literal import make_scales
 from tddelta import TimeScales
 from tddelta.tabular import FiniteMDP, add_scale, control
 
+# Six methods, two loops to compile.
+pytestmark = pytest.mark.slow
+
 METHODS = ("sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa_lambda", "watkins")
 GAMMAS = (0.0, 0.6, 0.9)
 PROCESS = FiniteMDP.random(6, 3, 3, seed=5, ends=1)
@@ -198,7 +201,6 @@ SETTINGS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("environment", SETTINGS)
 def test_the_best_policy_of_toy_text(environment, method):

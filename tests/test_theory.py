@@ -16,6 +16,9 @@ from tddelta.report import theory as report
 from tddelta.tabular import FiniteMDP, counterexample_probability
 from tddelta.timescales import TimeScales
 
+# Most of them look at one quick run of the whole study.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def quiet():
@@ -38,7 +41,7 @@ def drawings(results):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_every_prefix_is_a_single_learner(variant, seed):
     scales = TimeScales.halving(0.99, lam=0.95, rule="matched")
     differences, sizes = largest_differences(scales, variant, steps=500, seed=seed)
@@ -210,7 +213,7 @@ def test_figures_say_that_the_worst_case_shows_no_reduction(drawings):
     assert "published bound, broken with probability 0.6718" in [text.get_text() for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("figures", [1, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("figures", [1, 6])
 def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, monkeypatch, capsys, results, drawings):
     monkeypatch.setattr(theory, "study", lambda **_: results)
     monkeypatch.setattr(report, "drawings", lambda _: iter(drawings[-figures:]))
@@ -245,12 +248,10 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     assert main(["reproduce", "theory", "--out", str(blocked / "out")]) == 2
 
 
-@pytest.mark.slow
 def test_the_whole_study_twice_gives_the_same_numbers():
     assert theory.study(quick=True) == theory.study(quick=True)
 
 
-@pytest.mark.slow
 def test_the_whole_experiment():
     whole = theory.study()
     assert max(row["largest_difference"] for row in whole["theorem-1"]) < 1e-12
