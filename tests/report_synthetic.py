@@ -45,6 +45,7 @@ def write_run(
     rollout: bool = True,
     critic: bool = True,
     quality: float = 0.7,
+    vectorized: bool = False,
     command: tuple[str, ...] = ("tddelta", "compare", "Breakout-MinAtar", "--agents", "ppo", "ppo-delta"),
 ) -> Path:
     """Writes one run; `returns` and `end_steps` are those of its training episodes."""
@@ -93,6 +94,8 @@ def write_run(
         {"event": "block", "steps": 65536, "seconds": 0.8, "steps_per_second": 81920.0},
         {"event": "end", "seconds": 5.0, "steps_per_second": 80000.0 + 100 * seed, "state": state},
     ]
+    if vectorized:
+        timing.insert(2, {"event": "vectorized", "seeds": [seed, seed + 1]})
     (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (path / "status.json").write_text(json.dumps({**status, "message": message}), encoding="utf-8")
     (path / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing), encoding="utf-8")

@@ -138,6 +138,33 @@ def test_everything_is_there(html):
         assert " ".join(part.split()) in text, part
 
 
+def test_a_phone_shows_whose_numbers_these_are(html):
+    """What names a row stays in sight, and the environment is a row of its own: names leave room for numbers."""
+    table = re.search(r'<table id="table-scores">.*?</table>', html, flags=re.DOTALL).group()
+    heads = re.findall(r'<th scope="col".*?>(.*?)</th>', table)
+    assert heads == ["Agent", "Last 100 episodes", "All episodes", "Seeds"]
+    rows = [re.findall(r">([^<>]+)</t[hd]>", row) for row in re.findall(r"<tr>.*?</tr>", table, flags=re.DOTALL)]
+    assert [row[0] for row in rows[1:]] == ["ppo", "ppo-delta"] * 2
+    assert {len(row) for row in rows} == {len(heads)}
+    groups = re.findall(r'<tbody>\s*<tr class="group"><th scope="rowgroup" colspan="4"><span>(.*?)</span>', table)
+    assert groups == ["Asterix-MinAtar", "Breakout-MinAtar"]
+    assert table.count("<tbody>") == table.count("</tbody>") == 2
+    style = " ".join(html[html.index("<style>") : html.index("</style>")].split())
+    assert 'th[scope="row"] { position: sticky; left: 0; background: var(--ground); }' in style
+    assert style.count("--ground: #") == 3  # light, dark, and paper: opaque in all of them
+    assert style.count("--shadow: ") == 2
+
+
+def test_the_page_says_what_weakens_its_numbers(html, tmp_path):
+    text = Page(html).text
+    assert "No link to the logs is known; not independently verified." in text
+    assert "vectorised" not in text
+    write_run(tmp_path, "A", "ppo", 0, vectorized=True, rollout=False, critic=False)
+    write_run(tmp_path, "A", "ppo", 2, rollout=False, critic=False)
+    text = Page(write_report(tmp_path).read_text(encoding="utf-8")).text
+    assert "1 of these runs were vectorised, the seeds of an agent in one program: an update equals" in text
+
+
 def test_colours_follow_the_theme(html):
     figures = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
     assert figures

@@ -102,7 +102,7 @@ class TestUnfinished:
         study = study_of(tmp_path)
         assert study.group("Breakout-MinAtar", "ppo-delta").summary("asymptotic").mean == 4
         table = score_table(study)
-        assert table.rows[1][2] == "3 of 4 ‡"
+        assert table.rows[1][-1] == "3 of 4 ‡"
         assert any("flatters" in note for note in table.notes)
         assert any("1 run failed: Breakout-MinAtar, ppo-delta, seed 3" in text for text in headline(study).cautions)
         assert ("failed: NaN in the loss", "worse") in [
@@ -114,7 +114,7 @@ class TestUnfinished:
         study = study_of(tmp_path)
         (comparison,) = study.comparisons()
         assert (comparison.welch.p_value, comparison.note) == (None, "not finished")
-        assert score_table(study).rows[0][2] == "3 †"
+        assert score_table(study).rows[0][-1] == "3 †"
         assert "could not be tested" in headline(study).verdict[0]
 
     def test_the_speed_of_a_run_without_an_end_is_that_of_its_blocks(self, tmp_path):
@@ -240,7 +240,7 @@ class TestTables:
     def test_latex_is_escaped(self, tmp_path):
         write_scores(tmp_path, {"A_b": {"ppo": [1.0, 2.0], "50%_&": [2.0, 4.0]}})
         latex = score_table(study_of(tmp_path)).to_latex()
-        assert r"A\_b & 50\%\_\& & 2 & 3.0 $\pm$ 1.0" in latex
+        assert r"A\_b & 50\%\_\& & 3.0 $\pm$ 1.0" in latex
         assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 1
 
     def test_ladder(self, tmp_path):
@@ -285,7 +285,7 @@ class TestTables:
             rows = [("sampled", 1.0), ("sampled", value), ("greedy", None)]
             lines = [json.dumps({"steps": 1, "mode": mode, "return_mean": mean}) for mode, mean in rows]
             (path / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
-        assert evaluation_table(study_of(tmp_path)).rows == [("A", "ppo", "sampled", "2", "5.0 ± 1.0")]
+        assert evaluation_table(study_of(tmp_path)).rows == [("A", "ppo", "sampled", "5.0 ± 1.0", "2")]
 
     def test_a_damaged_critic_is_named(self, tmp_path):
         path = write_run(tmp_path, "A", "ppo")

@@ -32,6 +32,7 @@ class Seed:
         end_steps: Environment steps at the end of each training episode, shape (N,).
         returns: Returns of the training episodes, shape (N,).
         speed: Training steps per second, or None.
+        vectorized: Whether it was trained together with other seeds, as one program.
     """
 
     run: Run
@@ -44,6 +45,7 @@ class Seed:
     end_steps: FloatArray
     returns: FloatArray
     speed: float | None
+    vectorized: bool
 
     @classmethod
     def read(cls, run: Run, agent: str) -> "Seed":
@@ -52,7 +54,7 @@ class Seed:
         Raises:
             DataError: The episodes do not belong together.
         """
-        status, episodes = run.status, run.episodes
+        status, episodes, timing = run.status, run.episodes, run.timing
         state = str(status["state"])
         seed = cls(
             run=run,
@@ -64,7 +66,8 @@ class Seed:
             steps=int(status["steps"]),
             end_steps=np.asarray(episodes["steps"], np.float64),
             returns=np.asarray(episodes["returns"], np.float64),
-            speed=_speed(run.timing),
+            speed=_speed(timing),
+            vectorized=any(event.get("event") == "vectorized" for event in timing),
         )
         if len(seed.end_steps) != len(seed.returns):
             raise DataError(f"{run.path / 'episodes.npz'} has arrays of different lengths")

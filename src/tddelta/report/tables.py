@@ -78,7 +78,7 @@ def score_table(study: Study) -> Table:
     rows, data = [], []
     for group in study.groups.values():
         texts = [summary_text(group.summary(measure)) for measure in MEASURES]
-        rows.append((group.environment, group.agent, seeds_text(group), *texts))
+        rows.append((group.environment, group.agent, *texts, seeds_text(group)))
         record: dict[str, Any] = {"environment": group.environment, "agent": group.agent, "seeds": len(group.scored)}
         for measure in MEASURES:
             summary = group.summary(measure)
@@ -94,14 +94,8 @@ def score_table(study: Study) -> Table:
     short = min((len(s.returns) for g in study.groups.values() for s in g.scored), default=0)
     if short < 100:
         notes.append(f"The run with the fewest has {short} training episodes, all of which count as its last 100.")
-    return Table(
-        "scores",
-        "Return per agent and environment",
-        ("Environment", "Agent", "Seeds", *MEASURES.values()),
-        rows,
-        data,
-        tuple(notes),
-    )
+    columns = ("Environment", "Agent", *MEASURES.values(), "Seeds")
+    return Table("scores", "Return per agent and environment", columns, rows, data, tuple(notes))
 
 
 def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
@@ -163,7 +157,7 @@ def _summaries(study: Study, comparison: Comparison, measure: Measure) -> list[S
 
 def aggregate_table(suite: Suite) -> Table:
     """Aggregates over the environments of one suite."""
-    rows, data, notes = [], [], [f"{suite.unit[0].upper()}{suite.unit[1:]}. Source: {suite.source}"]
+    rows, data, notes = [], [], [f"{suite.unit[0].upper()}{suite.unit[1:]}.", f"Source: {suite.source}"]
     for agent, scores in suite.scores.items():
         texts, record = [], {"agent": agent, "runs": sum(len(x) for x in scores)}
         for name in STATISTICS:
@@ -173,13 +167,13 @@ def aggregate_table(suite: Suite) -> Table:
             texts.append(number(estimate.value) + shown)
             record |= {name: estimate.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
             notes += [f"{text[0].upper()}{text[1:]}." for text in (estimate.note, interval.note) if text]
-        rows.append((agent, str(record["runs"]), *texts))
+        rows.append((agent, *texts, str(record["runs"])))
         data.append(record)
     notes.append("Intervals: 95 % stratified bootstrap over seeds within each environment.")
     return Table(
         f"aggregates-{slug(suite.name)}",
         f"{suite.name}: {len(suite.environments)} environments together",
-        ("Agent", "Runs", *(AGGREGATES[name] for name in STATISTICS)),
+        ("Agent", *(AGGREGATES[name] for name in STATISTICS), "Runs"),
         rows,
         data,
         tuple(dict.fromkeys(notes)),
@@ -210,10 +204,10 @@ def evaluation_table(study: Study) -> Table:
         for mode in ("sampled", "greedy"):
             summary = summarise(group.evaluated(mode))
             if summary.n:
-                rows.append((group.environment, group.agent, mode, str(summary.n), summary_text(summary)))
+                rows.append((group.environment, group.agent, mode, summary_text(summary), str(summary.n)))
                 record = {"environment": group.environment, "agent": group.agent, "mode": mode, "seeds": summary.n}
                 data.append(record | {"return_mean": summary.mean, "standard_error": summary.standard_error})
-    columns = ("Environment", "Agent", "Actions", "Seeds", "Return")
+    columns = ("Environment", "Agent", "Actions", "Return", "Seeds")
     notes = ("Mean return of the last evaluation of each seed, ± standard error over seeds.",)
     return Table("evaluations", "Evaluation episodes", columns, rows, data, notes)
 
@@ -270,8 +264,8 @@ def critic_table(study: Study, *, every: bool = True) -> Table:
                     group.environment,
                     group.agent,
                     group.scales.labels[z],
-                    str(seeds),
                     *(summary_text(summary) for summary in parts.values()),
+                    str(seeds),
                 )
             )
             record: dict[str, Any] = {
@@ -289,7 +283,7 @@ def critic_table(study: Study, *, every: bool = True) -> Table:
         "Relative error: over the standard deviation of the returns, so 1 is no better than predicting their mean.",
         "Each critic is judged on the states of its own policy: a better policy faces other, often larger, returns.",
     )
-    columns = ("Environment", "Agent", "γ", "Seeds", "Error (RMSE)", "Relative error", "Explained variance")
+    columns = ("Environment", "Agent", "γ", "Error (RMSE)", "Relative error", "Explained variance", "Seeds")
     if every:
         return Table("critic-every-discount", "Critics on held-out states, every discount", columns, rows, data, notes)
     return Table("critic", "Critics on held-out states, longest horizon", columns, rows, data, notes)
@@ -350,10 +344,18 @@ def run_table(study: Study) -> Table:
                 "asymptotic": seed.asymptotic,
                 "average": seed.average,
                 "steps_per_second": seed.speed,
+                "vectorized": seed.vectorized,
             }
         )
+    notes = []
+    together = sum(seed.vectorized for seed in order)
+    if together:
+        notes.append(
+            f"{'All' if together == len(order) else together} of these runs were vectorised, the seeds of an agent in "
+            "one program: an update equals that of a run of its own to about 1e-4, not byte for byte."
+        )
     columns = ("Environment", "Agent", "Seed", "State", "Steps", *MEASURES.values(), "Steps per second")
-    return Table("runs", "Every run", columns, rows, data, (), tuple(marks), "State")
+    return Table("runs", "Every run", columns, rows, data, tuple(notes), tuple(marks), "State")
 
 
 def _known(values: Iterable[float]) -> Summary:
