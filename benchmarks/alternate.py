@@ -7,7 +7,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,20 @@ class Plan:
     repeats: int = 5
 
 
-def arguments(description: str) -> tuple[Plan, bool]:
-    """The command line that all benchmarks share: the plan, and whether to print JSON only."""
+def arguments(description: str, choices: Sequence[str] = ()) -> tuple[Plan, bool, list[str]]:
+    """The command line that all benchmarks share: the plan, whether to print JSON only, and which of the choices."""
     parser = argparse.ArgumentParser(description=description)
+    if choices:
+        parser.add_argument("chosen", nargs="*", metavar="COMPARISON", help=f"of {', '.join(choices)}; default: all")
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="shortest time of one repeat")
     parser.add_argument("--repeats", type=int, default=Plan.repeats, help="repeats of each side, taken in turn")
     parser.add_argument("--quick", action="store_true", help="a smoke test: one repeat of half a second")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     given = parser.parse_args()
-    return (Plan(0.5, 1) if given.quick else Plan(given.seconds, given.repeats)), given.json
+    chosen = list(getattr(given, "chosen", [])) or list(choices)
+    if unknown := set(chosen) - set(choices):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(choices)}")
+    return (Plan(0.5, 1) if given.quick else Plan(given.seconds, given.repeats)), given.json, chosen
 
 
 class Worker:

@@ -11,7 +11,7 @@ SB3 = Path(__file__).parent.parent / ".venv-sb3" / "bin" / "python"
 
 def main() -> None:
     """Measure and print."""
-    plan, json_only = arguments(__doc__ or "")
+    plan, json_only, _ = arguments(__doc__ or "")
     ours = Worker(sys.executable, "worker_tddelta.py", Settings("CartPole-v1", "ppo-delta"))
     theirs = Worker(SB3, "worker_sb3.py", Settings("CartPole-v1"))
     comparison = Comparison("ppo-delta against Stable-Baselines3 PPO", "tddelta", "stable-baselines3", goal=5.0)

@@ -14,7 +14,7 @@ LIMIT = 10.0  # seconds
 
 def main() -> None:
     """Measure and print."""
-    plan, json_only = arguments(__doc__ or "")
+    plan, json_only, _ = arguments(__doc__ or "")
     results = []
     for agent in AGENTS:
         begin = time.perf_counter()

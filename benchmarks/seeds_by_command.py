@@ -19,7 +19,7 @@ BATCH = 8192
 
 def main() -> None:
     """Measure and print."""
-    plan, json_only = arguments(__doc__ or "")
+    plan, json_only, _ = arguments(__doc__ or "")
     steps = max(BATCH, int(plan.seconds * STEPS_PER_SECOND) // BATCH * BATCH)
     common = ["--steps", str(steps), "--out"]
 

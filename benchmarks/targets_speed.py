@@ -30,7 +30,7 @@ def rate_of(call: Callable[[], object]) -> Callable[[float], float]:
 
 def main() -> None:
     """Measure and print."""
-    plan, json_only = arguments(main.__doc__ or "")
+    plan, json_only, _ = arguments(main.__doc__ or "")
     scales = tdd.TimeScales.from_horizons(HORIZONS, lam=0.95)
     generator = np.random.default_rng(0)
     shape = (T, B, len(scales))
