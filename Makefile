@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 # Two test workers share the cores: each computes on one thread instead of fighting for all of them.
 TEST_ENVIRONMENT := PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
-PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
+PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 
 .PHONY: demo test check docs bench results constraints clean
 .DELETE_ON_ERROR:
