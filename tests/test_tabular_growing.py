@@ -65,7 +65,10 @@ def test_what_does_not_fit_is_refused():
         add_scale(make_scales((0.5, 0.9), (0.4, 0.4)), deltas, 0.99)
     with pytest.raises(ShapeError, match=r"for each of the 2 scales .* got float64 of shape \(5, 3\)"):
         add_scale(scales, np.zeros((5, 3)), 0.99)
-    with pytest.raises(ConfigError, match="index must name one of 2 scales and leave another; got 2"):
-        remove_scale(scales, deltas, 2)
-    with pytest.raises(ConfigError, match="index must name one of 1 scales and leave another; got 0"):
+    with pytest.raises(ShapeError, match=r"deltas must be an array of numbers; got .* pass lists of equal length"):
+        add_scale(scales, [[1.0, 2.0], [3.0]], 0.99)
+    for index in (2, 1.5, True):
+        with pytest.raises(ConfigError, match=f"names one of 2 scales and leaves another; got {index}: they are"):
+            remove_scale(scales, deltas, index)
+    with pytest.raises(ConfigError, match="names one of 1 scales and leaves another; got 0"):
         remove_scale(TimeScales.single(0.9), np.zeros((5, 1)), 0)

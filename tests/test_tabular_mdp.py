@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tddelta as tdd
 from tddelta.errors import ConfigError, DataError, MissingExtra, ShapeError
-from tddelta.tabular import FiniteMDP
+from tddelta.tabular import FiniteMDP, one_hot
 
 LADDER = (0.0, 0.5, 0.75, 0.875, 0.9375)
 
@@ -227,12 +227,29 @@ RING = FiniteMDP.ring()
         (lambda: FiniteMDP(np.eye(2), 0.0, policy=[1, 0]), ConfigError, "name actions from 0 to 0; got 1 in state 0"),
         (lambda: FiniteMDP(np.eye(2), 0.0, policy=np.ones((1, 2))), ShapeError, r"policy must have shape \(S, A\)"),
         (lambda: FiniteMDP(np.eye(2), 0.0, names=["a"]), ConfigError, "names must be 2 different texts"),
+        (
+            lambda: FiniteMDP(np.eye(2), 0.0, names="ab"),
+            ConfigError,
+            "texts, one per state; got 'ab': pass a list that",
+        ),
+        (lambda: FiniteMDP(np.eye(2), 0.0, terminal=[[True], []]), ShapeError, "terminal must be an array of numbers"),
+        (
+            lambda: FiniteMDP(np.eye(2), 0.0, policy=[[1, 0], [1]]),
+            ShapeError,
+            "policy must be an array of .* equal length",
+        ),
+        (lambda: FiniteMDP(np.eye(2), 0.0, start=[[1], []]), ShapeError, "start must be an array of numbers; got"),
         (lambda: FiniteMDP.ring("leaving"), ConfigError, "one of entered, edges, left; got 'leaving'"),
         (lambda: FiniteMDP.ring(states=3), ConfigError, "states must be a whole number of at least 4; got 3"),
         (lambda: FiniteMDP.ring(slip=1.0), ConfigError, "slip must be below 1"),
         (lambda: FiniteMDP.chain(0), ConfigError, "length must be a whole number of at least 1; got 0"),
         (lambda: FiniteMDP.chain(3, forward=0.0), ConfigError, "forward must be above 0"),
         (lambda: FiniteMDP.chain(3, left_reward=1.0), ConfigError, "is never earned with forward=1"),
+        (lambda: FiniteMDP.chain(3, reward="a"), ConfigError, "reward must be one finite number; got 'a': pass"),
+        (lambda: FiniteMDP.chain(3, step_reward=[1, 2]), ConfigError, r"step_reward must be one .*; got \[1, 2\]"),
+        (lambda: FiniteMDP.chain(3, left_reward=np.nan), ConfigError, "left_reward must be one finite number; got nan"),
+        (lambda: one_hot(3), ConfigError, "labels must be one hashable label per state; got 3 .*: pass a list"),
+        (lambda: one_hot([[1]]), ConfigError, r"got \[\[1\]\] \(.*unhashable"),
         (lambda: FiniteMDP.random(3, 1, 4, 0), ConfigError, "branching must be at most the number of states, 3; got 4"),
         (lambda: FiniteMDP.random(3, 1, 2, 0, ends=3), ConfigError, "ends must be below the number of states"),
         (lambda: FiniteMDP.random(3, 1, 2, -1), ConfigError, "seed must be a whole number of at least 0; got -1"),
@@ -337,6 +354,10 @@ def test_taxi_ends_in_a_state_of_its_own(gymnasium, kwargs):
 def test_gymnasium_errors(gymnasium, monkeypatch):
     with pytest.raises(ConfigError, match="Gymnasium cannot make 'FrozenLak-v1'"):
         FiniteMDP.from_gymnasium("FrozenLak-v1")
+    with pytest.raises(ConfigError, match=r"Gymnasium cannot make 'FrozenLake-v1' with {'map_name': '9x9'}"):
+        FiniteMDP.from_gymnasium("FrozenLake-v1", map_name="9x9")
+    with pytest.raises(ConfigError, match="Gymnasium cannot make 'nosuch:Env-v0'"):
+        FiniteMDP.from_gymnasium("nosuch:Env-v0")
     with pytest.raises(ConfigError, match="got CartPoleEnv without: FrozenLake, CliffWalking and Taxi"):
         FiniteMDP.from_gymnasium("CartPole-v1")
     with pytest.raises(ConfigError, match="does not follow its transition table"):

@@ -14,10 +14,27 @@ def test_a_seed_gives_the_same_bytes_alone_among_others_and_for_longer(monkeypat
     alone = sample(LAKE_LIKE, 50, [9], time_limit=7)
     monkeypatch.setattr("tddelta.tabular.sampling._BLOCK", 1)  # every seed a block of its own
     apart = sample(LAKE_LIKE, 200, (5, 0, 9), time_limit=7)
+    monkeypatch.setattr("tddelta.tabular.sampling._FEW", 0)  # one seed as if it were many
+    for one, two in zip(apart, sample(LAKE_LIKE, 200, (5, 0, 9), time_limit=7), strict=True):
+        np.testing.assert_array_equal(one, two)
     for one, two, three in zip(together, alone, apart, strict=True):
         np.testing.assert_array_equal(one[2, :50], two[0])
         np.testing.assert_array_equal(one, three)
     assert not np.array_equal(together.states[0], together.states[1])
+
+
+def test_few_seeds_and_many_give_the_same_bytes(monkeypatch):
+    monkeypatch.setattr("tddelta.tabular.sampling._PART", 30)
+    process = FiniteMDP.random(9, 3, 4, 3, ends=1)
+    process = FiniteMDP(
+        process.transition, process.reward, terminal=process.terminal, start=[0.4, 0, 0.3, 0, 0, 0.3, 0, 0, 0]
+    )
+    for limit in (None, 7):
+        many = sample(process, 200, 20, time_limit=limit)
+        for seed in range(20):
+            for one, other in zip(many, sample(process, 200, [seed], time_limit=limit), strict=True):
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(one[seed], other[0])
 
 
 def test_a_number_means_the_seeds_below_it():
@@ -87,5 +104,7 @@ def test_frequencies():
 def test_errors(arguments, message):
     with pytest.raises(ConfigError, match=message):
         sample(LAKE_LIKE, *arguments)
+    with pytest.raises(ConfigError, match="mdp must be a FiniteMDP; got str: FiniteMDP"):
+        sample("ring", 10)
     with pytest.raises(ConfigError, match="time_limit must be a whole number of at least 1; got 0"):
         sample(LAKE_LIKE, 5, 1, time_limit=0)

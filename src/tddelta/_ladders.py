@@ -165,14 +165,15 @@ def _factor(value: Any) -> float:
     return number
 
 
-def length(name: str, value: Any) -> int:
-    """A whole number of at least 1."""
+def length(name: str, value: Any, *, least: int = 1) -> int:
+    """A whole number of at least 1, or another bound."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = 0
-    if isinstance(value, bool) or number < 1:
-        raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}: pass a positive int")
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        advice = "pass a positive int" if least == 1 else "pass a larger int"
+        raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r}: {advice}")
     return number
 
 

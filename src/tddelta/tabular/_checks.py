@@ -3,11 +3,14 @@
 Arguments annotated `Any` come from the user.
 """
 
+import math
+import operator
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tddelta import _ladders
 from tddelta.errors import ConfigError, DataError, ShapeError
@@ -16,17 +19,54 @@ from tddelta.tabular.arrays import BoolArray, FloatArray
 _ROUNDING = 1e-6  # float32 probabilities sum to one up to this
 
 
-def numbers(name: str, value: Any) -> FloatArray:
-    """A float64 array of finite numbers."""
+def array_of(name: str, value: Any, kind: Any = None) -> npt.NDArray[Any]:
+    """Any array, of the type that it has, unless it is to be converted to one."""
     try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        return np.asarray(value, kind)
+    except (TypeError, ValueError, OverflowError):
         raise ShapeError(f"{name} must be an array of numbers; got {value!r:.80}: pass lists of equal length") from None
+
+
+def numbers(name: str, value: Any) -> FloatArray:
+    """A new float64 array of finite numbers."""
+    array = np.array(array_of(name, value, np.float64))
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
         place = tuple(int(index) for index in wrong[0])
         raise DataError(f"{name} must be finite; got {array[place]} at {_place(place)}: replace it")
     return array
+
+
+def number(name: str, value: Any) -> float:
+    """One finite number."""
+    try:
+        finite = math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):
+        finite = False
+    if not finite:
+        raise ConfigError(f"{name} must be one finite number; got {value!r:.80}: pass a Python float")
+    return float(value)
+
+
+def seeds(value: Any) -> tuple[int, ...]:
+    """Seeds: whole numbers ≥ 0, or a number N for 0 … N − 1."""
+    try:
+        counted = not isinstance(value, Iterable)
+        listed = tuple(range(_seed(value))) if counted else tuple(_seed(seed) for seed in value)
+    except (TypeError, ValueError):
+        listed = ()
+    if not listed:
+        raise ConfigError(
+            f"seeds must be whole numbers >= 0, at least one; got {value!r}: pass a list of them, "
+            "or a number N >= 1 for the seeds 0 to N-1"
+        )
+    return listed
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, bool) or operator.index(value) < 0:
+        raise ValueError
+    return operator.index(value)
 
 
 def transition(value: Any) -> tuple[FloatArray, bool]:
@@ -44,7 +84,7 @@ def terminal(value: Any, states: int) -> BoolArray:
     """Which states are terminal, (S,)."""
     if value is None:
         return np.zeros(states, bool)
-    array = np.array(value)
+    array = np.array(array_of("terminal", value))
     if array.dtype != bool or array.shape != (states,):
         raise ShapeError(
             f"terminal must hold one boolean per state, shape ({states},); got {array.dtype} of shape {array.shape}: "
@@ -88,7 +128,7 @@ def reward(value: Any, shape: tuple[int, ...], single: bool) -> FloatArray:
             "pass reward[:, :, None] for a reward per state and action, reward[:, None, None] per state left, "
             "a vector per state entered, or one number"
         )
-    return np.array(np.broadcast_to(array, shape))
+    return np.array(np.broadcast_to(array, shape), order="C")  # one layout, so that loops are compiled once
 
 
 def policy(value: Any, ends: BoolArray, actions: int) -> FloatArray:
@@ -97,7 +137,7 @@ def policy(value: Any, ends: BoolArray, actions: int) -> FloatArray:
     uniform = np.full((states, actions), 1 / actions)
     if value is None:
         return uniform
-    given = np.array(value)
+    given = array_of("policy", value)
     if given.shape == (states,) and np.issubdtype(given.dtype, np.integer):
         wrong = np.flatnonzero((given < 0) | (given >= actions))
         if len(wrong):
@@ -119,7 +159,7 @@ def policy(value: Any, ends: BoolArray, actions: int) -> FloatArray:
 def start(value: Any, ends: BoolArray) -> FloatArray:
     """Probabilities of the first state, (S,)."""
     states = len(ends)
-    array = np.array(value)
+    array = array_of("start", value)
     if array.shape == () and np.issubdtype(array.dtype, np.integer):
         if not 0 <= array < states:
             raise ConfigError(f"start must be a state from 0 to {states - 1}; got {array}: states count from 0")
@@ -143,9 +183,12 @@ def names(value: Any, states: int) -> tuple[str, ...]:
     """One name per state."""
     if value is None:
         return tuple(map(str, range(states)))
-    listed = tuple(map(str, _ladders.entries("names", value)))
+    listed = () if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else tuple(map(str, value))
     if len(listed) != states or len(set(listed)) != states:
-        raise ConfigError(f"names must be {states} different texts, one per state; got {listed}: name every state once")
+        raise ConfigError(
+            f"names must be {states} different texts, one per state; got {value!r:.80}: pass a list that names every "
+            "state once"
+        )
     return listed
 
 

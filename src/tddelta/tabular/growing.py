@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tddelta import _ladders
 from tddelta._arrays import check_scales
 from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.tabular import _checks
 from tddelta.tabular.arrays import FloatArray
 from tddelta.timescales import TimeScales
 
@@ -87,11 +88,13 @@ def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple
         ((0.5, 0.99), array([1., 6.]))
     """
     components = _components(scales, deltas)
-    if len(scales) == 1 or not -len(scales) <= index < len(scales):
+    whole = hasattr(index, "__index__") and not isinstance(index, bool)
+    if len(scales) == 1 or not whole or not -len(scales) <= index < len(scales):
         raise ConfigError(
-            f"index must name one of {len(scales)} scales and leave another; got {index}: they are {scales.gammas}"
+            f"index must be a whole number that names one of {len(scales)} scales and leaves another; got {index!r}: "
+            f"they are {scales.gammas}"
         )
-    z = index % len(scales)
+    z = int(index) % len(scales)
     if z + 1 < len(scales):
         components[..., z + 1] += components[..., z]
 
@@ -107,7 +110,7 @@ def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple
 def _components(scales: TimeScales, deltas: Any) -> FloatArray:
     """A new array of components that belong to the scales."""
     check_scales(scales)
-    array = np.array(deltas)
+    array = np.array(_checks.array_of("deltas", deltas))
     if array.dtype.kind != "f" or array.shape[-1:] != (len(scales),):
         raise ShapeError(
             f"deltas must be floating point with one entry for each of the {len(scales)} scales on the last axis; got "

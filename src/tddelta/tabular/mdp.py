@@ -357,6 +357,12 @@ class FiniteMDP:
         return cls(**models.from_gymnasium(environment, kwargs))
 
 
+def check_mdp(mdp: Any) -> None:
+    """ConfigError for what is no process."""
+    if not isinstance(mdp, FiniteMDP):
+        raise ConfigError(f"mdp must be a FiniteMDP; got {type(mdp).__name__}: FiniteMDP(transition, reward) makes one")
+
+
 def _solve(transition: FloatArray, reward: FloatArray, gamma: float) -> FloatArray:
     """V = (I − γ P)^{−1} R; with γ = 1 over the states from which rewards still come, if these all end."""
     if gamma < 1:

@@ -1,6 +1,5 @@
 """Well-known finite processes, as keyword arguments of `FiniteMDP`."""
 
-import operator
 from importlib.util import find_spec
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from tddelta import _ladders
 from tddelta.errors import ConfigError, MissingExtra
+from tddelta.tabular import _checks
 
 Parts = dict[str, Any]
 """Keyword arguments of `FiniteMDP`."""
@@ -15,7 +15,7 @@ Parts = dict[str, Any]
 
 def ring(reward_on: Any, states: Any, slip: Any) -> Parts:
     """See `FiniteMDP.ring`."""
-    states, slip = _at_least("states", states, 4), _ladders.unit_number("slip", slip)
+    states, slip = _ladders.length("states", states, least=4), _ladders.unit_number("slip", slip)
     if slip == 1:
         raise ConfigError("slip must be below 1; got 1.0: a ring whose state never advances is no ring")
     ahead = np.roll(np.eye(states), 1, axis=1)
@@ -35,6 +35,8 @@ def ring(reward_on: Any, states: Any, slip: Any) -> Parts:
 def chain(length: Any, forward: Any, reward: Any, step_reward: Any, left_reward: Any) -> Parts:
     """See `FiniteMDP.chain`."""
     length, forward = _ladders.length("length", length), _ladders.unit_number("forward", forward)
+    reward, step_reward = _checks.number("reward", reward), _checks.number("step_reward", step_reward)
+    left_reward = _checks.number("left_reward", left_reward)
     if forward == 0:
         raise ConfigError("forward must be above 0; got 0.0: with no step forward the end is never reached")
     if forward == 1 and left_reward != 0:
@@ -62,12 +64,12 @@ def garnet(states: Any, actions: Any, branching: Any, seed: Any, ends: Any) -> P
     branching = _ladders.length("branching", branching)
     if branching > states:
         raise ConfigError(f"branching must be at most the number of states, {states}; got {branching}: pass less")
-    ends = _at_least("ends", ends, 0)
+    ends = _ladders.length("ends", ends, least=0)
     if ends >= states:
         raise ConfigError(
             f"ends must be below the number of states, {states}; got {ends}: one must be left to start in"
         )
-    rng = np.random.default_rng(_at_least("seed", seed, 0))
+    rng = np.random.default_rng(_ladders.length("seed", seed, least=0))
     transition = np.zeros((states, actions, states))
     for state in range(states):
         for action in range(actions):
@@ -118,7 +120,7 @@ def _table(environment: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
 
         try:
             environment = gymnasium.make(environment, **kwargs)
-        except (gymnasium.error.Error, TypeError) as error:
+        except Exception as error:  # of Gymnasium, or of whatever the environment's own module raises
             raise ConfigError(f"Gymnasium cannot make {environment!r} with {kwargs}: {error}") from error
     elif kwargs:
         raise ConfigError(f"{', '.join(kwargs)} cannot be set in an environment that is already made: pass its id")
@@ -138,13 +140,3 @@ def _table(environment: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     finally:
         if made:
             environment.close()
-
-
-def _at_least(name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r}: pass a larger int")
-    return number

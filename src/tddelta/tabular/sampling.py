@@ -1,16 +1,20 @@
 """Trajectories of a finite MDP under its policy."""
 
+from bisect import bisect
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tddelta import _ladders
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import own_checks
+from tddelta.tabular import _checks
 from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
-from tddelta.tabular.mdp import FiniteMDP
+from tddelta.tabular.mdp import FiniteMDP, check_mdp
 
 _BLOCK = 4_000_000  # random numbers in memory at a time, over seeds
+_FEW = 6  # seeds for which plain Python is faster than arrays with an entry per seed
+_PART = 4096  # steps of such a seed in memory at a time, as Python numbers
 
 
 class Trajectory(NamedTuple):
@@ -49,16 +53,17 @@ def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_l
         Arrays of shape (N, T).
 
     Raises:
-        ConfigError: A number is out of range, or there are no seeds.
+        ConfigError: `mdp` is no process, a number is out of range, or there are no seeds.
 
     Example:
         >>> from tddelta.tabular import FiniteMDP
         >>> sample(FiniteMDP.chain(2), 5, seeds=[7]).states
         array([[0, 1, 0, 1, 0]])
     """
+    check_mdp(mdp)
     steps = _ladders.length("steps", steps)
     limit = None if time_limit is None else _ladders.length("time_limit", time_limit)
-    numbers = _seeds(seeds)
+    numbers = _checks.seeds(seeds)
     shape = (len(numbers), steps)
     out = Trajectory(
         np.empty(shape, np.int64),
@@ -74,7 +79,11 @@ def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_l
         block = slice(first, first + size)
         # one for the first state, then three per step, needed or not: fewer steps are the beginning of more
         draws = np.stack([np.random.default_rng(seed).random(1 + 3 * steps) for seed in numbers[block]], axis=1)
-        _follow(model, draws, limit, out, block)
+        if draws.shape[1] > _FEW:
+            _follow(model, draws, limit, out, block)
+        else:
+            for row, uniforms in enumerate(draws.T, first):
+                _walk(model, uniforms, limit, out, row)
     return out
 
 
@@ -100,6 +109,10 @@ class Choice:
         place = (draws[..., None] >= self.bounds[index]).sum(axis=-1)
         chosen: IntArray = self.outcomes[(*index, place)]
         return chosen
+
+    def one(self, draw: float, *index: int) -> int:
+        """The same for a single number."""
+        return int(self.outcomes[(*index, bisect(self.bounds[index], draw))])
 
 
 class _Model:
@@ -136,24 +149,22 @@ def _follow(model: _Model, draws: FloatArray, limit: int | None, out: Trajectory
             state = after
 
 
-def _seeds(given: Any) -> list[int]:
-    try:
-        counted = not isinstance(given, Iterable)
-        seeds = list(range(_checked(given))) if counted else [_checked(seed) for seed in given]
-    except (TypeError, ValueError):
-        seeds = []
-    if not seeds:
-        raise ConfigError(
-            f"seeds must be whole numbers >= 0, at least one; got {given!r}: pass a list of them, "
-            "or a number N >= 1 for the seeds 0 to N-1"
-        )
-    return seeds
-
-
-def _checked(seed: Any) -> int:
-    if isinstance(seed, bool):
-        raise TypeError
-    number = int(seed.__index__()) if hasattr(seed, "__index__") else -1
-    if number < 0:
-        raise ValueError
-    return number
+def _walk(model: _Model, draws: FloatArray, limit: int | None, out: Trajectory, row: int) -> None:
+    """The same for one row, from its numbers (1 + 3T,)."""
+    terminal = model.terminal.tolist()
+    state, length = model.start.one(draws[0]), 0
+    for begin in range(1, len(draws), 3 * _PART):
+        steps = []
+        for which, where, anew in draws[begin : begin + 3 * _PART].reshape(-1, 3).tolist():
+            action = model.act.one(which, state)
+            after = model.move.one(where, state, action)
+            length += 1
+            cut = length == limit and not terminal[after]
+            steps.append((state, action, after, cut))
+            state = after
+            if cut or terminal[after]:
+                state, length = model.start.one(anew), 0
+        part = row, slice(begin // 3, begin // 3 + len(steps))
+        states, actions, successors, out.truncated[part] = np.array(steps).T
+        out.states[part], out.actions[part], out.next_states[part] = states, actions, successors
+        out.rewards[part], out.terminated[part] = model.reward[states, actions, successors], model.terminal[successors]
