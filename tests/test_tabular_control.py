@@ -91,7 +91,12 @@ def literal(method, *, rate, epsilons, seed, steps, table, decays, windows, cuts
 def test_methods_are_what_they_say(method):
     decays, windows = (0.0, 0.5, 0.8), (2, 1, 4)
     start = np.random.default_rng(0).normal(size=(6, 3, 3))
-    for given, rate in (((0.1, 0.3, 0.2), lambda n: np.array([0.1, 0.3, 0.2])), ("1/n", lambda n: np.full(3, 1 / n))):
+    settings = {
+        (0.1, 0.3, 0.2): lambda n: np.array([0.1, 0.3, 0.2]),
+        "1/n": lambda n: np.full(3, 1 / n),
+        (0.1, "1/n", 0.2): lambda n: np.array([0.1, 1 / n, 0.2]),
+    }
+    for given, rate in settings.items():
         result = control(
             PROCESS, make_scales(GAMMAS, decays, windows), method=method, step_size=given, epsilon=(0.6, 0.1),
             seeds=[3, 8], steps=150, time_limit=LIMIT, initial_deltas=start,
@@ -120,6 +125,13 @@ def test_the_sum_is_the_single_learner(method):
     np.testing.assert_allclose(many.action_values[..., -1], single.action_values[..., 0], rtol=0, atol=1e-12)
     for mine, theirs in zip(many.episode_returns, single.episode_returns, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_windows_longer_than_the_data():
+    longest = (make_scales(GAMMAS, None, (2, 1, steps)) for steps in (101, 10**12))
+    one, other = (control(PROCESS, scales, method="n_step_sarsa", steps=100, seeds=2).deltas for scales in longest)
+    np.testing.assert_array_equal(one, other)
+    assert one[1].any()
 
 
 def test_watkins_without_exploring_is_sarsa_lambda():

@@ -17,6 +17,12 @@ TAKE_FEATURES = tuple(method for method in METHODS if method != "n_step")
 OFFLINE = ("lambda_return", "lambda_difference")
 STEPS = 60
 RATES = [(0.1, 0.3, 0.2), "1/n"]
+MIXED = (0.1, "1/n", 0.2)
+RATE_OF = {
+    RATES[0]: lambda n: np.array(RATES[0]),
+    "1/n": lambda n: np.full(3, 1 / n),
+    MIXED: lambda n: np.array([0.1, 1 / n, 0.2]),
+}
 
 
 def one_stream(steps, n):
@@ -50,13 +56,14 @@ def test_methods_are_what_they_say(method, kind):
     dirty = start.copy()
     if kind == "table":
         dirty[PROCESS.terminal] = np.nan  # what stands behind an end never counts
+    rates = RATES if method == "n_step" else [*RATES, MIXED]
     with np.errstate(invalid="ignore"):
         result = evaluate(
-            PROCESS, SCALES, method=method, trajectory=steps, step_sizes=RATES, initial_deltas=dirty, record="curve",
+            PROCESS, SCALES, method=method, trajectory=steps, step_sizes=rates, initial_deltas=dirty, record="curve",
             **options, **chunk_of(method),
         )  # fmt: skip
     inner = ~PROCESS.terminal
-    for a, rate in enumerate([lambda n: np.array(RATES[0]), lambda n: np.full(3, 1 / n)]):
+    for a, rate in enumerate(map(RATE_OF.get, rates)):
         for n in range(2):
             learner = literal.Learner(
                 SCALES.gammas, SCALES.trace_decays, SCALES.n_steps, rate, phi, start, np.zeros(count)
@@ -74,7 +81,7 @@ def test_methods_are_what_they_say(method, kind):
 
 @pytest.mark.parametrize("form", ["bootstrap", "difference"])
 def test_a_target_function_of_ones_own(form):
-    options = {"trajectory": steps_with_ends(), "step_sizes": RATES, "record": (7, 60), "chunk": 5}
+    options = {"trajectory": steps_with_ends(), "step_sizes": [*RATES, MIXED], "record": (7, 60), "chunk": 5}
     features = np.random.default_rng(1).normal(size=(PROCESS.states, 3))
     for extra in ({}, {"features": features}):
         mine = evaluate(PROCESS, SCALES, method=partial(lambda_targets, form=form), **options, **extra)
@@ -139,10 +146,10 @@ def test_phased_learning_is_the_mean_of_n_step_targets():
     from tddelta.tabular.phased import sample_paths
 
     result = evaluate(
-        PROCESS, SCALES, method="phased", trajectories=4, steps=3, seeds=[8], step_sizes=[1.0, (0.2, 0.5, 1.0), "1/n"],
-        record="curve",
+        PROCESS, SCALES, method="phased", trajectories=4, steps=3, seeds=[8],
+        step_sizes=[1.0, (0.2, "1/n", 1.0), "1/n"], record="curve",
     )  # fmt: skip
-    rates = [lambda p: 1.0, lambda p: np.array([0.2, 0.5, 1.0]), lambda p: 1 / (p + 1)]
+    rates = [lambda p: 1.0, lambda p: np.array([0.2, 1 / (p + 1), 1.0]), lambda p: 1 / (p + 1)]
     for a, rate in enumerate(rates):
         generator, table = np.random.default_rng(8), np.zeros((PROCESS.states, 3))
         for phase in range(3):
@@ -254,6 +261,25 @@ def test_a_result_goes_on_as_if_it_had_not_stopped(method, features):
     else:
         np.testing.assert_array_equal(halves.deltas, straight.deltas)
     np.testing.assert_array_equal(halves.visits, straight.visits)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "phased", lambda_targets])
+def test_a_step_size_that_is_too_large_diverges_silently_and_alone(method):
+    run = partial(evaluate, FiniteMDP.ring(), SCALES, method=method, steps=1500)
+    both = run(step_sizes=[0.1, 20.0])  # warnings are errors here
+    assert np.isfinite(both.rms_error).tolist() == np.isfinite(both.abs_error).tolist() == [[True], [False]]
+    assert both.values.shape == (2, 1, 5, 3)
+    np.testing.assert_array_equal(both.deltas[0], run(step_sizes=0.1).deltas[0])
+
+
+def test_checkpoints_may_be_an_array_and_windows_longer_than_the_data():
+    run = partial(evaluate, PROCESS, SCALES, steps=20)
+    np.testing.assert_array_equal(run(record=np.array([5, 10])).rms_error, run(record=(5, 10)).rms_error)
+    assert run(record=iter([5, 10])).rms_error.shape == (1, 1, 2)
+    longest = (make_scales(SCALES.gammas, None, (2, 1, steps)) for steps in (21, 10**12))
+    one, other = (evaluate(PROCESS, scales, steps=20, time_limit=7).deltas for scales in longest)
+    np.testing.assert_array_equal(one, other)
+    assert one.any()
 
 
 def test_the_ring_experiment_of_a_line():

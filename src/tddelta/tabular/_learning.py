@@ -22,7 +22,7 @@ class Task:
     Attributes:
         mdp: The process.
         scales: The time scales.
-        step_sizes: α, shape (A, Z), and in `decaying`, shape (A,), where it is divided by the visits.
+        step_sizes: α, shape (A, Z), and in `decaying`, (A, Z), where it is divided by the visits.
         decaying: See `step_sizes`.
         seeds: Seeds, N of them.
         columns: Numbers of the features of every state, shape (S, M), and in `strengths` their values.
@@ -132,6 +132,12 @@ def towards(task: Task, stream: Trajectory, target: Callable[..., Any], chunk: i
 def windows(task: Task, stream: Trajectory, record: Any) -> FloatArray:
     """n-step targets: Algorithm 1."""
     gammas, lengths = task.scales.gammas, _windows(task, "n_step")
+    decaying: BoolArray = np.all(task.decaying, axis=1)
+    if (task.decaying != decaying[:, None]).any():
+        raise ConfigError(
+            "method 'n_step' must have step size '1/n' for all scales of a setting or for none; got a mix: pass "
+            "numbers, or another method"
+        )
     if task.decaying.any() and task.visits.any():
         raise ConfigError(
             "method 'n_step' cannot go on with step sizes '1/n', since some visits to a state are not learned; got a "
@@ -140,7 +146,7 @@ def windows(task: Task, stream: Trajectory, record: Any) -> FloatArray:
     given, weights = {"counted": task.counted, "record": record}, task.weights
     if (weights == weights[0, 0]).all():
         learned = n_step.run(
-            stream, gammas, lengths, task.step_sizes, task.exact_last, decaying=task.decaying,
+            stream, gammas, lengths, task.step_sizes, task.exact_last, decaying=decaying,
             initial=weights[0, 0], threads=task.threads, **given,
         )  # fmt: skip
         weights[:] = learned.deltas
@@ -152,7 +158,7 @@ def windows(task: Task, stream: Trajectory, record: Any) -> FloatArray:
             a, n = divmod(run, len(task.seeds))
             learned = n_step.run(
                 _part(stream, slice(n, n + 1)), gammas, lengths, task.step_sizes[a : a + 1],
-                task.exact_last, decaying=task.decaying[a : a + 1], initial=weights[a, n], threads=1, **given,
+                task.exact_last, decaying=decaying[a : a + 1], initial=weights[a, n], threads=1, **given,
             )  # fmt: skip
             weights[a, n] = learned.deltas[0, 0]
             errors[:, a, n] = learned.rms_error[0, 0], learned.abs_error[0, 0]

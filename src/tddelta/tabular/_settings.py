@@ -5,6 +5,7 @@ Arguments annotated `Any` come from the user.
 
 import math
 from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -12,40 +13,54 @@ import numpy as np
 
 from tddelta import _ladders
 from tddelta.errors import ConfigError, DataError, ShapeError
+from tddelta.tabular import _checks
 from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
 from tddelta.tabular.sampling import Trajectory
 
 
 def step_sizes(value: Any, scales: int) -> tuple[FloatArray, BoolArray]:
-    """Step sizes (A, Z), and which settings are "1/n": for these the numbers are 1, to be divided by the visits."""
-    settings = [value] if isinstance(value, (str, int, float)) else list(_ladders.entries("step_sizes", value))
+    """Step sizes (A, Z), and which of them are "1/n": these are 1, to be divided by the visits."""
+    settings = [value] if _single(value) else list(value)
     if not settings:
         raise ConfigError("step_sizes must name at least one; got none: pass, say, step_sizes=[0.1]")
-    rows = [_row(setting, scales) for setting in settings]
-    return np.array(rows, np.float64), np.array([isinstance(setting, str) for setting in settings])
+    rates = np.array([_row(setting, scales) for setting in settings])
+    decaying = np.isnan(rates)
+    return np.where(decaying, 1.0, rates), decaying
 
 
 def _row(setting: Any, scales: int) -> list[float]:
-    if isinstance(setting, str) and setting == "1/n":
-        return [1.0] * scales
-    row = np.asarray(setting)
-    if row.dtype.kind in "iuf" and row.shape in ((), (scales,)):
-        numbers: list[float] = np.broadcast_to(row.astype(float), (scales,)).tolist()
-        if all(0 < number < math.inf for number in numbers):
-            return numbers
-    raise ConfigError(
-        f"a step size must be a number above 0, one such number for each of the {scales} scales, or '1/n'; "
-        f"got {setting!r}: step_sizes=[0.1, '1/n'] tries two settings"
-    )
+    """One setting, a number for every scale; not a number where it is "1/n"."""
+    try:
+        row = [_rate(entry) for entry in ((setting,) * scales if _single(setting) else setting)]
+    except (TypeError, ValueError, OverflowError):
+        row = []
+    if len(row) != scales:
+        raise ConfigError(
+            f"a step size must be a number above 0 or '1/n', or one of these for each of the {scales} scales; "
+            f"got {setting!r:.80}: pass, say, 0.1, or a tuple of {scales}"
+        )
+    return row
 
 
-def seeds(value: Any) -> tuple[int, ...]:
-    """Seeds, whole numbers ≥ 0."""
-    numbers = tuple(_ladders.entries("seeds", value))
-    whole = all(isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0 for seed in numbers)
-    if not numbers or not whole:
-        raise ConfigError(f"seeds must be whole numbers >= 0, at least one; got {value!r}: pass, say, seeds=range(20)")
-    return tuple(map(int, numbers))
+def _rate(value: Any) -> float:
+    if isinstance(value, str) and value == "1/n":
+        return math.nan
+    if isinstance(value, (str, bytes, bool, np.bool_)) or not 0 < (number := float(value)) < math.inf:
+        raise ValueError
+    return number
+
+
+def _single(value: Any) -> bool:
+    """Whether something is one entry, as a text, a number, and an array without axes."""
+    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or getattr(value, "ndim", None) == 0
+
+
+def known_method(value: Any, methods: tuple[str, ...], also: str = "") -> str:
+    """The name of a method, unless it is none of these."""
+    if not isinstance(value, str) or value not in methods:
+        close = get_close_matches(str(value), methods, n=1, cutoff=0)[0]
+        raise ConfigError(f"method must be {also}one of {', '.join(methods)}; got {value!r}: did you mean {close!r}?")
+    return value
 
 
 def checkpoints(value: Any, length: int) -> tuple[IntArray, bool]:
@@ -70,7 +85,7 @@ def features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
     """Features of every state as numbers (S, M) and values (S, M), and how many there are; None is a table."""
     if value is None:
         return np.arange(states)[:, None], np.ones((states, 1)), states
-    matrix = np.asarray(value)
+    matrix = _checks.array_of("features", value)
     if matrix.dtype.kind not in "biuf" or matrix.ndim != 2 or len(matrix) != states or not matrix.shape[1]:
         raise ShapeError(
             f"features must have shape (S, F) with one row for each of the {states} states; got "
@@ -91,7 +106,7 @@ def weights(value: Any, shape: tuple[int, int, int, int], what: str) -> FloatArr
     """Components, or weights of the features, to begin with: a new array (A, N, F, Z)."""
     if value is None:
         return np.zeros(shape)
-    array = np.asarray(value)
+    array = _checks.array_of("initial_deltas", value)
     try:
         if array.dtype.kind not in "iuf" or array.shape[-2:] != shape[-2:]:
             raise ValueError
@@ -103,10 +118,22 @@ def weights(value: Any, shape: tuple[int, int, int, int], what: str) -> FloatArr
         ) from None
 
 
+def visits(value: Any, seeds: int, states: int) -> IntArray:
+    """Visits to go on from: a new array (N, S)."""
+    if value is None:
+        return np.zeros((seeds, states), np.int64)
+    if value.shape[-1] != states:
+        raise ShapeError(
+            f"initial_deltas must be of the same process, with {states} states; got a result with {value.shape[-1]}: "
+            "pass its deltas or weights, as an array, to begin with them elsewhere"
+        )
+    return np.array(np.broadcast_to(value, (seeds, states)), order="C")
+
+
 def trajectory(value: Any, terminal: BoolArray) -> Trajectory:
     """Steps of shape (N, T) that fit the process: one unbroken stream per row."""
     try:
-        fields = [np.asarray(getattr(value, name)) for name in Trajectory._fields]
+        fields = [_checks.array_of(f"{name} of the trajectory", getattr(value, name)) for name in Trajectory._fields]
     except AttributeError:
         raise ConfigError(
             f"trajectory must be a Trajectory; got {type(value).__name__}: use what sample returns"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,10 +11,10 @@ from tddelta import _ladders
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
-from tddelta.tabular import _settings, control_loops
+from tddelta.tabular import _checks, _settings, control_loops
 from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import over_blocks
-from tddelta.tabular.mdp import FiniteMDP
+from tddelta.tabular.mdp import FiniteMDP, check_mdp
 from tddelta.tabular.sampling import Choice
 from tddelta.timescales import TimeScales
 
@@ -78,7 +77,7 @@ def control(
     method: Method = "sarsa",
     step_size: Any = 0.1,
     epsilon: float | tuple[float, float] = 0.1,
-    seeds: Iterable[int] = (0,),
+    seeds: int | Iterable[int] = 1,
     steps: int = 10_000,
     time_limit: int | None = None,
     initial_deltas: npt.ArrayLike | None = None,
@@ -104,10 +103,10 @@ def control(
         mdp: The process.
         scales: The time scales; γ_Z is the discount that the policy is optimised for.
         method: One of the above.
-        step_size: α above 0, one number per scale, or "1/n": 1 over the number of updates of the state and action.
+        step_size: α above 0, or "1/n": 1 over the number of updates of the state and action; or one of these per scale.
         epsilon: Probability ε in [0, 1] of an action at random, or a pair: from the first to the last step it goes in
             a line from the one number to the other.
-        seeds: Seeds, N of them.
+        seeds: Seeds, N of them, or a number N for the seeds 0 to N − 1.
         steps: Steps of each seed, over all episodes.
         time_limit: Steps after which an episode is truncated; None means never.
         initial_deltas: Components to begin with, shape (S, A, Z) or (N, S, A, Z). None means zeros.
@@ -137,22 +136,20 @@ def control(
         rewards", 1989. The components are those of Romoff et al. 2019.
     """
     check_scales(scales)
-    if not isinstance(mdp, FiniteMDP):
-        raise ConfigError(f"mdp must be a FiniteMDP; got {type(mdp).__name__}: FiniteMDP(transition, reward) makes one")
-    if method not in METHODS:
-        close = get_close_matches(str(method), METHODS, n=1, cutoff=0)[0]
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}; got {method!r}: did you mean {close!r}?")
-    if isinstance(step_size, (list, tuple, np.ndarray)):
-        step_size = [step_size]  # one setting, a number per scale
-    alphas, decaying = _settings.step_sizes(step_size, len(scales))
-    numbers = _settings.seeds(seeds)
+    check_mdp(mdp)
+    _settings.known_method(method, METHODS)
+    alphas, decaying = _settings.step_sizes([step_size], len(scales))
+    numbers = _checks.seeds(seeds)
     length = _ladders.length("steps", steps)
     limit = -1 if time_limit is None else _ladders.length("time_limit", time_limit)
     epsilons = _epsilons(epsilon)
     gammas, decays = np.array(scales.gammas), np.zeros(len(scales))
     windows: tuple[int, ...] = ()
     if method == "n_step_sarsa":
-        windows = _settings.needed(scales.n_steps, "n_steps", "n_step=4", method)
+        given = _settings.needed(scales.n_steps, "n_steps", "n_step=4", method)
+        windows = tuple(
+            min(window, length + 1) for window in given
+        )  # longer ones never fill either, and flush the same
     elif method in ("sarsa_lambda", "watkins"):
         decays = np.array(_settings.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))
@@ -214,7 +211,7 @@ def _epsilons(value: Any) -> FloatArray:
 
 def _tables(value: Any, shape: tuple[int, ...]) -> FloatArray:
     """Components to begin with: a new array (N, S, A, Z)."""
-    array = np.zeros(shape) if value is None else np.asarray(value)
+    array = np.zeros(shape) if value is None else _checks.array_of("initial_deltas", value)
     if array.dtype.kind not in "iuf" or array.shape not in (shape, shape[1:]):
         raise ShapeError(
             f"initial_deltas must have shape (S, A, Z) = {shape[1:]} or (N, S, A, Z) = {shape}; got {array.dtype} of "

@@ -95,7 +95,7 @@ def one_step(
         component_errors(r, table[s, a], following, terminated, gammas, delta)
         visits[s, a] += 1
         for z in range(scales):
-            alpha[z] = alphas[z] / visits[s, a] if decaying else alphas[z]
+            alpha[z] = alphas[z] / visits[s, a] if decaying[z] else alphas[z]
         if traced:
             pair = s * actions + a
             if not listed[pair]:
@@ -171,7 +171,7 @@ def n_step(
             u, v = seen[moved % size], taken[moved % size]
             visits[u, v] += 1
             for z in range(scales):
-                table[u, v, z] += (alphas[z] / visits[u, v] if decaying else alphas[z]) * (goal[z] - table[u, v, z])
+                table[u, v, z] += (alphas[z] / visits[u, v] if decaying[z] else alphas[z]) * (goal[z] - table[u, v, z])
             moved += 1
         s, a = x, b
         if ended:

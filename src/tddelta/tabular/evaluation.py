@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -13,10 +12,10 @@ from tddelta import _ladders
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, own_checks
-from tddelta.tabular import _learning, _settings
+from tddelta.tabular import _checks, _learning, _settings
 from tddelta.tabular._learning import Task
 from tddelta.tabular.arrays import FloatArray
-from tddelta.tabular.mdp import FiniteMDP
+from tddelta.tabular.mdp import FiniteMDP, check_mdp
 from tddelta.tabular.sampling import Trajectory, sample
 from tddelta.timescales import TimeScales
 
@@ -47,7 +46,7 @@ class TabularResult:
         rms_error: Root mean square error of V_Z over the states that are not terminal. Shape (A, N) for the final
             table, (A, N, T) for the curve (entry t after step t + 1), (A, N, C) for averages of it up to C steps.
         abs_error: The mean absolute error likewise.
-        step_sizes: Step sizes α, shape (A, Z); not a number where they are "1/n".
+        step_sizes: Step sizes α, shape (A, Z); not a number where one is "1/n".
         seeds: Seed of every run, or the number of the stream where the trajectory was given.
         exact: Exact values V_z(s), shape (S, Z).
         visits: Steps that left each state so far, shape (N, S): the n of "1/n". Phases for method "phased".
@@ -67,7 +66,8 @@ class TabularResult:
     @property
     def values(self) -> FloatArray:
         """Final values V_z(s) = Σ_{i≤z} W_i(s), shape (A, N, S, Z)."""
-        return compose(self.deltas)
+        with np.errstate(invalid="ignore"):  # where the components diverged
+            return compose(self.deltas)
 
     def __repr__(self) -> str:
         settings, seeds, states, scales = self.deltas.shape
@@ -81,7 +81,7 @@ def evaluate(
     *,
     method: Method | Callable[..., Any] = "n_step",
     step_sizes: Any = None,
-    seeds: Iterable[int] | None = None,
+    seeds: int | Iterable[int] | None = None,
     steps: int | None = None,
     record: Record = "final",
     time_limit: int | None = None,
@@ -113,13 +113,17 @@ def evaluate(
     - "phased": `trajectories` from every state, shared by all components and step sizes; all states move towards the
       mean of their n-step targets, bootstrapped from the table of the phase before.
 
+    Where a step size is too large for a method, learning diverges: components and errors of that setting grow until
+    they are inf or nan, without a warning, and no other setting is touched. `np.isfinite(result.rms_error)` tells.
+
     Args:
         mdp: The process and its policy, which give the steps and the exact values.
         scales: The time scales, with `n_steps` or `trace_decays` as the method needs.
         method: One of the above.
-        step_sizes: Settings to try, A of them, each a number above 0, one number per scale, or "1/n": 1 over the
-            number of visits to the state. None means 0.1; for "phased" 1.
-        seeds: Seeds of the trajectories, N of them. None means seed 0.
+        step_sizes: Settings to try, A of them, each a number above 0, or "1/n": 1 over the number of visits to the
+            state; or one of these per scale, as in [(0.1, "1/n", 0.1)], which "n_step" does not mix. None means 0.1;
+            for "phased" 1.
+        seeds: Seeds of the trajectories, N of them, or a number N for the seeds 0 to N − 1. None means seed 0.
         steps: Steps T of each; for "phased" the number of phases. None means 1000.
         record: "final", "curve", or numbers of steps such as (100, 500): see `TabularResult.rms_error`. The table
             before its first update counts.
@@ -154,8 +158,7 @@ def evaluate(
         Romoff et al., "Separating value functions across time-scales", ICML 2019: sections 4 and 5.
     """
     check_scales(scales)
-    if not isinstance(mdp, FiniteMDP):
-        raise ConfigError(f"mdp must be a FiniteMDP; got {type(mdp).__name__}: FiniteMDP(transition, reward) makes one")
+    check_mdp(mdp)
     name = _name(method)
     unused = partial(_settings.unused, name)
     if method == "phased":
@@ -174,15 +177,17 @@ def evaluate(
         stream: Trajectory | None = (given_steps := _settings.trajectory(trajectory, mdp.terminal))
         numbers, length = tuple(range(len(given_steps.states))), given_steps.states.shape[1]
     else:
-        numbers = _settings.seeds((0,) if seeds is None else seeds)
+        numbers = _checks.seeds(1 if seeds is None else seeds)
         length = 1000 if steps is None else _ladders.length("steps", steps)
         stream = None if method == "phased" else sample(mdp, length, numbers, time_limit=time_limit)
     default = 1.0 if method == "phased" else 0.1
     alphas, decaying = _settings.step_sizes(default if step_sizes is None else step_sizes, len(scales))
     columns, strengths, width = _settings.features(features, mdp.states)
-    before = initial_deltas.visits if isinstance(initial_deltas, TabularResult) else np.zeros((1, mdp.states), np.int64)
+    before = initial_deltas.visits if isinstance(initial_deltas, TabularResult) else None
     shape = len(alphas), len(numbers), width, len(scales)
     points, averaged = _settings.checkpoints(record, length)
+    if not isinstance(record, str):
+        record = tuple(points.tolist())
     exact = mdp.exact_values(scales.gammas)
     task = Task(
         mdp=mdp,
@@ -194,7 +199,7 @@ def evaluate(
         strengths=strengths,
         exact_last=np.ascontiguousarray(exact[:, -1]),
         weights=_settings.weights(_plain(initial_deltas), shape, "states" if features is None else "features"),
-        visits=np.array(np.broadcast_to(before, (len(numbers), mdp.states)), order="C"),
+        visits=_settings.visits(before, len(numbers), mdp.states),
         length=length,
         checkpoints=points,
         averaged=averaged,
@@ -213,7 +218,7 @@ def evaluate(
         deltas=deltas,
         rms_error=errors[0, ..., 0] if record == "final" else errors[0],
         abs_error=errors[1, ..., 0] if record == "final" else errors[1],
-        step_sizes=np.where(decaying[:, None], np.nan, alphas),
+        step_sizes=np.where(decaying, np.nan, alphas),
         seeds=numbers,
         exact=exact,
         visits=visits,
@@ -242,12 +247,7 @@ def _name(method: Any) -> str:
     """What messages call the method."""
     if callable(method):
         return str(getattr(method, "__name__", "of your own"))
-    if method not in METHODS:
-        close = get_close_matches(str(method), METHODS, n=1, cutoff=0)[0]
-        raise ConfigError(
-            f"method must be a target function or one of {', '.join(METHODS)}; got {method!r}: did you mean {close!r}?"
-        )
-    return str(method)
+    return _settings.known_method(method, METHODS, also="a target function or ")
 
 
 def _plain(initial: Any) -> Any:

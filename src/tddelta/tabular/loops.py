@@ -74,10 +74,11 @@ def value_errors(table, columns, strengths, exact, counted):
 
 @compiled
 @no_type_check
-def record(t, changed, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms, absolute):
-    """Note the errors after step t. `book`: next checkpoint, whether stale, both errors now, and their sums so far."""
-    if changed:
-        book[1] = 1.0
+def record(t, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms, absolute):
+    """Note the errors after step t.
+
+    `book`: the next checkpoint, whether the table changed since the last call, both errors now, and their sums so far.
+    """
     point = int(book[0])
     due = point < len(checkpoints) and t + 1 == checkpoints[point]
     if not due and not averaged:
@@ -115,7 +116,7 @@ def online(
             active, strength = columns[s], strengths[s]
             count[s] += 1
             for z in range(scales):
-                alpha[z] = step_sizes[a, z] / count[s] if decaying[a] else step_sizes[a, z]
+                alpha[z] = step_sizes[a, z] / count[s] if decaying[a, z] else step_sizes[a, z]
             components(table, active, strength, own)
             if terminated[n, t]:
                 following[:] = 0.0
@@ -149,22 +150,20 @@ def online(
             if terminated[n, t] or truncated[n, t]:
                 trace[:] = 0.0
                 previous[:] = 0.0
-            record(t, True, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n],
-                   absolute[a, n])  # fmt: skip
+            book[1] = 1.0
+            record(t, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n], absolute[a, n])
 
 
 @compiled
 @no_type_check
-def lambda_returns(
-    begin, end, states, rewards, next_states, terminated, columns, strengths, gammas, decays, coupled, table, goal
-):
-    """λ-returns of the steps begin ≤ t < end of one stream, none but the last an episode's end, into goal[t − begin].
+def lambda_returns(states, rewards, next_states, terminated, columns, strengths, gammas, decays, coupled, table, goal):
+    """λ-returns of steps in a row, none but the last an episode's end, into `goal`.
 
     `coupled` is the difference form: the difference of the λ-returns of V_z and V_{z−1}, each with its own decay.
     """
     scales = len(gammas)
     own, following, delta, carry = np.empty(scales), np.empty(scales), np.empty(scales), np.zeros(scales)
-    for t in range(end - 1, begin - 1, -1):
+    for t in range(len(states) - 1, -1, -1):
         components(table, columns[states[t]], strengths[states[t]], own)
         if terminated[t]:
             following[:] = 0.0
@@ -176,11 +175,11 @@ def lambda_returns(
             if coupled:
                 total += delta[z]
                 carry[z] = total + decays[z] * carry[z]
-                goal[t - begin, z] = own[z] + carry[z] - below
+                goal[t, z] = own[z] + carry[z] - below
                 below = carry[z]
             else:
                 carry[z] = delta[z] + decays[z] * carry[z]
-                goal[t - begin, z] = own[z] + carry[z]
+                goal[t, z] = own[z] + carry[z]
 
 
 @compiled
@@ -201,14 +200,15 @@ def offline(
         for t in range(length):
             closed = terminated[n, t] or truncated[n, t] or t + 1 - begin == chunk or t + 1 == length
             if closed:
-                lambda_returns(begin, t + 1, states[n], rewards[n], next_states[n], terminated[n], columns, strengths,
-                               gammas, decays, coupled, table, goal)  # fmt: skip
+                part = slice(begin, t + 1)
+                lambda_returns(states[n, part], rewards[n, part], next_states[n, part], terminated[n, part], columns,
+                               strengths, gammas, decays, coupled, table, goal)  # fmt: skip
                 for i in range(begin, t + 1):
                     s = states[n, i]
                     count[s] += 1
                     for z in range(scales):
-                        alpha[z] = step_sizes[a, z] / count[s] if decaying[a] else step_sizes[a, z]
+                        alpha[z] = step_sizes[a, z] / count[s] if decaying[a, z] else step_sizes[a, z]
                     step_towards(table, columns[s], strengths[s], goal[i - begin], alpha, own)
                 begin = t + 1
-            record(t, closed, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n],
-                   absolute[a, n])  # fmt: skip
+                book[1] = 1.0
+            record(t, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n], absolute[a, n])

@@ -13,6 +13,7 @@ from tddelta.tabular.sampling import Trajectory
 from tddelta.timescales import TimeScales
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what diverges does so as in the compiled loops
 def learn(
     target: Callable[..., Any],
     scales: TimeScales,
@@ -40,7 +41,7 @@ def learn(
         columns: Numbers of the features of every state, shape (S, M).
         strengths: Their values, shape (S, M).
         step_sizes: α, shape (A, Z).
-        decaying: Where α is divided by the number of visits, shape (A,).
+        decaying: Where α is divided by the number of visits, shape (A, Z).
         chunk: Steps between updates at most.
         visits: Earlier visits to every state, shape (S,).
         tables: Weights before the first step, shape (A, F, Z); changed in place.
@@ -84,7 +85,7 @@ def learn(
         for i, s in enumerate(stream.states[part]):
             count[s] += 1
             for a, table in enumerate(tables):
-                alpha = step_sizes[a] / count[s] if decaying[a] else step_sizes[a]
+                alpha = np.where(decaying[a], step_sizes[a] / count[s], step_sizes[a])
                 loops.step_towards(table, columns[s], strengths[s], targets[i, a], alpha, room)
         before = current()
         errors[:, :, t] = np.transpose(before)

@@ -5,10 +5,13 @@ from typing import NamedTuple, no_type_check
 import numpy as np
 import numpy.typing as npt
 
+from tddelta.errors import ConfigError
 from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import compiled
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Choice
+
+_MOST = 200_000_000  # steps in memory at a time, each of 16 bytes
 
 
 class Paths(NamedTuple):
@@ -84,6 +87,7 @@ def mean_targets(rewards, next_states, lengths, terminated, gammas, n_steps, pow
     return means / trajectories
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what diverges does so as in the compiled loops
 def learn(
     mdp: FiniteMDP,
     gammas: tuple[float, ...],
@@ -105,7 +109,7 @@ def learn(
         gammas: Discounts γ_z.
         n_steps: Window k_z of every component.
         step_sizes: α, shape (A, Z); 1 replaces the table, as in the paper.
-        decaying: Where α is divided by the number of the phase, shape (A,).
+        decaying: Where α is divided by the number of the phase, shape (A, Z).
         trajectories: Trajectories n from every state in every phase, the same for all step sizes and components.
         phases: Number of phases P.
         seed: Seed of the trajectories.
@@ -115,7 +119,16 @@ def learn(
 
     Returns:
         Root mean square and mean absolute error of V_Z after every phase, shape (2, A, P).
+
+    Raises:
+        ConfigError: The trajectories of a phase are too long to be held in memory.
     """
+    held = mdp.states * trajectories * max(n_steps)
+    if held > _MOST:
+        raise ConfigError(
+            f"a phase must hold at most {_MOST:,} steps; got {mdp.states} states x {trajectories} trajectories x "
+            f"{max(n_steps)} steps of the longest window: pass scales with shorter n_steps, or fewer trajectories"
+        )
     generator = np.random.default_rng(seed)
     discounts, windows = np.asarray(gammas), np.asarray(n_steps)
     powers = discounts[:, None] ** np.arange(max(n_steps) + 1)
@@ -124,7 +137,7 @@ def learn(
     for phase in range(phases):
         paths = sample_paths(mdp, trajectories, max(n_steps), generator)
         for a, table in enumerate(tables):
-            alpha = step_sizes[a] / (visits + phase + 1) if decaying[a] else step_sizes[a]
+            alpha = np.where(decaying[a], step_sizes[a] / (visits + phase + 1), step_sizes[a])
             means = mean_targets(*paths, discounts, windows, powers, table)
             table[inner] += alpha * (means - table)[inner]
             error = (table.sum(axis=-1) - exact_last)[inner]
