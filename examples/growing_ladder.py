@@ -3,6 +3,11 @@
 A longer scale is added with W = 0, so that its value is the best answer so far. Both learn from the same steps. On the
 ring the values at .9 are close to those at .996, and much sooner learned: that is what the growing ladder starts from.
 
+The best answer to .996 is the first one. With step size .02 its error is .057 after the first stage, and every longer
+scale then adds noise of its own: .136, .253 and .433, where .996 from the start ends at .557. With .1 nothing is left
+of the gain in the end, 1.152 against 1.166. Every stage is a stream of its own to `evaluate`: both drop its last K − 1
+windows, which are not full, K being the longest of the ladder.
+
     python examples/growing_ladder.py
 """
 
