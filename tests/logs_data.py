@@ -1,9 +1,12 @@
 """Logs for the tests: as rows that can be read, and the same as columns with one entry changed."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+import tddelta as tdd
 
 COLUMNS = ("episode", "state", "reward", "terminated", "truncated")
 
@@ -49,3 +52,53 @@ def random_log(seed: int, episodes: int, states: int, *, longest: int = 12) -> d
         columns["time"] += moments[:-1].tolist()
         columns["next_time"] += moments[1:].tolist()
     return {name: np.array(column) for name, column in columns.items()}
+
+
+def discounts(*gammas, **options):
+    """Scales of these discounts."""
+    return tdd.TimeScales.from_gammas(gammas, **options)
+
+
+def episodes_of(*rows):
+    """A log of episodes, each a text of states and rewards such as "A0 B1", all of which terminate."""
+    log = {name: [] for name in ("episode", "state", "reward", "terminated", "truncated")}
+    for number, row in enumerate(rows):
+        steps = row.split()
+        log["episode"] += [number] * len(steps)
+        log["state"] += [step[0] for step in steps]
+        log["reward"] += [float(step[1:]) for step in steps]
+        log["terminated"] += [False] * (len(steps) - 1) + [True]
+        log["truncated"] += [False] * len(steps)
+    return log
+
+
+def autoregressive(seed, episodes=60, length=200):
+    """x' = .9 x + noise with reward x; V(x) = x / (1 − .9 γ)."""
+    generator = np.random.default_rng(seed)
+    x = np.zeros((length + 1, episodes))
+    for step in range(length):
+        x[step + 1] = 0.9 * x[step] + 0.3 * generator.normal(size=episodes)
+    last = np.arange(length) == length - 1
+    return {
+        "episode": np.repeat(np.arange(episodes), length),
+        "x": x[:-1].T.ravel(),
+        "next_x": x[1:].T.ravel(),
+        "reward": x[:-1].T.ravel(),
+        "terminated": np.zeros(episodes * length, dtype=bool),
+        "truncated": np.tile(last, episodes),
+    }
+
+
+def minari_like(episodes):
+    """Something that gives episodes as a Minari dataset does: one observation more than steps."""
+    parts = [
+        SimpleNamespace(
+            id=number,
+            observations=observations,
+            rewards=np.array(rewards),
+            terminations=np.array(ends),
+            truncations=np.arange(len(rewards)) == len(rewards) - 1,
+        )
+        for number, (observations, rewards, ends) in enumerate(episodes)
+    ]
+    return SimpleNamespace(iterate_episodes=lambda: iter(parts))

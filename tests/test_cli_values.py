@@ -13,6 +13,7 @@ import pytest
 import tddelta as tdd
 from logs_data import random_log, small
 from tddelta.cli import main
+from tddelta.report import horizons
 from tddelta.tabular import evaluate_log
 
 
@@ -79,8 +80,34 @@ def test_files_hold_everything_in_full_precision(capsys):
     assert sum(int(row["count"]) for row in table("o/bins.csv")) == found.count.sum()
     figures = [Path("o/values.png").read_bytes(), Path("o/calibration.png").read_bytes()]
     assert all(figure.startswith(b"\x89PNG") and len(figure) > 5000 for figure in figures)
-    assert call("log.npz", "--gammas", "0.5", "0.9", "--out", "o", "--method", "td0") == 0
-    assert figures == [Path("o/values.png").read_bytes(), Path("o/calibration.png").read_bytes()], "the same bytes"
+    assert call("log.npz", "--gammas", "0.5", "0.9", "--out", "deep/er", "--method", "td0") == 0
+    again = [Path("deep/er/values.png").read_bytes(), Path("deep/er/calibration.png").read_bytes()]
+    assert figures == again, "the same bytes"
+
+
+def test_nothing_is_overwritten(capsys, monkeypatch):
+    """The log may be called values.csv, too, and lie in the folder where the user is."""
+    Path("values.csv").write_text("mine", encoding="utf-8")
+    Path("full").mkdir()
+    Path("link").symlink_to("nowhere")
+    monkeypatch.setattr("tddelta.tabular.logs.evaluate_log", lambda *_, **__: pytest.fail("it was evaluated"))
+    for out in (".", "full", "log.npz", "link"):
+        assert call("values.csv", "--out", out) == 2
+        complaint = f"tddelta: {out} exists already, and nothing is overwritten: name another folder with --out\n"
+        assert capsys.readouterr() == ("", complaint)
+    assert Path("values.csv").read_text(encoding="utf-8") == "mine" and not list(Path("full").iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(capsys):
+    assert call("log.npz", "--gammas", "0.5", "--out", "log.npz/o") == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("V of the policy") and err.startswith("tddelta: log.npz/o cannot be written (")
+    assert err.endswith("): name another folder with --out\n") and err.count("\n") == 1
+
+
+def test_a_log_that_cannot_be_used_leaves_no_folder(capsys):
+    assert call("log.npz", "--reward", "score", "--out", "new/o") == 2
+    assert "no column 'score'" in capsys.readouterr().err and not Path("new").exists()
 
 
 def test_json_is_all_there_is_on_the_standard_output(capsys):
@@ -128,6 +155,12 @@ def test_sensors_have_values_in_every_row(capsys):
     assert plain["rows"][0]["values"] == result.values[0].tolist()
 
 
+def test_an_undiscounted_horizon_is_infinite(capsys):
+    assert call("log.npz", "--gammas", "0.5", "1") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[2] == ["state", "visits", "2", "∞"] and lines[-1][:2] == ["∞", "1.000"]
+
+
 def test_what_was_left_out_is_said(capsys):
     log = small("next_state")
     log["next_state"][4] = "nowhere"
@@ -147,7 +180,35 @@ def test_what_was_left_out_is_said(capsys):
         (["log.npz", "--features", "time"], "features need a model; got None: pass model='tiles' or model='linear'", 2),
         (["log.npz", "--gammas", "0.9", "0.5"], "gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)", 2),
         (["log.npz", "--rows", "0"], "--rows must be at least 1; got 0", 2),
-        (["log.npz", "--out", "log.npz"], "--out must be a folder; log.npz is a file: choose another --out", 2),
+        (
+            ["log.npz", "--rows", "5", "--json"],
+            "--rows has no meaning with --json; got 5: leave it out, every state",
+            2,
+        ),
+        (
+            ["log.npz", "--method", "td0", "--lam", "0.9"],
+            "--lam has no meaning with --method td0; got 0.9: leave it",
+            2,
+        ),
+        (
+            ["log.npz", "--method", "monte_carlo", "--rule", "capped"],
+            "--rule has no meaning with --method monte_carlo; got capped: leave it out",
+            2,
+        ),
+        (["log.npz", "--tiles", "4"], "tiles has no meaning without a model; got 4: leave it out, since it is for", 2),
+        (["log.npz", "--ridge", "0.1"], "ridge has no meaning without a model; got 0.1: leave it out", 2),
+        (["log.npz", "--held-out", "0", "--tolerance", "5"], "tolerance has no meaning with held_out=0; got 5.0", 2),
+        (
+            ["sensors.npz", "--features", "x", "--model", "linear", "--state", "state"],
+            "state has no meaning beside features; got ('state',): leave it out",
+            2,
+        ),
+        (
+            ["", "--gamma", "0.9"],
+            "a log needs a name; got '': name a file of .npz, .csv, .tsv, .parquet, or a Minari",
+            2,
+        ),
+        (["empty.csv"], "empty.csv is empty: pass a log with columns such as episode, state, reward, terminated", 1),
         (
             ["log.npz", "--reward", "state", "--terminated", "reward"],
             ", which is no flag: write true or false, or 1 or 0; rows",
@@ -156,14 +217,13 @@ def test_what_was_left_out_is_said(capsys):
     ],
 )
 def test_wrong_usage_is_one_line(arguments, message, code, capsys):
+    Path("empty.csv").touch()
     assert call(*arguments) == code
     out, err = capsys.readouterr()
     assert err.startswith("tddelta: ") and message in err and err.count("\n") == 1 and out == ""
 
 
 def test_a_figure_of_nothing_says_so():
-    from tddelta.report import horizons
-
     figure, panels = horizons.panels(5, columns=3)
     assert len(panels) == 5 and len(figure.axes) == 5
     nothing = np.full(3, np.nan)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tddelta as tdd
-from tddelta.tabular.tiles import TileCoding
+from tddelta.tabular import TileCoding
 
 
 def test_one_grid_is_a_histogram():
@@ -52,6 +52,9 @@ def test_a_feature_that_never_varies_says_nothing():
     [
         (((), ()), "low and high must name one number per feature; got 0 and 0 numbers"),
         (((0.0,), (1.0, 2.0)), "low and high must name one number per feature; got 1 and 2 numbers"),
+        ((0.0, (1.0,)), "low must be a sequence of numbers; got 0.0: pass one number per feature"),
+        (((0.0,), "ab"), "high must be a sequence of numbers; got 'ab'"),
+        ((((0.0,),), (1.0,)), r"low must be a sequence of numbers; got \(\(0.0,\),\)"),
         (((1.0,), (0.0,)), r"low must not exceed high; got \(1.0,\) and \(0.0,\)"),
         (((0.0,), (np.inf,)), r"low must not exceed high; got \(0.0,\) and \(inf,\): pass finite bounds"),
         (((0.0,), (1.0,), 0), "tiles must be a whole number of at least 1; got 0"),
@@ -66,7 +69,9 @@ def test_grids_that_cannot_be(arguments, message):
 
 def test_points_that_cannot_be():
     coding = TileCoding((0.0, 0.0), (1.0, 1.0))
-    with pytest.raises(tdd.DataError, match=r"points must be finite and of shape \(N, 2\); got shape \(3,\): pass one"):
+    with pytest.raises(tdd.ShapeError, match=r"points must have shape \(N, 2\); got \(3,\): pass one row of features"):
         coding.indices([1.0, 2.0, 3.0])
-    with pytest.raises(tdd.DataError, match="with numbers that are not finite"):
+    with pytest.raises(tdd.ShapeError, match="points must be an array of numbers; got 'here'"):
+        coding.indices("here")
+    with pytest.raises(tdd.DataError, match=r"points must be finite; got nan at \[0, 1\]"):
         coding.matrix([[0.0, np.nan]])

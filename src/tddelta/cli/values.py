@@ -1,9 +1,9 @@
 """The command that evaluates a log: `values`."""
 
-import csv
 import dataclasses
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import Scales, print_table
+from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
 from tddelta.timescales import Rule, TimeScales
 
@@ -19,9 +20,14 @@ if TYPE_CHECKING:
     from tddelta.tabular.logs import LogValues
 
 _FLOATS: Any = arg(metavar="FLOAT [FLOAT ...]", help_behavior_hint="")
+_RULES = "capped|matched|constant|proportional"
 _NONE = "none"  # a column that the log does not have
 _MEASURES = ("bias", "bias_error", "rmse", "explained_variance", "correlation")
-_SHARED = ("next_prefix", "last_row", "tiles", "tilings", "ridge")
+_SHARED = (
+    *("method", "model", "features", "held_out", "tolerance", "episode", "reward", "time", "time_unit"),
+    *("next_prefix", "last_row", "tiles", "tilings", "ridge"),
+)
+_LINES = 20  # of the table
 _DRAWN = 8  # lines in the figure of V against the horizon
 
 
@@ -30,8 +36,8 @@ class Values:
     """Evaluate the policy that wrote a log, at every horizon.
 
     Prints V of each state (or, with --features, of some rows) and how well V predicted the returns of the last
-    episodes, which are held out. --out writes tables and figures. This is no off-policy evaluation: it says nothing
-    about any other policy.
+    episodes, which are held out. --out writes tables and figures into a new folder. This is no off-policy evaluation:
+    it says nothing about any other policy.
 
     A row of the log holds a state, and the reward and flags of the step out of it. If an episode ends without having
     terminated, the state after its last row must be known: from the column next_state, or with --last-row observation.
@@ -43,10 +49,10 @@ class Values:
     """File (.csv, .tsv, .npz, .parquet), or minari:NAME for a Minari dataset."""
     gamma: float = 0.99
     """Largest discount; the others have horizons half as long, and so on."""
-    lam: float = 0.95
-    """λ of the returns that values are fitted to, in [0, 1]."""
-    rule: Rule = "capped"
-    """How λ becomes a decay c_z = λ_z γ_z of each scale."""
+    lam: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.95)")] = None
+    """λ in [0, 1] of the returns that --method lambda fits."""
+    rule: Annotated[Rule | None, arg(metavar=_RULES, help_behavior_hint="(default: capped)")] = None
+    """How that λ becomes a decay c_z = λ_z γ_z of each scale."""
     horizons: Annotated[tuple[float, ...] | None, _FLOATS] = None
     """The horizons themselves, shortest first, in place of --gamma."""
     gammas: Annotated[tuple[float, ...] | None, _FLOATS] = None
@@ -59,7 +65,9 @@ class Values:
     """What makes values of --features."""
     episode: str = "episode"
     """Column of the episode."""
-    state: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")] = ("state",)
+    state: Annotated[tuple[str, ...] | None, arg(metavar="NAME [NAME ...]", help_behavior_hint="(default: state)")] = (
+        None
+    )
     """Column of the state's label, or several that together are one."""
     reward: str = "reward"
     """Column of the reward."""
@@ -77,35 +85,31 @@ class Values:
     """Whether the last row of an episode that has not terminated is a step, or its final observation alone."""
     held_out: float = 0.2
     """Share of the episodes, the last ones, that are held out to see how well V predicts."""
-    tolerance: float = 0.01
+    tolerance: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.01)")] = None
     """Weight that what follows a cut may have in a realised return that counts as known."""
-    tiles: int = 8
-    """Tiles per feature of one grid."""
-    tilings: int = 8
-    """Number of shifted grids."""
-    ridge: float = 0.01
+    tiles: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 8)")] = None
+    """Tiles per feature of one grid of --model tiles."""
+    tilings: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 8)")] = None
+    """Number of its shifted grids."""
+    ridge: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.01)")] = None
     """Penalty on the weights of a model, in visits."""
-    rows: int = 20
+    rows: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 20)")] = None
     """Lines of the table: the most visited states, or evenly spread rows of the log."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: nothing is written)")] = None
-    """Folder for values.csv, calibration.csv, bins.csv, values.png and calibration.png."""
+    """Folder to write values.csv, calibration.csv, bins.csv and two figures into; it must not exist yet."""
     json: bool = False
     """Print one JSON object on the standard output, and nothing else."""
 
     def run(self, command: Sequence[str]) -> int:
         """Evaluate, print, write."""
-        if self.rows < 1:
-            raise ConfigError(f"--rows must be at least 1; got {self.rows}")
-        if self.out is not None and self.out.exists() and not self.out.is_dir():
-            raise ConfigError(f"--out must be a folder; {self.out} is a file: choose another --out")
+        self._check()
         from tddelta.tabular.logs import evaluate_log
 
-        named = ("method", "model", "features", "held_out", "tolerance", "episode", "reward", "time", "time_unit")
-        options: dict[str, Any] = {name: getattr(self, name) for name in (*named, *_SHARED)}
+        options: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         result = evaluate_log(
             self.log,
             self.scales(),
-            state=self.state[0] if len(self.state) == 1 else self.state,
+            state=self.state,
             terminated=None if self.terminated == _NONE else self.terminated,
             truncated=None if self.truncated == _NONE else self.truncated,
             **options,
@@ -115,33 +119,52 @@ class Values:
         else:
             self._print(result)
         if self.out is not None:
-            write(self.out, result, unit=self._unit)
+            write_folder(self.out, lambda folder: self._write(folder, result))
             print(f"written: {self.out}", file=sys.stderr if self.json else sys.stdout)
         return 0
 
     def scales(self) -> TimeScales:
         """The scales that the options name."""
-        return Scales(
-            gamma=self.gamma, lam=self.lam, rule=self.rule, horizons=self.horizons, gammas=self.gammas
-        ).scales()
+        lam, rule = 0.95 if self.lam is None else self.lam, self.rule or "capped"
+        ladder = Scales(gamma=self.gamma, lam=lam, rule=rule, horizons=self.horizons, gammas=self.gammas)
+        scales = ladder.scales()
+        return scales if self.method == "lambda" else TimeScales(scales.gammas)
+
+    def _check(self) -> None:
+        """ConfigError for what `evaluate_log` does not see."""
+        if self.out is not None and os.path.lexists(self.out):
+            raise ConfigError(f"{self.out} exists already, and nothing is overwritten: name another folder with --out")
+        if self.rows is not None and self.rows < 1:
+            raise ConfigError(f"--rows must be at least 1; got {self.rows}")
+        if self.rows is not None and self.json and self.model is None:
+            raise ConfigError(
+                f"--rows has no meaning with --json; got {self.rows}: leave it out, every state is printed"
+            )
+        for name in ("lam", "rule") if self.method != "lambda" else ():
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"--{name} has no meaning with --method {self.method}; got {getattr(self, name)}: leave it out"
+                )
 
     @property
     def _unit(self) -> str:
         return "steps" if self.time is None else "units of time"
 
     def _print(self, result: "LogValues") -> None:
-        names, visits, values = shown(result, self.rows)
+        shown = _chosen(result, self.rows or _LINES)
         print(f"V of the policy that wrote {self.log}; horizons 1/(1 − γ) in {self._unit}\n")
         heads = ["state" if result.states else "row", *(["visits"] if result.states else [])]
-        heads += [f"{horizon:.4g}" for horizon in result.scales.horizons]
+        heads += [_number(horizon) for horizon in result.scales.horizons]
         rows = [
-            [name, *([f"{visit:,}"] if result.states else []), *map(_number, row)]
-            for name, visit, row in zip(names, visits, values, strict=True)
+            [str(result.states[place]), f"{result.visits[place]:,}"] if result.states else [str(place + 1)]
+            for place in shown
         ]
-        print_table(heads, rows)
+        print_table(
+            heads, [[*row, *map(_number, result.values[place])] for row, place in zip(rows, shown, strict=True)]
+        )
         total = len(result.states) if result.states else len(result.values)
-        if total > len(names):
-            print(f"{len(names)} of {total:,} {'states' if result.states else 'rows'}; --rows shows more")
+        if total > len(shown):
+            print(f"{len(shown)} of {total:,} {'states' if result.states else 'rows'}; --rows shows more")
         training = f"{result.steps:,} steps of {result.episodes - result.held_out:,} episodes"
         print(f"\nfitted to {training} ({result.model}, {result.method})")
         if result.left_out:
@@ -153,21 +176,12 @@ class Values:
         if found is None:
             return
         print(f"\nPredicted against realised returns of the last {found.episodes:,} episodes, {found.steps:,} steps\n")
-        heads = [
-            "horizon",
-            "γ",
-            "steps",
-            "too near a cut",
-            "bias",
-            "± s.e.",
-            "RMSE",
-            "explained variance",
-            "correlation",
-        ]
+        heads = ["horizon", "γ", "steps", "too near a cut", "bias", "± s.e.", "RMSE"]
+        heads += ["explained variance", "correlation"]
         columns = (found.count, found.too_near)
         measures = [getattr(found, name) for name in _MEASURES]
         rows = [
-            [f"{horizon:.4g}", label, *(f"{column[z]:,}" for column in columns), *(_number(m[z]) for m in measures)]
+            [_number(horizon), label, *(f"{column[z]:,}" for column in columns), *(_number(m[z]) for m in measures)]
             for z, (horizon, label) in enumerate(zip(result.scales.horizons, result.scales.labels, strict=True))
         ]
         print_table(heads, rows, left=0)
@@ -183,8 +197,8 @@ class Values:
             entries = zip(result.states, result.visits, result.values, strict=True)
             plain["states"] = [{"state": _json(s), "visits": int(n), "values": _finite(row)} for s, n, row in entries]
         else:
-            names, _, values = shown(result, self.rows)
-            plain["rows"] = [{"row": int(n), "values": _finite(row)} for n, row in zip(names, values, strict=True)]
+            shown = _chosen(result, self.rows or _LINES)
+            plain["rows"] = [{"row": place + 1, "values": _finite(result.values[place])} for place in shown]
         found = result.calibration
         if found is not None:
             counts: dict[str, Any] = {"episodes": found.episodes, "steps": found.steps, "unseen": found.unseen}
@@ -192,90 +206,29 @@ class Values:
             plain["calibration"] = counts | {name: _finite(getattr(found, name)) for name in _MEASURES}
         return plain
 
+    def _write(self, folder: Path, result: "LogValues") -> None:
+        from tddelta.report.log_values import write_calibration, write_values
 
-def shown(result: "LogValues", limit: int) -> tuple[list[str], Sequence[int], Any]:
-    """What a table or figure shows: the most visited states, or evenly spread rows of the log, counted from 1.
+        names = [str(label) for label in result.states]
+        drawn = _chosen(result, _DRAWN)
+        visits = result.visits.tolist()
+        write_values(folder, result.scales, result.values, states=names, visits=visits, drawn=drawn, unit=self._unit)
+        found = result.calibration
+        if found is not None:
+            measures = {name: getattr(found, name) for name in ("count", "too_near", *_MEASURES)}
+            predicted, realised, counts = found.bins()
+            write_calibration(folder, result.scales, measures, predicted=predicted, realised=realised, counts=counts)
 
-    Args:
-        result: The values.
-        limit: How many at most.
 
-    Returns:
-        Names, visits (of states), and values, (N, Z).
-    """
+def _chosen(result: "LogValues", limit: int) -> list[int]:
+    """Places in `values` of what is shown: the most visited states, or evenly spread rows of the log."""
     import numpy as np
 
     if result.states:
-        chosen = np.argsort(-result.visits, kind="stable")[:limit]
-        return [_text(result.states[i]) for i in chosen], result.visits[chosen].tolist(), result.values[chosen]
-    chosen = np.unique(np.linspace(0, len(result.values) - 1, limit).round().astype(int))
-    return [str(row + 1) for row in chosen], [0] * len(chosen), result.values[chosen]
-
-
-def write(out: Path, result: "LogValues", *, unit: str = "steps") -> None:
-    """Write tables in full precision and figures; files of the same names are replaced.
-
-    Args:
-        out: The folder, which is made.
-        result: The values.
-        unit: Of the horizons.
-    """
-    from tddelta.report import horizons as draw
-    from tddelta.report.figures import Drawing, to_bytes
-
-    out.mkdir(parents=True, exist_ok=True)
-    scales, found = result.scales, result.calibration
-    heads = [f"value/gamma={label}" for label in scales.labels]
-    if result.states:
-        entries = zip(result.states, result.visits, result.values, strict=True)
-        _table(
-            out / "values.csv",
-            ["state", "visits", *heads],
-            ([_text(s), int(n), *_finite(row)] for s, n, row in entries),
-        )
-    else:
-        numbered = enumerate(result.values, start=1)
-        _table(out / "values.csv", ["row", *heads], ([row, *_finite(values)] for row, values in numbered))
-    names, _, values = shown(result, _DRAWN)
-    figure, (axes,) = draw.panels(1, width=5.2, height=3.6)
-    draw.values_by_horizon(
-        axes, scales.horizons, values, names if result.states else [f"row {name}" for name in names], unit=unit
-    )
-    drawing = Drawing("values", "log", "Values", "V against the horizon.", "V against the horizon.", figure)
-    (out / "values.png").write_bytes(to_bytes(drawing, "png"))
-    if found is None:
-        return
-    measures = [getattr(found, name) for name in _MEASURES]
-    _table(
-        out / "calibration.csv",
-        ["gamma", "horizon", "count", "too_near", *_MEASURES],
-        (
-            [gamma, scales.horizons[z], int(found.count[z]), int(found.too_near[z]), *_finite(m[z] for m in measures)]
-            for z, gamma in enumerate(scales.gammas)
-        ),
-    )
-    predicted, realised, counts = found.bins()
-    numbers = ((z, group) for z in range(len(scales)) for group in range(counts.shape[1]) if counts[z, group])
-    _table(
-        out / "bins.csv",
-        ["gamma", "bin", "count", "predicted", "realised"],
-        ([scales.gammas[z], g + 1, int(counts[z, g]), predicted[z, g], realised[z, g]] for z, g in numbers),
-    )
-    figure, panels = draw.panels(len(scales))
-    for z, each in enumerate(panels):
-        remark = f"bias {_number(found.bias[z])}, RMSE {_number(found.rmse[z])}"
-        title = f"horizon {scales.horizons[z]:.4g}"
-        draw.predicted_against_realised(each, predicted[z], realised[z], title=title, remark=remark)
-    caption = "Predicted values against realised returns."
-    drawing = Drawing("calibration", "log", "Calibration", caption, caption, figure)
-    (out / "calibration.png").write_bytes(to_bytes(drawing, "png"))
-
-
-def _table(path: Path, heads: Sequence[str], rows: Any) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(heads)
-        writer.writerows(rows)
+        places: list[int] = np.argsort(-result.visits, kind="stable")[:limit].tolist()
+        return places
+    places = np.unique(np.linspace(0, len(result.values) - 1, limit).round().astype(int)).tolist()
+    return places
 
 
 def _json(label: Any) -> Any:
@@ -285,12 +238,8 @@ def _json(label: Any) -> Any:
     return label if isinstance(label, str | int) else str(label)
 
 
-def _text(label: Any) -> str:
-    return label if isinstance(label, str) else str(label)
-
-
 def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "–"
+    return "∞" if value == math.inf else f"{value:.4g}" if math.isfinite(value) else "–"
 
 
 def _finite(values: Any) -> list[Any]:

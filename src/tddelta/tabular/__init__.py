@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tddelta.tabular.mdp import FiniteMDP as FiniteMDP
     from tddelta.tabular.sampling import Trajectory as Trajectory
     from tddelta.tabular.sampling import sample as sample
+    from tddelta.tabular.tiles import TileCoding as TileCoding
 
 _HOMES = {
     "action_values": ("ControlResult", "control"),
@@ -34,6 +35,7 @@ _HOMES = {
     "logs": ("LogValues", "evaluate_log"),
     "mdp": ("FiniteMDP",),
     "sampling": ("Trajectory", "sample"),
+    "tiles": ("TileCoding",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -43,6 +45,7 @@ __all__ = [
     "LogValues",
     "PhasedBound",
     "TabularResult",
+    "TileCoding",
     "Trajectory",
     "add_scale",
     "control",

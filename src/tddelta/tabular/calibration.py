@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from tddelta.tabular.log_fitting import Floats, backwards
+from tddelta import _ladders
+from tddelta.errors import own_checks
+from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
+from tddelta.tabular.log_fitting import backwards, powers
 
-Counts = npt.NDArray[np.int64]
-"""Numbers of things."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """How well values predict realised returns, per scale. NaN where a measure is not defined.
 
@@ -38,28 +37,33 @@ class Calibration:
     episodes: int
     steps: int
     unseen: int
-    too_near: Counts
-    count: Counts
-    bias: Floats
-    bias_error: Floats
-    rmse: Floats
-    explained_variance: Floats
-    correlation: Floats
-    predicted: Floats
-    realised: Floats
+    too_near: IntArray
+    count: IntArray
+    bias: FloatArray
+    bias_error: FloatArray
+    rmse: FloatArray
+    explained_variance: FloatArray
+    correlation: FloatArray
+    predicted: FloatArray
+    realised: FloatArray
     tolerance: float
 
-    def bins(self, number: int = 10) -> tuple[Floats, Floats, Counts]:
+    @own_checks
+    def bins(self, number: int = 10) -> tuple[FloatArray, FloatArray, IntArray]:
         """Means over groups of about equally many steps, in the order of the predicted value.
 
         Equal predictions stay together, so that groups may be larger, smaller or empty.
 
         Args:
-            number: Number of groups at each scale.
+            number: Number of groups at each scale, at least 1.
 
         Returns:
             Mean predicted value, mean realised return, (Z, number) with NaN in empty groups, and numbers of steps.
+
+        Raises:
+            ConfigError: The number is no whole number of at least 1.
         """
+        number = _ladders.length("number", number)
         scales = self.predicted.shape[1]
         means = np.full((2, scales, number), np.nan)
         counts = np.zeros((scales, number), dtype=np.int64)
@@ -80,13 +84,13 @@ class Calibration:
 
 
 def realised_returns(
-    rewards: Floats,
-    last: npt.NDArray[np.bool_],
-    terminated: npt.NDArray[np.bool_],
-    durations: Floats | None,
+    rewards: FloatArray,
+    last: BoolArray,
+    terminated: BoolArray,
+    durations: FloatArray | None,
     gammas: tuple[float, ...],
     tolerance: float,
-) -> Floats:
+) -> FloatArray:
     """Discounted returns to the end of each episode, NaN where too much may come after its cut.
 
     Args:
@@ -105,13 +109,12 @@ def realised_returns(
     cut = backwards(np.where(last, 0.0, 1.0), (last & ~terminated).astype(np.float64)) > 0
     columns = []
     for gamma in gammas:
-        weight = np.where(elapsed == 1, gamma, gamma**elapsed)
-        returns = backwards(np.where(last, 0.0, weight), rewards)
+        returns = backwards(np.where(last, 0.0, powers(gamma, durations, len(rewards))), rewards)
         columns.append(np.where(cut & (gamma**to_cut > tolerance), np.nan, returns))
     return np.stack(columns, axis=1)
 
 
-def calibrate(predicted: Floats, realised: Floats, *, episodes: Counts, tolerance: float) -> Calibration:
+def calibrate(predicted: FloatArray, realised: FloatArray, *, episodes: IntArray, tolerance: float) -> Calibration:
     """Compare values with realised returns.
 
     Args:
@@ -124,8 +127,8 @@ def calibrate(predicted: Floats, realised: Floats, *, episodes: Counts, toleranc
         The measures per scale.
     """
     steps, scales = predicted.shape
-    unseen: npt.NDArray[np.bool_] = np.asarray(np.isnan(predicted).any(axis=1))
-    known: npt.NDArray[np.bool_] = ~unseen[:, None] & np.isfinite(realised)
+    unseen: BoolArray = np.asarray(np.isnan(predicted).any(axis=1))
+    known: BoolArray = ~unseen[:, None] & np.isfinite(realised)
     measures = np.full((5, scales), np.nan)
     for z in range(scales):
         said, got = predicted[known[:, z], z], realised[known[:, z], z]
@@ -154,7 +157,7 @@ def calibrate(predicted: Floats, realised: Floats, *, episodes: Counts, toleranc
     )
 
 
-def _clustered(errors: Floats, episodes: Counts) -> float:
+def _clustered(errors: FloatArray, episodes: IntArray) -> float:
     """Standard error of the mean error, from the sums over episodes; NaN for a single one."""
     numbers = np.unique(episodes, return_inverse=True)[1]
     sums = np.bincount(numbers, weights=errors - errors.mean())
@@ -162,6 +165,6 @@ def _clustered(errors: Floats, episodes: Counts) -> float:
     return float(np.sqrt(count / (count - 1) * np.sum(sums**2)) / len(errors)) if count > 1 else np.nan
 
 
-def _varies(values: Floats) -> bool:
+def _varies(values: FloatArray) -> bool:
     """Whether values differ by more than rounding."""
     return bool(values.std() > 1e-12 * np.abs(values).max())

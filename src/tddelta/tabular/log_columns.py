@@ -6,19 +6,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tddelta.tabular.arrays import BoolArray, FloatArray
 from tddelta.tabular.log_files import Column, refuse
-
-Rows = npt.NDArray[np.bool_]
-"""A mask over the rows of a log."""
 
 _FIX = "correct the row or leave its episode out"
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
 _TEXT = (str, bytes)
 
 
-def numbers(name: str, column: Column, used: Rows) -> npt.NDArray[np.float64]:
+def numbers(name: str, column: Column, used: BoolArray) -> FloatArray:
     """A column of finite numbers.
 
     Args:
@@ -43,7 +40,7 @@ def numbers(name: str, column: Column, used: Rows) -> npt.NDArray[np.float64]:
     return np.where(used, result, 0.0)
 
 
-def flags(name: str, column: Column, used: Rows, optional: Rows | None = None) -> Rows:
+def flags(name: str, column: Column, used: BoolArray, optional: BoolArray | None = None) -> BoolArray:
     """A column of flags: booleans, the numbers 0 and 1, or the words true and false.
 
     Args:
@@ -75,7 +72,7 @@ def flags(name: str, column: Column, used: Rows, optional: Rows | None = None) -
     return np.where(used, result == 1, False)
 
 
-def moments(name: str, column: Column, used: Rows, origin: Any = None) -> tuple[npt.NDArray[np.float64], Any]:
+def moments(name: str, column: Column, used: BoolArray, origin: Any = None) -> tuple[FloatArray, Any]:
     """A column of time stamps: numbers, or dates and times, which become seconds.
 
     Args:
@@ -110,7 +107,7 @@ def moments(name: str, column: Column, used: Rows, origin: Any = None) -> tuple[
     return result, origin
 
 
-def labels(name: str, column: Column, used: Rows) -> list[Hashable]:
+def labels(name: str, column: Column, used: BoolArray) -> list[Hashable]:
     """A column of labels: whole numbers, text, or anything else hashable; a row of a table of integers is a tuple.
 
     Args:
@@ -149,7 +146,7 @@ def labels(name: str, column: Column, used: Rows) -> list[Hashable]:
     return [entry if counts else None for entry, counts in zip(entries, used.tolist(), strict=True)]
 
 
-def features(name: str, column: Column, used: Rows) -> npt.NDArray[np.float64]:
+def features(name: str, column: Column, used: BoolArray) -> FloatArray:
     """A column of sensor readings, or several of them side by side in one array.
 
     Args:
@@ -172,7 +169,7 @@ def _one_axis(name: str, column: Column) -> None:
         refuse(0, f"{name} has shape {column.shape[1:]} in each row", "pass one number per row")
 
 
-def _each(column: Column, used: Rows, read: Callable[[Any], float]) -> tuple[npt.NDArray[np.float64], list[int]]:
+def _each(column: Column, used: BoolArray, read: Callable[[Any], float]) -> tuple[FloatArray, list[int]]:
     """Every entry that counts, read on its own, and the rows where that is impossible."""
     result, wrong = np.zeros(len(column)), []
     for row in np.flatnonzero(used).tolist():
@@ -204,7 +201,7 @@ def _date(entry: Any) -> Any:
     raise ValueError(entry)
 
 
-def _check_finite(name: str, values: npt.NDArray[np.float64], used: Rows) -> None:
+def _check_finite(name: str, values: FloatArray, used: BoolArray) -> None:
     wrong = np.flatnonzero(used & ~np.isfinite(values))
     if len(wrong):
         found = values[wrong[0]]
@@ -218,7 +215,7 @@ def _is_missing(entry: Any) -> bool:
     return type(entry).__name__ in ("NAType", "NaTType") or (isinstance(entry, float) and math.isnan(entry))
 
 
-def _missing_rows(entries: list[Any], used: Rows) -> list[int]:
+def _missing_rows(entries: list[Any], used: BoolArray) -> list[int]:
     return [row for row in np.flatnonzero(used).tolist() if _is_missing(entries[row])]
 
 

@@ -2,6 +2,8 @@
 
 import csv
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,9 @@ FORMATS = ".npz, .csv, .tsv, .parquet"
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+
+# what NumPy raises on an archive that is cut short, damaged, or no archive
+_UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def refuse(rows: Any, problem: str, advice: str) -> NoReturn:
@@ -56,10 +61,13 @@ def read_columns(log: Any, wanted: Sequence[str], optional: Sequence[str] = ()) 
 
     Raises:
         ConfigError: The log is of no such kind, the file does not exist, or a column is missing.
-        DataError: The file is damaged, or its columns differ in length.
+        DataError: The file is empty or damaged, or its columns differ in length.
         MissingExtra: Parquet without pyarrow, or a Minari dataset by its name without minari.
     """
     columns = _columns(log, {*wanted, *optional})
+    if not columns.names:
+        what = log if isinstance(log, str | Path) else "the log"
+        raise DataError(f"{what} is empty: pass a log with columns such as {', '.join(wanted)}")
     for name in wanted:
         if name not in columns:
             known = ", ".join(sorted(map(str, columns.names)))
@@ -88,6 +96,8 @@ class _Columns(dict[str, Any]):
 def _columns(log: Any, asked: set[str]) -> _Columns:
     if isinstance(log, str) and log.startswith("minari:"):
         return _minari(_named_dataset(log.removeprefix("minari:")))
+    if isinstance(log, str) and not log:
+        raise ConfigError(f"a log needs a name; got '': name a file of {FORMATS}, or a Minari dataset as minari:NAME")
     if isinstance(log, str | Path):
         return _file(Path(log), asked)
     if hasattr(log, "iterate_episodes"):
@@ -110,9 +120,16 @@ def _columns(log: Any, asked: set[str]) -> _Columns:
 
 
 def _file(path: Path, asked: set[str]) -> _Columns:
-    if not path.is_file():
-        advice = "minari:NAME reads a Minari dataset" if path.is_dir() or not path.suffix else "check the path"
-        raise ConfigError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: {advice}")
+    try:
+        kinds = (("a file", path.is_file), ("a folder", path.is_dir), ("no ordinary file", path.exists))
+        found = next((kind for kind, holds in kinds if holds()), None)
+    except OSError as error:  # a part of the path may not be entered
+        raise ConfigError(f"{path} cannot be read ({error}): check the path and its permissions") from error
+    if found is None:
+        hint = "" if path.suffix else "; a Minari dataset is minari:NAME"
+        raise ConfigError(f"{path} does not exist: check the path{hint}")
+    if found != "a file":
+        raise ConfigError(f"{path} is {found}: name a file of {FORMATS}, or a Minari dataset as minari:NAME")
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return _npz(path, asked)
@@ -125,9 +142,9 @@ def _file(path: Path, asked: set[str]) -> _Columns:
 
 def _npz(path: Path, asked: set[str]) -> _Columns:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return _Columns({name: file[name] for name in file.files if name in asked}, file.files)
-    except (ValueError, OSError, EOFError) as error:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return _Columns({name: archive[name] for name in archive.files if name in asked}, archive.files)
+    except _UNREADABLE as error:
         raise DataError(
             f"{path} cannot be read as NPZ ({error}): write it with np.savez, with arrays of numbers, flags or text"
         ) from error
@@ -141,9 +158,9 @@ def _parquet(path: Path, asked: set[str]) -> _Columns:
     try:
         names = parquet.read_schema(path).names
         table = parquet.read_table(path, columns=[name for name in names if name in asked])
-    except (pyarrow.ArrowException, OSError) as error:
+        return _Columns({name: _arrow(table.column(name)) for name in table.column_names}, names)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:  # a text that is no UTF-8 is a ValueError
         raise DataError(f"{path} cannot be read as Parquet ({error}): write it anew") from error
-    return _Columns({name: _arrow(table.column(name)) for name in table.column_names}, names)
 
 
 def _arrow(column: Any) -> Column:
@@ -160,10 +177,15 @@ def _csv(path: Path, asked: set[str], delimiter: str) -> _Columns:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = csv.reader(file, delimiter=delimiter, strict=True)
-            heads = next(lines, [])
-            rows = [line for line in lines if line]
-    except (csv.Error, UnicodeDecodeError) as error:
+            heads, *rows = [line for line in lines if line] or [[]]
+    except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path} cannot be read as CSV ({error}): write it as UTF-8 with one header line") from error
+    other = next((mark for mark in ",;\t|" if mark != delimiter and len(heads) == 1 and mark in heads[0]), None)
+    if other:  # a log has more columns than one
+        raise DataError(
+            f"{path} separates its columns by {other!r}; a {path.suffix} file is read with {delimiter!r}: write it so, "
+            f"with points in numbers, or pass the table that pandas.read_csv(..., sep={other!r}) reads"
+        )
     if len(set(heads)) < len(heads):
         raise DataError(f"{path} names a column twice in {', '.join(heads)}: give each a name of its own")
     ragged = [row for row, line in enumerate(rows) if len(line) != len(heads)]

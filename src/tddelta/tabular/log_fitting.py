@@ -10,14 +10,11 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import linalg, sparse
 from scipy.sparse import linalg as sparse_linalg
 
 from tddelta.errors import ConfigError
-
-Floats = npt.NDArray[np.float64]
-"""Numbers of double precision."""
+from tddelta.tabular.arrays import BoolArray, FloatArray
 
 _DENSE = 100  # up to so many features the whole matrix is made
 _BLOCK = 2**23  # entries of the arrays on the way there
@@ -37,13 +34,13 @@ class Regression(NamedTuple):
 
     features: Any
     successors: Any
-    rewards: Floats
-    last: npt.NDArray[np.bool_]
-    durations: Floats | None
-    penalty: Floats
+    rewards: FloatArray
+    last: BoolArray
+    durations: FloatArray | None
+    penalty: FloatArray
 
 
-def solve(problem: Regression, gamma: float, decay: float) -> Floats:
+def solve(problem: Regression, gamma: float, decay: float) -> FloatArray:
     """Weights θ of V at one discount.
 
     Args:
@@ -58,8 +55,9 @@ def solve(problem: Regression, gamma: float, decay: float) -> Floats:
         ConfigError: The features do not determine the weights, or the iteration for many features did not converge.
     """
     features = problem.features
-    difference = (features - sparse.diags_array(powers(gamma, problem)) @ problem.successors).tocsc()
-    carry = np.where(problem.last, 0.0, powers(decay, problem))
+    discounts, decays = (powers(base, problem.durations, len(problem.rewards)) for base in (gamma, decay))
+    difference = (features - sparse.diags_array(discounts) @ problem.successors).tocsc()
+    carry = np.where(problem.last, 0.0, decays)
     received = features.T @ backwards(carry, problem.rewards)
     if decay == 0:
         matrix = (features.T @ difference + sparse.diags_array(problem.penalty)).tocsc()
@@ -70,7 +68,7 @@ def solve(problem: Regression, gamma: float, decay: float) -> Floats:
     return _iterate(features, difference, carry, problem.penalty, received, gamma, decay)
 
 
-def backwards(carry: Floats, entries: Floats) -> Floats:
+def backwards(carry: FloatArray, entries: FloatArray) -> FloatArray:
     """x_t = entries_t + carry_t · x_{t+1}, with x_T = 0, by solving the system of two diagonals that this is.
 
     Args:
@@ -84,18 +82,27 @@ def backwards(carry: Floats, entries: Floats) -> Floats:
         return entries.copy()  # SciPy wants as many columns as diagonals
     bands = np.ones((2, len(carry)))
     bands[0, 0], bands[0, 1:] = 0.0, -carry[:-1]
-    solved: Floats = linalg.solve_banded((0, 1), bands, entries, check_finite=False)
+    solved: FloatArray = linalg.solve_banded((0, 1), bands, entries, check_finite=False)
     return solved
 
 
-def powers(base: float, problem: Regression) -> Floats:
-    """base^τ for every step; the base itself to the last digit where τ is 1."""
-    if problem.durations is None:
-        return np.full(len(problem.rewards), base)
-    return np.where(problem.durations == 1, base, base**problem.durations)
+def powers(base: float, durations: FloatArray | None, steps: int) -> FloatArray:
+    """base^τ for every step; the base itself to the last digit where τ is 1.
+
+    Args:
+        base: A discount or trace decay in [0, 1].
+        durations: τ_t, (T,), or None for 1.
+        steps: T.
+
+    Returns:
+        Weights, (T,).
+    """
+    if durations is None:
+        return np.full(steps, base)
+    return np.where(durations == 1, base, base**durations)
 
 
-def _dense(features: Any, difference: Any, carry: Floats, penalty: Floats) -> Floats:
+def _dense(features: Any, difference: Any, carry: FloatArray, penalty: FloatArray) -> FloatArray:
     """Φᵀ (I − C)⁻¹ (Φ − ΓΦ′) + κ, where (I − C)⁻¹ sums up what follows within an episode."""
     size = features.shape[1]
     matrix = np.diag(penalty)
@@ -106,12 +113,12 @@ def _dense(features: Any, difference: Any, carry: Floats, penalty: Floats) -> Fl
     return matrix
 
 
-def _checked(matrix: Any, received: Floats, run: Any, gamma: float) -> Floats:
+def _checked(matrix: Any, received: FloatArray, run: Any, gamma: float) -> FloatArray:
     """The solution of a system, or an error that says why there is none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", linalg.LinAlgWarning)
-            solution: Floats = run()
+            solution: FloatArray = run()
     except (RuntimeError, linalg.LinAlgError):
         solution = np.full_like(received, np.nan)
     scale = abs(matrix).sum(axis=1).max() * np.abs(solution).max() + np.abs(received).max()
@@ -124,13 +131,19 @@ def _checked(matrix: Any, received: Floats, run: Any, gamma: float) -> Floats:
 
 
 def _iterate(
-    features: Any, difference: Any, carry: Floats, penalty: Floats, received: Floats, gamma: float, decay: float
-) -> Floats:
+    features: Any,
+    difference: Any,
+    carry: FloatArray,
+    penalty: FloatArray,
+    received: FloatArray,
+    gamma: float,
+    decay: float,
+) -> FloatArray:
     """The same for more features: the matrix is only ever applied, and never made."""
     size = features.shape[1]
 
-    def apply(weights: Floats) -> Floats:
-        found: Floats = features.T @ backwards(carry, difference @ weights) + penalty * weights
+    def apply(weights: FloatArray) -> FloatArray:
+        found: FloatArray = features.T @ backwards(carry, difference @ weights) + penalty * weights
         return found
 
     # A sweep of regressions on λ-returns shrinks errors by about (γ − c)/(1 − c). With short traces solving for c = 0
@@ -150,5 +163,5 @@ def _iterate(
             f"the values of {size} states or tiles at γ={gamma:.6g} did not settle within 2000 iterations: pass "
             "method='td0', another λ, or fewer tiles"
         )
-    solution: Floats = weights
+    solution: FloatArray = weights
     return solution

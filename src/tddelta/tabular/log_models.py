@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from tddelta.errors import ConfigError, DataError
-from tddelta.tabular.log_fitting import Floats
+from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
 from tddelta.tabular.log_steps import Steps
-from tddelta.tabular.tiles import TileCoding
-
-_Known = npt.NDArray[np.bool_]
+from tddelta.tabular.tiles import TileCoding, check_points
 
 
 @dataclass(frozen=True)
@@ -23,52 +20,60 @@ class _Table:
     labels: tuple[Hashable, ...]
 
     @property
-    def penalty(self) -> Floats:
+    def penalty(self) -> FloatArray:
         return np.zeros(len(self.labels))
 
-    def encode(self, observations: Any) -> tuple[Any, _Known]:
+    def encode(self, observations: Any) -> tuple[Any, BoolArray]:
         numbers = {label: number for number, label in enumerate(self.labels)}
-        found = np.array([numbers.get(label, -1) for label in observations], dtype=np.int64)
+        try:
+            if isinstance(observations, str | bytes):  # its letters are no labels
+                raise TypeError
+            found = np.array([numbers.get(label, -1) for label in observations], dtype=np.int64)
+        except TypeError:
+            raise DataError(
+                f"observations must be a sequence of labels; got {observations!r:.80}: pass [label], and tuples for "
+                "labels of several columns"
+            ) from None
         known = found >= 0
         starts = np.append(0, np.cumsum(known))
         shape = len(found), len(self.labels)
         return sparse.csr_array((np.ones(starts[-1]), found[known], starts), shape=shape), known
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Linear:
     """A constant, and the readings less their means over their deviations in training."""
 
-    mean: Floats
-    spread: Floats
+    mean: FloatArray
+    spread: FloatArray
     ridge: float
     labels: tuple[Hashable, ...] = ()
 
     @property
-    def penalty(self) -> Floats:
+    def penalty(self) -> FloatArray:
         return np.append(0.0, np.full(len(self.mean), self.ridge))
 
-    def encode(self, observations: Any) -> tuple[Any, _Known]:
-        points = _points(observations, len(self.mean))
+    def encode(self, observations: Any) -> tuple[Any, BoolArray]:
+        points = check_points("observations", observations, len(self.mean))
         columns = np.column_stack([np.ones(len(points)), (points - self.mean) / self.spread])
         return sparse.csr_array(columns), np.ones(len(points), dtype=bool)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Tiles:
     """A constant, and one feature for each tile that was visited in training; any other tile has the weight 0."""
 
     coding: TileCoding
-    visited: npt.NDArray[np.int64]
+    visited: IntArray
     ridge: float
     labels: tuple[Hashable, ...] = ()
 
     @property
-    def penalty(self) -> Floats:
+    def penalty(self) -> FloatArray:
         return np.append(0.0, np.full(len(self.visited), self.ridge))
 
-    def encode(self, observations: Any) -> tuple[Any, _Known]:
-        active = self.coding.indices(_points(observations, len(self.coding.low)))
+    def encode(self, observations: Any) -> tuple[Any, BoolArray]:
+        active = self.coding.indices(check_points("observations", observations, len(self.coding.low)))
         place = np.searchsorted(self.visited, active)
         present = np.append(self.visited, -1)[place] == active
         rows = np.nonzero(present)[0]
@@ -115,8 +120,6 @@ def fit_encoder(train: Steps, model: str | None, tiles: int, tilings: int, ridge
                 "ridge=0 needs features that do not depend on each other: leave one out, or pass ridge=0.01"
             )
         return linear, train
-    if ridge == 0:
-        raise ConfigError("ridge=0 leaves the weights of overlapping tiles open: pass ridge=0.01, say")
     coding = TileCoding(tuple(points.min(axis=0)), tuple(points.max(axis=0)), tiles, tilings)
     return _Tiles(coding, np.unique(coding.indices(points)), ridge), train
 
@@ -150,10 +153,3 @@ def _sorted(labels: set[Any]) -> tuple[Hashable, ...]:
         return tuple(sorted(labels))
     except TypeError:  # of several types
         return tuple(sorted(labels, key=lambda label: (type(label).__name__, repr(label))))
-
-
-def _points(observations: Any, size: int) -> Floats:
-    points = np.asarray(observations, np.float64)
-    if points.ndim != 2 or points.shape[1] != size or not np.isfinite(points).all():
-        raise DataError(f"observations must be finite, of shape (N, {size}); got {points.shape}: one row per reading")
-    return points

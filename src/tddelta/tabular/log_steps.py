@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta.errors import ConfigError, own_checks
-from tddelta.tabular.log_columns import Rows, features, flags, labels, moments, numbers
+from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
+from tddelta.tabular.log_columns import features, flags, labels, moments, numbers
 from tddelta.tabular.log_files import Column, read_columns, refuse
-from tddelta.tabular.log_fitting import Floats
 
 LastRow = Literal["step", "observation"]
 """What the last row of an episode is that has not terminated: a step like the others, or the final observation."""
-
-Integers = npt.NDArray[np.int64]
-"""Positions and numbers of episodes."""
 
 
 @own_checks
@@ -25,7 +21,7 @@ class Names:
     """What the columns of a log are called, and how its rows are to be read; see `evaluate_log`."""
 
     episode: str = "episode"
-    state: str | tuple[str, ...] = "state"
+    state: tuple[str, ...] = ("state",)
     reward: str = "reward"
     terminated: str | None = "terminated"
     truncated: str | None = "truncated"
@@ -38,12 +34,10 @@ class Names:
     @property
     def observed(self) -> tuple[str, ...]:
         """The columns that tell where the agent is."""
-        if self.features is not None:
-            return self.features
-        return (self.state,) if isinstance(self.state, str) else self.state
+        return self.state if self.features is None else self.features
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Steps:
     """The steps of a log, episodes one after the other in the order of time.
 
@@ -57,22 +51,22 @@ class Steps:
         episodes: Number of the episode of each step, 0, 1, …, never falling, (T,).
     """
 
-    observations: list[Hashable] | Floats
+    observations: list[Hashable] | FloatArray
     rows: int
-    places: Integers
-    successors: Integers
-    rewards: Floats
-    durations: Floats | None
-    episodes: Integers
+    places: IntArray
+    successors: IntArray
+    rewards: FloatArray
+    durations: FloatArray | None
+    episodes: IntArray
 
     @property
-    def last(self) -> Rows:
+    def last(self) -> BoolArray:
         """Whether a step is the last of its episode, (T,)."""
         following = np.append(self.episodes[1:], -1)
-        ends: Rows = self.episodes != following
+        ends: BoolArray = self.episodes != following
         return ends
 
-    def select(self, chosen: Rows) -> "Steps":
+    def select(self, chosen: BoolArray) -> "Steps":
         """Some of the steps, with the same observations."""
         return Steps(
             self.observations,
@@ -96,11 +90,10 @@ def read_steps(log: Any, names: Names) -> Steps:
         The steps.
 
     Raises:
-        ConfigError: A column is missing, or a setting is unknown.
+        ConfigError: A column is missing.
         DataError: Some row cannot be used; the message has its number.
         MissingExtra: A package for this kind of file is not installed.
     """
-    _check(names)
     following = tuple(names.next_prefix + name for name in names.observed)
     optional = [*following] + ([names.next_prefix + names.time] if names.time else [])
     given = [name for name in (names.terminated, names.truncated, names.time) if name is not None]
@@ -122,7 +115,7 @@ def read_steps(log: Any, names: Names) -> Steps:
     # Those that begin at the same moment, and all without time stamps, stay as they are in the log.
     rank = np.empty(len(starts), dtype=np.int64)
     rank[np.argsort(starts, kind="stable")] = np.arange(len(starts))
-    order: Integers = np.flatnonzero(step).astype(np.int64)
+    order: IntArray = np.flatnonzero(step).astype(np.int64)
     order = order[np.argsort(rank[episode[order]], kind="stable")]
     if not len(order):
         refuse(0, "holds no step: every row is the final observation of its episode", "pass last_row='step'")
@@ -138,19 +131,7 @@ def read_steps(log: Any, names: Names) -> Steps:
     )
 
 
-def _check(names: Names) -> None:
-    if names.last_row not in ("step", "observation"):
-        raise ConfigError(f"last_row must be 'step' or 'observation'; got {names.last_row!r}: pass one of the two")
-    if not names.observed:
-        raise ConfigError("features must name at least one column; got none: pass, say, features=['pressure']")
-    unit: Any = names.time_unit
-    if isinstance(unit, bool) or not isinstance(unit, int | float) or not 0 < unit < np.inf:
-        raise ConfigError(f"time_unit must be a number above 0; got {unit!r}: pass the time that one step of γ takes")
-    if unit != 1 and names.time is None:
-        raise ConfigError(f"time_unit={unit} needs time stamps: name their column with time=")
-
-
-def _episodes(given: Sequence[Hashable], names: Names) -> tuple[Integers, Rows]:
+def _episodes(given: Sequence[Hashable], names: Names) -> tuple[IntArray, BoolArray]:
     """Number the episodes in the order in which they begin; each must be one block of rows."""
     seen: dict[Hashable, int] = {}
     episode = np.array([seen.setdefault(label, len(seen)) for label in given], dtype=np.int64)
@@ -167,11 +148,13 @@ def _episodes(given: Sequence[Hashable], names: Names) -> tuple[Integers, Rows]:
     return episode, np.append(begins[1:], True)
 
 
-def _ends(names: Names, columns: dict[str, Column], episode: Integers, last: Rows) -> tuple[Rows, Rows, Rows]:
+def _ends(
+    names: Names, columns: dict[str, Column], episode: IntArray, last: BoolArray
+) -> tuple[BoolArray, BoolArray, BoolArray]:
     """Which rows are steps, which of them terminated, and which ended their episode otherwise."""
     maybe = last if names.last_row == "observation" else np.zeros_like(last)  # here flags may be missing
 
-    def read(name: str | None) -> Rows:
+    def read(name: str | None) -> BoolArray:
         everything = np.ones_like(last)
         return ~everything if name is None else flags(name, columns[name], everything, optional=maybe)
 
@@ -189,7 +172,7 @@ def _ends(names: Names, columns: dict[str, Column], episode: Integers, last: Row
     return step, terminated & step, step & ~terminated & ~following
 
 
-def _asked(following: tuple[str, ...], columns: dict[str, Column], ends: Rows) -> Rows:
+def _asked(following: tuple[str, ...], columns: dict[str, Column], ends: BoolArray) -> BoolArray:
     """Which last rows have their successor in columns of its own; it must be known somehow."""
     present = [name in columns for name in following]
     if any(present) and not all(present):
@@ -209,8 +192,8 @@ def _asked(following: tuple[str, ...], columns: dict[str, Column], ends: Rows) -
 
 
 def _observations(
-    names: Names, columns: dict[str, Column], following: tuple[str, ...], inner: Rows, asked: Rows
-) -> tuple[list[Hashable] | Floats, int]:
+    names: Names, columns: dict[str, Column], following: tuple[str, ...], inner: BoolArray, asked: BoolArray
+) -> tuple[list[Hashable] | FloatArray, int]:
     """Labels or features of all rows, then those of the successors that are asked for, and how many these are.
 
     Where the log names the successor of a row that is not the last, the next row must agree.
@@ -249,8 +232,8 @@ def _join(parts: list[list[Hashable]]) -> list[Hashable]:
 
 
 def _durations(
-    names: Names, columns: dict[str, Column], last: Rows, going_on: Rows, asked: Rows
-) -> tuple[Floats, Floats]:
+    names: Names, columns: dict[str, Column], last: BoolArray, going_on: BoolArray, asked: BoolArray
+) -> tuple[FloatArray, FloatArray]:
     """How long each step takes, 1 where it terminated since that counts for nothing, and when each episode begins."""
     assert names.time is not None
     stamps, origin = moments(names.time, columns[names.time], np.ones_like(last))

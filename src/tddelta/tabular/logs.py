@@ -5,7 +5,7 @@ actions in it, and no off-policy correction.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +14,12 @@ from scipy import sparse
 from tddelta._arrays import check_scales
 from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, own_checks
-from tddelta.tabular.calibration import Calibration, Counts, calibrate, realised_returns
-from tddelta.tabular.log_fitting import Floats, Regression, solve
+from tddelta.tabular import _log_settings
+from tddelta.tabular.arrays import FloatArray, IntArray
+from tddelta.tabular.calibration import Calibration, calibrate, realised_returns
+from tddelta.tabular.log_fitting import Regression, solve
 from tddelta.tabular.log_models import Encoder, fit_encoder
-from tddelta.tabular.log_steps import LastRow, Names, Steps, read_steps
+from tddelta.tabular.log_steps import LastRow, Steps, read_steps
 from tddelta.timescales import TimeScales
 
 Method = Literal["lambda", "td0", "monte_carlo"]
@@ -26,7 +28,7 @@ Model = Literal["tiles", "linear"]
 """What makes values of continuous features."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LogValues:
     """Values of the policy that wrote a log, at every scale.
 
@@ -49,23 +51,23 @@ class LogValues:
     method: str
     model: str
     states: tuple[Hashable, ...]
-    visits: Counts
-    values: Floats
-    row_values: Floats
+    visits: IntArray
+    values: FloatArray
+    row_values: FloatArray
     episodes: int
     held_out: int
     steps: int
     left_out: int
     calibration: Calibration | None
-    _encoder: Encoder = field(repr=False)
-    _weights: Floats = field(repr=False)
+    _encoder: Encoder
+    _weights: FloatArray
 
     @property
-    def deltas(self) -> Floats:
+    def deltas(self) -> FloatArray:
         """Components W_z = V_z − V_{z−1} of `values`."""
         return decompose(self.values)
 
-    def predict(self, observations: Any) -> Floats:
+    def predict(self, observations: Any) -> FloatArray:
         """Values of states or sensor readings that need not be in the log.
 
         Args:
@@ -75,10 +77,15 @@ class LogValues:
             V_z, (N, Z); NaN for labels without a value.
 
         Raises:
-            DataError: Features are not finite or of another shape.
+            ShapeError: Features are of another shape, or no numbers.
+            DataError: Features are not finite, or labels are none.
         """
         features, known = self._encoder.encode(observations)
         return np.where(known[:, None], features @ self._weights, np.nan)
+
+    def __repr__(self) -> str:
+        size = f"{len(self.states)} states" if self.states else f"{len(self.values)} rows"
+        return f"{type(self).__name__}({size}, {len(self.scales)} scales, {self.model}, {self.method})"
 
 
 @own_checks
@@ -90,9 +97,9 @@ def evaluate_log(
     model: Model | None = None,
     method: Method = "lambda",
     held_out: float = 0.2,
-    tolerance: float = 0.01,
+    tolerance: float | None = None,
     episode: str = "episode",
-    state: str | Sequence[str] = "state",
+    state: str | Sequence[str] | None = None,
     reward: str = "reward",
     terminated: str | None = "terminated",
     truncated: str | None = "truncated",
@@ -100,9 +107,9 @@ def evaluate_log(
     time_unit: float = 1.0,
     next_prefix: str = "next_",
     last_row: LastRow = "step",
-    tiles: int = 8,
-    tilings: int = 8,
-    ridge: float = 0.01,
+    tiles: int | None = None,
+    tilings: int | None = None,
+    ridge: float | None = None,
 ) -> LogValues:
     """Values at every scale of the policy that wrote a log; this is no off-policy evaluation.
 
@@ -136,9 +143,11 @@ def evaluate_log(
             in the column `state`, as in a Minari dataset.
         method: Trace decays; see above.
         held_out: Share of episodes in [0, 1) held out for calibration, at least one episode unless it is 0.
-        tolerance: Weight in (0, 1) that what follows a cut may have in a realised return that counts as known.
+        tolerance: Weight in (0, 1) that what follows a cut may have in a realised return that counts as known. None
+            means 0.01; needs episodes that are held out.
         episode: Column of the episode's name: whole numbers or text.
-        state: Column of the label: whole numbers, text or anything hashable. Several columns make tuples.
+        state: Column of the label: whole numbers, text or anything hashable. Several columns make tuples. None means
+            "state"; not with `features`.
         reward: Column of the reward.
         terminated: Column of flags, whether the step led to a terminal state; None if no episode ever does.
         truncated: Column of flags, whether the episode was cut after the step; None if the log has none. An episode
@@ -149,16 +158,18 @@ def evaluate_log(
         next_prefix: What stands before the names of successor columns. Where they are given for other rows than the
             last, the next row must agree.
         last_row: "step" or "observation"; see above.
-        tiles: Tiles per feature of one grid.
-        tilings: Number of shifted grids.
+        tiles: Tiles per feature of one grid of the model "tiles". None means 8.
+        tilings: Number of its shifted grids. None means 8.
         ridge: Penalty on the weights of a model, in visits: each weight is drawn towards 0, and the value towards the
-            mean, as by this many steps. 0 is allowed where features do not depend on each other.
+            mean, as by this many steps. None means 0.01. 0 is allowed in a linear model whose features do not depend
+            on each other.
 
     Returns:
         Values, visits and calibration.
 
     Raises:
-        ConfigError: A setting is out of range, a column is missing, or the log does not determine a value at γ = 1.
+        ConfigError: A setting is out of range or has no meaning beside the others, a column is missing, or the log
+            does not determine a value at γ = 1.
         DataError: A row cannot be used, or a file is damaged.
         MissingExtra: A package for this kind of file is not installed.
 
@@ -179,27 +190,17 @@ def evaluate_log(
         Boyan, "Technical update: least-squares temporal difference learning", Machine Learning 49, 2002.
     """
     check_scales(scales)
-    observed = (state,) if isinstance(state, str) else tuple(state)
-    if model is not None:
-        features = observed if features is None else (features,) if isinstance(features, str) else tuple(features)
-    _check(scales, features, model, method, held_out, tolerance, ridge)
-    names = Names(
-        episode=episode,
-        state=state if isinstance(state, str) else observed,
-        reward=reward,
-        terminated=terminated,
-        truncated=truncated,
-        time=time,
-        time_unit=time_unit,
-        next_prefix=next_prefix,
-        last_row=last_row,
-        features=None if features is None else tuple(features),
-    )
+    columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated, "time": time}
+    reading = {"time_unit": time_unit, "next_prefix": next_prefix, "last_row": last_row}
+    names = _log_settings.names(features, model, state, columns | reading)
+    _log_settings.check_method(method, scales)
+    settings = _log_settings.of_model(model, tiles, tilings, ridge)
+    share, tolerance = _log_settings.of_calibration(held_out, tolerance)
     steps = read_steps(log, names)
     episodes = int(steps.episodes[-1]) + 1
-    held = _held_out(float(held_out), episodes)
+    held = _held_out(share, episodes)
     train, test = (steps.select(part) for part in (steps.episodes < episodes - held, steps.episodes >= episodes - held))
-    encoder, used = fit_encoder(train, model, tiles, tilings, float(ridge))
+    encoder, used = fit_encoder(train, model, *settings)
     encoded, known = encoder.encode(steps.observations)
     decays = {"td0": [0.0] * len(scales), "monte_carlo": scales.gammas, "lambda": scales.trace_decays}[method]
     problem = Regression(
@@ -212,8 +213,8 @@ def evaluate_log(
     )
     if model is None:
         _check_ends(problem, scales, encoder.labels)
-    columns = [solve(problem, gamma, decay) for gamma, decay in zip(scales.gammas, decays or (), strict=True)]
-    weights = np.stack(columns, axis=1)
+    fitted = [solve(problem, gamma, decay) for gamma, decay in zip(scales.gammas, decays or (), strict=True)]
+    weights = np.stack(fitted, axis=1)
     row_values = np.where(known[:, None], encoded @ weights, np.nan)
     return LogValues(
         scales,
@@ -227,36 +228,10 @@ def evaluate_log(
         held,
         len(used.rewards),
         len(train.rewards) - len(used.rewards),
-        _calibrate(test, row_values, scales, float(tolerance)) if held else None,
+        _calibrate(test, row_values, scales, tolerance) if held else None,
         encoder,
         weights,
     )
-
-
-def _check(
-    scales: TimeScales,
-    features: Sequence[str] | None,
-    model: Any,
-    method: Any,
-    held_out: Any,
-    tolerance: Any,
-    ridge: Any,
-) -> None:
-    if model not in (None, "tiles", "linear"):
-        raise ConfigError(f"model must be 'tiles' or 'linear', or None for labels; got {model!r}: pass one of these")
-    if features is not None and model is None:
-        raise ConfigError("features need a model; got None: pass model='tiles' or model='linear'")
-    if method not in ("lambda", "td0", "monte_carlo"):
-        raise ConfigError(f"method must be 'lambda', 'td0' or 'monte_carlo'; got {method!r}: pass one of these")
-    if method == "lambda" and scales.trace_decays is None:
-        raise ConfigError(
-            "method='lambda' needs trace decays; these scales have none: make them with lam=, as in lam=0.95, or pass "
-            "method='td0' or method='monte_carlo'"
-        )
-    numbers = (("held_out", held_out, 0 <= held_out < 1, "[0, 1)"), ("ridge", ridge, 0 <= ridge < np.inf, "[0, ∞)"))
-    for name, value, fits, interval in (*numbers, ("tolerance", tolerance, 0 < tolerance < 1, "(0, 1)")):
-        if isinstance(value, bool) or not fits:
-            raise ConfigError(f"{name} must be in {interval}; got {value!r}: pass a number from there")
 
 
 def _held_out(share: float, episodes: int) -> int:
@@ -287,6 +262,6 @@ def _check_ends(problem: Regression, scales: TimeScales, labels: tuple[Hashable,
         )
 
 
-def _calibrate(test: Steps, values: Floats, scales: TimeScales, tolerance: float) -> Calibration:
+def _calibrate(test: Steps, values: FloatArray, scales: TimeScales, tolerance: float) -> Calibration:
     realised = realised_returns(test.rewards, test.last, test.successors < 0, test.durations, scales.gammas, tolerance)
     return calibrate(values[test.places], realised, episodes=test.episodes, tolerance=tolerance)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import ConfigError, DataError, own_checks
+from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.tabular import _checks
+from tddelta.tabular.arrays import FloatArray, IntArray
 
 _LARGEST = 2**62  # tiles are numbered by 64-bit integers
 
@@ -45,7 +47,7 @@ class TileCoding:
 
     def __post_init__(self) -> None:
         for name, bound in (("low", self.low), ("high", self.high)):
-            object.__setattr__(self, name, tuple(float(value) for value in np.asarray(bound, np.float64)))
+            object.__setattr__(self, name, _bound(name, bound))
         if not self.low or len(self.low) != len(self.high):
             raise ConfigError(
                 f"low and high must name one number per feature; got {len(self.low)} and {len(self.high)} numbers: "
@@ -72,7 +74,7 @@ class TileCoding:
         """Number of all tiles, tilings · (tiles + 1)^F: a shifted grid needs one interval more."""
         return math.prod([int(self.tilings), *[int(self.tiles) + 1] * len(self.low)])
 
-    def indices(self, points: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def indices(self, points: npt.ArrayLike) -> IntArray:
         """The tile of each grid in which each point lies.
 
         Args:
@@ -82,14 +84,10 @@ class TileCoding:
             Numbers of tiles in 0 … size − 1, (N, tilings); those of different grids differ.
 
         Raises:
-            DataError: The shape is another one, or a number is not finite.
+            ShapeError: The shape is another one, or these are no numbers.
+            DataError: A number is not finite.
         """
-        array = np.asarray(points, np.float64)
-        if array.ndim != 2 or array.shape[1] != len(self.low) or not np.isfinite(array).all():
-            raise DataError(
-                f"points must be finite and of shape (N, {len(self.low)}); got shape {array.shape}"
-                f"{'' if np.isfinite(array).all() else ' with numbers that are not finite'}: pass one row per point"
-            )
+        array = check_points("points", points, len(self.low))
         low, high = np.array(self.low), np.array(self.high)
         width = np.where(high > low, high - low, 1.0)
         place = np.clip((array - low) / width, 0.0, 1.0) * self.tiles
@@ -99,10 +97,10 @@ class TileCoding:
         last = np.where(shift > 0, self.tiles, self.tiles - 1)
         cells = np.minimum(np.floor(place[:, None, :] + shift), last).astype(np.int64)
         numbers: Any = (cells * (self.tiles + 1) ** feature).sum(axis=2)
-        result: npt.NDArray[np.int64] = numbers + tiling * (self.size // self.tilings)
+        result: IntArray = numbers + tiling * (self.size // self.tilings)
         return result
 
-    def matrix(self, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def matrix(self, points: npt.ArrayLike) -> FloatArray:
         """One column per tile, 1 where the point lies in it: features for `evaluate(..., features=...)`.
 
         Args:
@@ -110,8 +108,44 @@ class TileCoding:
 
         Returns:
             Zeros and ones, (N, size), `tilings` ones in each row.
+
+        Raises:
+            ShapeError: The shape is another one, or these are no numbers.
+            DataError: A number is not finite.
         """
         active = self.indices(points)
         result = np.zeros((len(active), self.size))
         np.put_along_axis(result, active, 1.0, axis=1)
         return result
+
+
+def check_points(name: str, value: Any, size: int) -> FloatArray:
+    """Make sure that these are points.
+
+    Args:
+        name: What they are called, for messages.
+        value: Points as the user gave them.
+        size: Number F of features.
+
+    Returns:
+        Features, (N, F), finite.
+
+    Raises:
+        ShapeError: The shape is another one, or these are no numbers.
+        DataError: A number is not finite.
+    """
+    array = _checks.numbers(name, value)
+    if array.ndim != 2 or array.shape[1] != size:
+        raise ShapeError(f"{name} must have shape (N, {size}); got {array.shape}: pass one row of features per point")
+    return array
+
+
+def _bound(name: str, value: Any) -> tuple[float, ...]:
+    """One number per feature."""
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        array = np.array(np.nan)  # has no axis either
+    if array.ndim != 1:
+        raise ConfigError(f"{name} must be a sequence of numbers; got {value!r:.80}: pass one number per feature")
+    return tuple(array.tolist())
