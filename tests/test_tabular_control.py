@@ -134,6 +134,12 @@ def test_windows_longer_than_the_data():
     assert one[1].any()
 
 
+def test_a_step_size_that_is_too_large_diverges_silently():
+    for method in METHODS:  # warnings are errors here
+        lost = control(PROCESS, make_scales(GAMMAS, (0.5,) * 3, (3,) * 3), method=method, step_size=1e9, steps=500)
+        assert not np.isfinite(lost.action_values).all()
+
+
 def test_watkins_without_exploring_is_sarsa_lambda():
     start = np.random.default_rng(1).normal(size=(6, 3, 3))
     scales = make_scales(GAMMAS, (0.0, 0.5, 0.8))

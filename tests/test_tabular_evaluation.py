@@ -265,8 +265,8 @@ def test_a_result_goes_on_as_if_it_had_not_stopped(method, features):
 
 @pytest.mark.parametrize("method", [*METHODS, "phased", lambda_targets])
 def test_a_step_size_that_is_too_large_diverges_silently_and_alone(method):
-    run = partial(evaluate, FiniteMDP.ring(), SCALES, method=method, steps=1500)
-    both = run(step_sizes=[0.1, 20.0])  # warnings are errors here
+    run = partial(evaluate, FiniteMDP.ring(), SCALES, method=method, steps=200)
+    both = run(step_sizes=[0.1, 1e9])  # warnings are errors here
     assert np.isfinite(both.rms_error).tolist() == np.isfinite(both.abs_error).tolist() == [[True], [False]]
     assert both.values.shape == (2, 1, 5, 3)
     np.testing.assert_array_equal(both.deltas[0], run(step_sizes=0.1).deltas[0])

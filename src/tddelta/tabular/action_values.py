@@ -62,7 +62,8 @@ class ControlResult:
     @property
     def action_values(self) -> FloatArray:
         """Q_z(s, a) = Σ_{i≤z} Q^i(s, a), shape (N, S, A, Z); the last entry decides."""
-        return compose(self.deltas)
+        with np.errstate(invalid="ignore"):  # where the components diverged
+            return compose(self.deltas)
 
     def __repr__(self) -> str:
         seeds, states, actions, scales = self.deltas.shape
@@ -97,7 +98,8 @@ def control(
     - "watkins": as "q_learning", with traces that are all cut when the next action is not a*.
 
     The next action is chosen before the update. A truncated episode bootstraps from its true successor; no trace and
-    no window goes across an end. The policy of `mdp` does not matter.
+    no window goes across an end. The policy of `mdp` does not matter. Components of a step size that is too large
+    become inf or nan, as in `evaluate`, and the policy has no meaning: `np.isfinite(result.deltas)` tells.
 
     Args:
         mdp: The process.
@@ -179,7 +181,8 @@ def control(
             episodes[n] = returns[:count].copy(), lengths[:count].copy()
 
     over_blocks(block, len(numbers), threads)
-    policy = tables.sum(axis=-1).argmax(axis=-1)
+    with np.errstate(over="ignore", invalid="ignore"):  # where they diverged
+        policy = tables.sum(axis=-1).argmax(axis=-1)
     return ControlResult(
         scales=scales,
         deltas=tables,
