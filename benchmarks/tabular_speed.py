@@ -1,7 +1,6 @@
 """Times n-step TD(Δ) in a table: component updates per second, and how the time grows with every size."""
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -11,6 +10,7 @@ import numpy as np
 from alternate import arguments, machine
 
 from tddelta.tabular import FiniteMDP, Trajectory, n_step, sample
+from tddelta.tabular.compiled import thread_count
 
 STEPS, SEEDS, STEP_SIZES, SCALES, WINDOW = 5000, 40, 20, 9, 16
 GOAL = 13_720_000_000 / 60  # component updates per second: the published grid, both sets of seeds, in a minute
@@ -33,7 +33,7 @@ def seconds(trajectory: Trajectory, states: int, scales: int, window: int, threa
 
 def main() -> None:
     """Measure and print."""
-    plan, json_only = arguments(main.__doc__ or "")
+    plan, json_only, _ = arguments(main.__doc__ or "")
     begin = time.perf_counter()
     seconds(walk(5, 1), 5, 2, 2)
     start_seconds = time.perf_counter() - begin  # to compile, or to read what is on disk
@@ -43,7 +43,7 @@ def main() -> None:
     cases |= {("n", window): (five, 5, SCALES, window) for window in (4, 16, 64, 256)}
     cases |= {("states", states): (walk(states, SEEDS), states, SCALES, WINDOW) for states in (5, 20, 100, 1000)}
     cases |= {("seeds", seeds): (walk(5, seeds), 5, SCALES, WINDOW) for seeds in (10, 40, 160)}
-    cases |= {("threads", count): (five, 5, SCALES, WINDOW, count) for count in (1, len(os.sched_getaffinity(0)))}
+    cases |= {("threads", count): (five, 5, SCALES, WINDOW, count) for count in (1, thread_count(None))}
     times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
     rounds = 0
     began = time.perf_counter()

@@ -2,17 +2,23 @@
 
 import csv
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tddelta.cli import main
-from tddelta.cli.reproduce import Reproduce
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta.cli.reproduce import Reproduce, write_folder
+from tddelta.errors import CheckpointError, ConfigError, DataError
 from tddelta.experiments import ring
 from tddelta.report import ring as numbers
-from tddelta.report import ring_tables
+from tddelta.report import ring_figures, ring_tables
 from tddelta.report.ring_figures import write_ring
 from tddelta.tabular import FiniteMDP, n_step, sample
 from tddelta.timescales import TimeScales
@@ -26,6 +32,13 @@ TINY = ring.RingPlan(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ring.run_ring(TINY, tmp_path_factory.mktemp("ring") / "run", threads=2)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--quick takes less than a second."""
+    plan = ring.RingPlan(gammas=(0.9375,), n_steps=(4,), step_sizes=(0.1, 0.3), lengths=(60,), seeds=4, equal_seeds=2)
+    monkeypatch.setattr(ring, "QUICK", plan)
 
 
 def rows_of(table: Path) -> list[dict[str, str]]:
@@ -144,11 +157,11 @@ def test_tables_and_figures_are_made_from_the_files_alone(folder: Path) -> None:
     lines = write_ring(folder, done=names.append)
     assert lines[0].startswith("never significantly worse")
     assert lines[-1].startswith("equal when every k_z is the same")
-    figures = {name for name in names if name.endswith(".png")}
-    expected = {f"figures/{kind}-{m}-{s}.png" for kind in ("headline", "by-n-step") for m in ring.MEASURES
+    figures = {name for name in names if name.startswith("figures/")}
+    expected = {f"{kind}-{m}-{s}" for kind in ("headline", "by-n-step") for m in ring.MEASURES
                 for s in numbers.SELECTIONS}  # fmt: skip
-    expected |= {f"figures/by-step-size-{m}-{gamma:g}.png" for m in ring.MEASURES for gamma in TINY.gammas}
-    assert figures == expected
+    expected |= {f"by-step-size-{m}-{gamma:g}" for m in ring.MEASURES for gamma in TINY.gammas}
+    assert figures == {f"figures/{name}.{kind}" for name in expected for kind in ("png", "pdf")}
     rows = rows_of(folder / "tables" / "ring-cells.csv")
     assert len(rows) == 3 * 3 * 2 * 2 * 2
     row = next(r for r in rows if (r["gamma"], r["n_step"], r["length"], r["measure"], r["selection"])
@@ -166,16 +179,19 @@ def test_tables_and_figures_are_made_from_the_files_alone(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_command_writes_a_folder_and_redraws_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = ring.RingPlan(gammas=(0.9375,), n_steps=(4,), step_sizes=(0.1, 0.3), lengths=(60,), seeds=4, equal_seeds=2)
-    monkeypatch.setattr(ring, "QUICK", small)
+@pytest.mark.usefixtures("small")
+def test_command_writes_a_folder_and_redraws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "ring"
     assert main(["reproduce", "ring", "--quick", "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert "never significantly worse" in said.out and said.out.endswith(f"ring: {out}\n")
-    assert "component updates in" in said.err
+    lines = said.err.splitlines()
+    for line, convention in zip(lines, ring.CONVENTIONS, strict=False):
+        assert line == f"ring, reward {convention!r}: 1 pairs of γ and n, 2 methods, 8 seeds"
+    assert "component updates in" in lines[3] and lines[-1].endswith(" GiB at most")
+    timing = json.loads((out / "timing.json").read_text(encoding="utf-8"))
+    assert 2**26 < timing["peak_memory_bytes"] < 2**36
+    assert [path.name for path in tmp_path.iterdir()] == ["ring"], "a temporary folder was left"
     assert json.loads((out / "ring.json").read_text(encoding="utf-8"))["seeds"] == 4
     figure = out / "figures" / "headline-rms-reported.png"
     content = figure.read_bytes()
@@ -186,18 +202,157 @@ def test_command_writes_a_folder_and_redraws_it(
     assert "exists already" in capsys.readouterr().err
 
 
+# ---------------------------------------------------------------- what can go wrong
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("what", "code"), [("disk", 1), ("interrupt", 130), ("terminate", 143)])
+def test_what_was_computed_outlives_the_drawing(
+    what: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folder: Path, **_: object) -> list[str]:
+        if what == "disk":
+            raise OSError(28, "No space left on device", "ring.png")
+        if what == "interrupt":
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("not reached")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(ring_figures, "write_ring", fail)
+    out = tmp_path / "my ring"
+    try:
+        ended = main(["reproduce", "ring", "--quick", "--out", str(out)])
+    except SystemExit as left:
+        ended = left.code  # type: ignore[assignment]
+    assert ended == code
+    said = capsys.readouterr().err
+    assert f"averages are kept: tddelta reproduce ring --redraw '{out}'\n" in said
+    assert what != "disk" or said.endswith("tddelta: ring.png: No space left on device\n")
+    assert numbers.RingData.load(out).seeds == 4
+    assert list(tmp_path.iterdir()) == [out]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_computing_leaves_nothing(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from tddelta.cli import main; sys.exit(main(sys.argv[1:]))",
+         "reproduce", "ring", "--out", "ring"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ring, reward 'entered': 49 pairs of γ and n, 2 methods, 400 seeds\n"
+    assert [path.name for path in tmp_path.iterdir()] == [f".ring.{process.pid}.tmp"]
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert err == ("tddelta: interrupted\n" if number == signal.SIGINT else "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_appears_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "content").touch()
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "other").touch()
+
+    with pytest.raises(ConfigError, match=r"out cannot be made \(.*\): what was to go there is in .*\.tmp"):
+        write_folder(tmp_path / "out", fill)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["content", "other"]
+
+
+def test_a_file_in_the_way_of_the_tables(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ring.json", "ring.npz"):
+        shutil.copy(folder / name, tmp_path)
+    (tmp_path / "tables").touch()
+    monkeypatch.setattr(ring_figures, "_figures", lambda _: iter(()))
+    with pytest.raises(DataError, match=r"tables/ring-\S+ cannot be written \(File exists\): make room"):
+        write_ring(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (None, "it has no ring.json"),
+        ("no JSON", "one of its files is damaged"),
+        ({"experiment": "theory"}, "ring.json is about something else"),
+        ({"gammas": None}, "ring.json names no gammas"),
+        ({"conventions": ["entered", "both"]}, "ring.json names no conventions"),
+        ({"lengths": []}, "ring.json names no lengths"),
+        ({"headline": 0.5}, "ring.json names no headline, or no seeds"),
+        ({"seeds": 7}, "errors in ring.npz does not fit ring.json"),
+        ({"conventions": ["entered"]}, "headline_errors in ring.npz does not fit ring.json"),
+    ],
+)
+def test_what_is_no_ring_experiment(
+    settings: object, text: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(folder / "ring.npz", tmp_path)
+    if isinstance(settings, dict):
+        known = json.loads((folder / "ring.json").read_text(encoding="utf-8"))
+        (tmp_path / "ring.json").write_text(json.dumps(known | settings), encoding="utf-8")
+    elif settings is not None:
+        (tmp_path / "ring.json").write_text(str(settings), encoding="utf-8")
+    assert main(["reproduce", "ring", "--redraw", str(tmp_path)]) == 1
+    said = f"tddelta: {tmp_path} is no folder of a ring experiment: {text}; name one that `tddelta reproduce ring` made"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("name", ["missing", "a file", "{braces}"])
+def test_nothing_to_redraw(name: str, tmp_path: Path) -> None:
+    if name == "a file":
+        (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=r"is no folder of a ring experiment: it has no ring\.json; name one"):
+        numbers.RingData.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"gammas": (0.9375, 0.9375)}, r"gammas must be increasing, one at least; got \(0.9375, 0.9375\)"),
+        ({"gammas": ()}, r"gammas must be increasing, one at least; got \(\)"),
+        ({"gammas": (0.9375, 1)}, r"gammas must be below 1; got \(0.9375, 1.0\): the ring never ends"),
+        ({"gammas": (-0.5, 0.9375)}, r"gammas must be in \[0, 1\]; got -0.5"),
+        ({"gammas": (0.5,)}, r"headline must be one of the discounts \(0.5,\); got 0.9375: name one"),
+        ({"n_steps": ()}, r"n_steps must be increasing, one at least; got \(\)"),
+        ({"n_steps": (4, 4)}, r"n_steps must be increasing"),
+        ({"n_steps": (0,)}, "n_steps must be a whole number of at least 1; got 0"),
+        ({"n_steps": (2.5,)}, "n_steps must be a whole number of at least 1; got 2.5"),
+        ({"step_sizes": (0.0,)}, r"step_sizes must be finite numbers above 0; got \(0.0,\)"),
+        ({"step_sizes": (np.nan,)}, r"step_sizes must be finite numbers above 0; got \(nan,\)"),
+        ({"step_sizes": (np.inf,)}, r"step_sizes must be finite numbers above 0; got \(inf,\)"),
+        ({"step_sizes": ("1/n",)}, "step_sizes must be finite numbers above 0; got"),
+        ({"step_sizes": (0.2, 0.1)}, r"step_sizes must be increasing, .* got \(0.2, 0.1\): sort them"),
+        ({"lengths": (5, 5)}, r"lengths must be increasing, one at least; got \(5, 5\)"),
+        ({"lengths": (0,)}, "lengths must be a whole number of at least 1; got 0"),
+        ({"seeds": 1}, "seeds must be at least 2 .* got 1 and 20: one seed has no standard error"),
+        ({"seeds": 2.5}, "seeds must be a whole number of at least 1; got 2.5"),
+        ({"equal_seeds": 0}, "equal_seeds must be a whole number of at least 1; got 0"),
+        ({"conventions": ()}, r"conventions must be one or several of entered, edges, left; got \(\): name each once"),
+        ({"conventions": ("left", "left")}, "name each once"),
+        ({"conventions": ("state",)}, r"got \('state',\)"),
+    ],
+)
+def test_plans_that_cannot_be_run(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        ring.RingPlan(**settings)
+
+
+def test_lists_and_arrays_make_a_plan() -> None:
+    plan = ring.RingPlan(gammas=[0.5, 0.9375], step_sizes=np.array([0.1, 0.2]), n_steps=[4], conventions=["left"])  # type: ignore[arg-type]
+    assert (plan.gammas, plan.step_sizes, plan.n_steps, plan.conventions) == (
+        (0.5, 0.9375),
+        (0.1, 0.2),
+        (4,),
+        ("left",),
+    )
+    assert plan.cells == [("left", 0.5, 4), ("left", 0.9375, 4)]
+
+
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
     with pytest.raises(ConfigError, match="never overwritten: choose another --out"):
         ring.run_ring(TINY, tmp_path)
-    with pytest.raises(ConfigError, match=r"headline must be one of the discounts \(0.5,\); got 0.9375: name one"):
-        ring.RingPlan(gammas=(0.5,))
-    with pytest.raises(ConfigError, match=r"seeds must be at least 2 .* got 1 and 20: one seed has no standard error"):
-        ring.RingPlan(seeds=1)
-    with pytest.raises(ConfigError, match=r"lengths must be increasing steps ≥ 1; got \(5, 5\)"):
-        ring.RingPlan(lengths=(5, 5))
     with pytest.raises(ConfigError, match="--redraw goes with ring alone"):
         Reproduce("theory", redraw=tmp_path).run([])
-    (tmp_path / "ring.json").write_text('{"experiment": "theory"}', encoding="utf-8")
-    with pytest.raises(CheckpointError, match="holds no ring experiment: name a folder"):
-        numbers.RingData.load(tmp_path)

@@ -173,7 +173,8 @@ SCALES = TimeScales.doubling(0.75, n_step=4, lam=0.9)
         ({"probability": 1.0}, ConfigError, "probability must be above 0 and below 1; got 1.0"),
         ({}, ConfigError, "needs exact values: pass values="),
         ({"kind": "worst_case"}, ConfigError, "needs the number of states: pass states="),
-        ({"values": np.zeros((5, 2))}, ShapeError, r"values must have shape \(S, Z\) with Z = 3.*got \(5, 2\)"),
+        ({"values": np.zeros((5, 2))}, ShapeError, r"values must have shape \(S, Z\) .* Z = 3 .*got \(5, 2\)"),
+        ({"values": np.zeros((0, 3))}, ShapeError, r"with a state at least .*got \(0, 3\)"),
         ({"values": np.full((5, 3), np.nan)}, DataError, "values must be finite"),
         ({"scales": TimeScales.from_gammas([0.5])}, ConfigError, "needs n-step windows"),
         ({"scales": TimeScales((0.5, 1.0), n_steps=(1, 2))}, ConfigError, "need discounts below 1; got 1.0"),
@@ -199,5 +200,25 @@ def test_other_errors():
         lambda_operator(RING, np.zeros((3, 5)), SCALES)
     with pytest.raises(ConfigError, match="lambda_operator needs trace decays"):
         lambda_operator(RING, np.zeros((5, 1)), TimeScales.single(0.9))
-    with pytest.raises(ConfigError, match="does not converge with trace decay 1 where no episode ends"):
-        lambda_operator(FiniteMDP([[1.0]], 1.0), np.zeros((1, 1)), quiet((0.9,), (1.0,)))
+
+
+# a loop beside a chain that ends
+HALF = FiniteMDP([[0.5, 0.5, 0], [0, 1, 0], [0, 0, 1.0]], 1.0, terminal=[False, True, False])
+
+
+@pytest.mark.parametrize("mdp", [FiniteMDP([[1.0]], 1.0), RING, HALF], ids=["loop", "ring", "half"])
+def test_whole_returns_need_an_end_within_reach_of_every_state(mdp):
+    with pytest.raises(ConfigError, match="with trace decay 1 does not converge, as some states never reach an end"):
+        lambda_operator(mdp, np.zeros((mdp.states, 2)), quiet((0.5, 0.9), (0.5, 1.0)))
+    assert np.isfinite(lambda_operator(mdp, np.ones((mdp.states, 2)), quiet((0.5, 0.9), (0.5, 0.999)))).all()
+
+
+def test_whole_returns_where_every_episode_ends():
+    mdp = FiniteMDP.random(7, 2, 3, 5, ends=2)
+    exact = mdp.exact_deltas((0.5, 1.0))
+    away = exact + np.where(mdp.terminal[:, None], 0.0, 1.0)
+    np.testing.assert_allclose(lambda_operator(mdp, exact, quiet((0.5, 1.0), (1.0, 1.0))), exact, atol=1e-12)
+    # γ = c = 1: one full step leads from any table to the exact values
+    np.testing.assert_allclose(
+        lambda_operator(mdp, away[:, 1:] + exact[:, :1], quiet((1.0,), (1.0,)))[:, 0], exact.sum(axis=1), atol=1e-12
+    )

@@ -105,6 +105,14 @@ def test_equals_the_literal_algorithm(windows: tuple[int, ...], ending: float, d
     assert (result.rms_error.std() > 0.1) == learns
 
 
+@pytest.mark.parametrize("window", [10**12, 10**30])
+def test_windows_of_any_length_are_as_long_as_the_data(window: int) -> None:
+    data = episodes()
+    long, whole = (n_step.run(data, GAMMAS, (1, 2, k), [[0.3] * 3], np.zeros(6), record="curve") for k in (window, 61))
+    for one, two in zip(long, whole, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
 def test_mixed_constant_and_decaying_step_sizes() -> None:
     data, exact, initial = episodes(), np.zeros(6), np.zeros((6, 3))
     result = n_step.run(data, GAMMAS, WINDOWS, [[0.3] * 3, [1.0] * 3], exact, decaying=[False, True])
@@ -211,13 +219,14 @@ def test_a_large_reward_leaves_no_rounding_behind() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "text"),
     [
-        ({"record": (0, 5)}, ConfigError, r"increasing steps from 1 to 60; got \(0, 5\)"),
+        ({"record": (0, 5)}, ConfigError, "record must be a whole number of at least 1; got 0"),
         ({"record": (5, 61)}, ConfigError, r"no average reaches beyond the data"),
         ({"record": (5, 5)}, ConfigError, r"got \(5, 5\)"),
-        ({"threads": 0}, ConfigError, "threads must be at least 1; got 0: leave it out"),
+        ({"threads": 0}, ConfigError, "threads must be a whole number of at least 1; got 0"),
         ({"step_sizes": [0.1]}, ShapeError, r"step_sizes must have shape \(A, 3\); got \(1,\)"),
         ({"n_steps": (1, 2)}, ShapeError, r"n_steps must be 3 whole numbers ≥ 1; got \(1, 2\)"),
         ({"n_steps": (1, 0, 2)}, ShapeError, r"got \(1, 0, 2\): one per discount"),
+        ({"n_steps": (1, 2, 2.5)}, ShapeError, r"got \(1, 2, 2.5\): one per discount"),
         ({"exact_last": np.zeros(3)}, ShapeError, r"states must lie in 0…2; got 0…5: exact_last has 3 states"),
         ({"initial": np.zeros((6, 2))}, ShapeError, r"initial must have shape \(6, 3\); got \(6, 2\)"),
         ({"counted": [True]}, ShapeError, r"counted must have shape \(6,\); got \(1,\)"),

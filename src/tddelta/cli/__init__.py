@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _dispatch(given)
     except KeyboardInterrupt:
         _complain("interrupted")
-        if threading.active_count() > 1:  # a second Ctrl-C: do not wait for the runs in progress
+        if any(thread.name.startswith("run-") for thread in threading.enumerate()):  # a second one: do not wait
             sys.stdout.flush()
             os._exit(130)
         return 130
@@ -70,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if isinstance(error, DataError | CheckpointError) else 2
     except BrokenPipeError:  # as in `tddelta scales | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:  # a full disk, a folder that may not be written
+        place = "" if error.filename is None else f"{error.filename}: "
+        _complain(f"{place}{error.strerror or error}")
         return 1
     finally:
         warnings.showwarning = before

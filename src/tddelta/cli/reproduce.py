@@ -3,11 +3,16 @@
 import dataclasses
 import json
 import os
+import shlex
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 from tyro.conf import Positional, arg
 
@@ -44,65 +49,108 @@ class Reproduce:
         """Run the experiment and write the folder."""
         from tddelta.experiments.plan import default_out
 
-        if self.redraw is not None:
-            if self.experiment != "ring" or self.out is not None or self.quick:
-                raise ConfigError("--redraw goes with ring alone: write tddelta reproduce ring --redraw DIR")
-            _draw_ring(self.redraw)
-            print(f"{self.experiment}: {self.redraw}")
-            return 0
-        out = default_out() if self.out is None else self.out
-        if out.exists() or out.is_symlink():
-            raise ConfigError(f"{out} exists already, and nothing is overwritten: name another folder with --out")
-        write_folder(out, lambda folder: _EXPERIMENTS[self.experiment](folder, self.quick))
+        if self.redraw is not None and (self.experiment != "ring" or self.out is not None or self.quick):
+            raise ConfigError("--redraw goes with ring alone: write tddelta reproduce ring --redraw DIR")
+        with _ended_by_sigterm():
+            if self.redraw is not None:
+                out = self.redraw
+                print("\n".join(_draw_ring(out)))
+            else:
+                out = default_out() if self.out is None else self.out
+                if out.exists() or out.is_symlink():
+                    raise ConfigError(
+                        f"{out} exists already, and nothing is overwritten: name another folder with --out"
+                    )
+                _EXPERIMENTS[self.experiment](out, self.quick)
         print(f"{self.experiment}: {out}")
         return 0
 
 
-def _theory(folder: Path, quick: bool) -> None:
+def _theory(out: Path, quick: bool) -> None:
+    from tddelta import __version__
     from tddelta.experiments import theory
     from tddelta.report import theory as report
+    from tddelta.runs.files import to_json
 
-    results = theory.study(quick=quick, say=lambda text: print(text, file=sys.stderr, flush=True))
-    (folder / "tables").mkdir()
-    for table in report.tables(results):
-        (folder / "tables" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
-    drawings = list(report.drawings(results))
-    write_figures(folder, drawings)
-    lines = report.statements(results)
-    write_settings(folder, {"experiment": "theory", "quick": quick})
-    captions = [f"- `figures/{drawing.name}.png`: {drawing.caption}" for drawing in drawings]
-    text = ["# Theory", "", *(f"- {line}" for line in lines), "", "## Figures", "", *captions]
-    (folder / "theory.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    def fill(folder: Path) -> None:
+        results = theory.study(quick=quick, say=_tell)
+        (folder / "tables").mkdir()
+        for table in report.tables(results):
+            (folder / "tables" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
+        drawings = list(report.drawings(results))
+        write_figures(folder, drawings)
+        lines.extend(report.statements(results))
+        settings = {"experiment": "theory", "quick": quick, "version": __version__}
+        (folder / "settings.json").write_bytes(to_json(settings))
+        captions = [f"- `figures/{drawing.name}.png`: {drawing.caption}" for drawing in drawings]
+        text = ["# Theory", "", *(f"- {line}" for line in lines), "", "## Figures", "", *captions]
+        (folder / "theory.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+
+    lines: list[str] = []
+    write_folder(out, fill)
     print("\n".join(lines))
 
 
-def _ring(folder: Path, quick: bool) -> None:
-    from tddelta.experiments.ring import QUICK, run_ring
+def _ring(out: Path, quick: bool) -> None:
+    from tddelta.experiments.ring import QUICK, peak_memory, run_ring
 
-    run_ring(QUICK if quick else None, folder, live=sys.stderr.isatty())
-    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    print(
+    began, live = time.perf_counter(), sys.stderr.isatty()
+
+    def fill(folder: Path) -> None:
+        run_ring(QUICK if quick else None, folder, live=live, say=_silent if live else _tell)
+
+    write_folder(out, fill)  # what was computed has its place before anything is drawn
+    timing = json.loads((out / "timing.json").read_text(encoding="utf-8"))
+    _tell(
         f"{timing['component_updates']:,} component updates in {timing['seconds']:.1f} s "
-        f"on {timing['threads']} threads; drawing",
-        file=sys.stderr,
-        flush=True,
+        f"on {timing['threads']} threads; drawing"
     )
-    _draw_ring(folder)
+    try:
+        lines = _draw_ring(out)
+    except BaseException:
+        _tell(f"averages are kept: tddelta reproduce ring --redraw {shlex.quote(str(out))}")
+        raise
+    print("\n".join(lines))
+    memory = peak_memory()
+    _tell(f"{time.perf_counter() - began:.1f} s" + (f", {memory / 2**30:.2f} GiB at most" if memory else ""))
 
 
-def _draw_ring(folder: Path) -> None:
+def _draw_ring(folder: Path) -> list[str]:
     from rich.console import Console
 
     from tddelta.report.ring_figures import write_ring
 
-    console = Console(stderr=True)
-    with console.status("drawing") as status:
-        lines = write_ring(folder, done=lambda name: status.update(f"drew {name}"))
-    print("\n".join(lines))
+    with Console(stderr=True).status("drawing") as status:
+        return write_ring(folder, done=lambda name: status.update(f"drew {name}"))
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(_: str) -> None:
+    """The progress bar says it."""
 
 
 _EXPERIMENTS: dict[str, Callable[[Path, bool], None]] = {"ring": _ring, "theory": _theory}
-"""What fills the folder of each experiment."""
+"""What makes the folder of each experiment."""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the program as an exception does, with exit code 143, so that nothing half-made is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(*_: object) -> NoReturn:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
@@ -115,10 +163,13 @@ def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
         raise ConfigError(f"{out} cannot be written ({error}): name another folder with --out") from error
     try:
         fill(temporary)
-        temporary.rename(out)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    try:
+        temporary.rename(out)
+    except OSError as error:  # somebody else was there first
+        raise ConfigError(f"{out} cannot be made ({error.strerror}): what was to go there is in {temporary}") from error
 
 
 def write_figures(folder: Path, drawings: "Iterable[Drawing]") -> None:
@@ -129,11 +180,3 @@ def write_figures(folder: Path, drawings: "Iterable[Drawing]") -> None:
     for drawing in drawings:
         for kind in ("png", "pdf"):
             (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing, kind))
-
-
-def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write settings.json: what was run, and by which version."""
-    import tddelta
-
-    whole = dict(settings) | {"version": tddelta.__version__}
-    (folder / "settings.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")

@@ -6,10 +6,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from tddelta.errors import ContractionWarning
-from tddelta.tabular.arrays import FloatArray
+from tddelta.tabular.arrays import FloatArray, IntArray
+from tddelta.tabular.evaluation import Method, evaluate
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Trajectory, sample
-from tddelta.targets import lambda_targets
+from tddelta.targets import td_errors
 from tddelta.timescales import TimeScales
 
 Variant = Literal["forward", "accumulating", "replacing", "true online", "momentum"]
@@ -18,8 +19,15 @@ Variant = Literal["forward", "accumulating", "replacing", "true online", "moment
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 """The same, as a tuple."""
 
+_METHODS: dict[Variant, Method] = {
+    "forward": "lambda_return",
+    "accumulating": "traces",
+    "true online": "true_online",
+}  # what `evaluate` calls them; the others it does not have
 _MOMENTUM = 0.5
-_BATCH = 100  # steps between two updates of the forward view
+_CHUNK = 100  # steps between two updates of the forward view
+_TIMES = 50  # how often weights are compared
+_STEP_SIZE = 0.02
 
 
 def largest_differences(
@@ -27,9 +35,10 @@ def largest_differences(
 ) -> tuple[FloatArray, FloatArray]:
     """Run TD(Δ) beside a single TD(λ) learner for every discount, on one stream with ends and truncations.
 
-    Linear features, eight binary ones that several states share; the step size falls over time. "forward" uses
-    `lambda_targets` on batches; the others learn after every step, "momentum" with accumulating traces and a heavy
-    ball.
+    Linear features, eight binary ones that several states share. The learners are those of `evaluate`: "forward" its
+    offline λ-returns, "accumulating" its traces, "true online". "replacing" and "momentum", accumulating traces with a
+    heavy ball, are made of `td_errors` here. Weights are compared after 50 numbers of steps, evenly spaced, the last
+    one T.
 
     Args:
         scales: The time scales, with one trace decay for all.
@@ -44,85 +53,74 @@ def largest_differences(
     stream = Trajectory._make(array[0] for array in sample(mdp, steps, [seed], time_limit=40))
     generator = np.random.default_rng(seed)
     features = (generator.random((mdp.states, 8)) < 0.4).astype(np.float64)
-    features[mdp.terminal] = np.nan  # never to be read
     first = generator.normal(size=(8, len(scales)))
-    run = _forward if variant == "forward" else _online
-    parts = run(scales, variant, stream, features, first, split=True)
-    singles = run(scales, variant, stream, features, np.cumsum(first, axis=1), split=False)
-    return np.abs(np.cumsum(parts, axis=-1) - singles).max(axis=(0, 1)), np.abs(singles).max(axis=(0, 1))
+    times = np.unique(np.linspace(0, steps, min(steps, _TIMES) + 1).astype(int))[1:]
+    decay = _decay(scales)
 
+    def learn(own: TimeScales, begin: FloatArray) -> FloatArray:
+        """Weights at all times, (times, F, Z)."""
+        if variant in _METHODS:
+            return _evaluated(mdp, own, _METHODS[variant], stream, features, begin, times)
+        history = _written_out(own, decay, variant, stream, features, begin)
+        return np.take(history, times - 1, axis=0)
 
-def _step_size(t: int) -> float:
-    return 0.05 / (1 + t / 500)
-
-
-def _online(
-    scales: TimeScales, variant: Variant, stream: Trajectory, features: FloatArray, first: FloatArray, *, split: bool
-) -> FloatArray:
-    """Weights after every step, (T, F, Z); every column is a component if `split`, else a learner of its own."""
-    gammas, decay = np.array(scales.gammas), _decay(scales)
-    gaps = np.diff(gammas, prepend=0.0)
-    weights, momentum = first.copy(), np.zeros_like(first)
-    trace, old = np.zeros(len(first)), np.zeros(len(gammas))
-    history = np.empty((len(stream.states), *first.shape))
-    for t, (state, reward, after) in enumerate(zip(stream.states, stream.rewards, stream.next_states, strict=True)):
-        alpha, phi = _step_size(t), features[state]
-        now = phi @ weights
-        following = np.zeros(len(gammas)) if stream.terminated[t] else features[after] @ weights
-        if split:  # the shorter scales' value of the successor is the reward of a component
-            errors = gammas * following + gaps * (np.cumsum(following) - following) - now
-            errors[0] += reward
-        else:
-            errors = reward + gammas * following - now
-        if variant == "replacing":
-            trace = np.where(phi == 1, 1.0, decay * trace)
-        elif variant == "true online":
-            trace = decay * trace + (1 - alpha * decay * (trace @ phi)) * phi
-        else:
-            trace = decay * trace + phi
-        if variant == "true online":
-            weights += alpha * (np.outer(trace, errors + now - old) - np.outer(phi, now - old))
-            old = following
-        else:
-            momentum = (_MOMENTUM if variant == "momentum" else 0.0) * momentum + np.outer(trace, errors)
-            weights += alpha * momentum
-        if stream.terminated[t] or stream.truncated[t]:
-            trace, old = np.zeros_like(trace), np.zeros_like(old)
-        history[t] = weights
-    return history
-
-
-def _forward(
-    scales: TimeScales, variant: Variant, stream: Trajectory, features: FloatArray, first: FloatArray, *, split: bool
-) -> FloatArray:
-    """Weights after every batch, (batches, F, Z)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContractionWarning)  # small steps are stable
-        learners = [scales] if split else [TimeScales((gamma,), (_decay(scales),)) for gamma in scales.gammas]
-    weights = first.copy()
+        singles = [TimeScales((gamma,), (decay,)) for gamma in scales.gammas]
+    starts = np.split(np.cumsum(first, axis=1), len(scales), axis=1)
+    alone = np.concatenate([learn(one, begin) for one, begin in zip(singles, starts, strict=True)], axis=-1)
+    parts = learn(scales, first)
+    return np.abs(np.cumsum(parts, axis=-1) - alone).max(axis=(0, 1)), np.abs(alone).max(axis=(0, 1))
+
+
+def _evaluated(
+    mdp: FiniteMDP, scales: TimeScales, method: Method, stream: Trajectory, features: FloatArray, first: FloatArray,
+    times: IntArray,
+) -> FloatArray:  # fmt: skip
+    """Weights by `evaluate`, which keeps the last ones only: so once for every number of steps."""
     history = []
-    for begin in range(0, len(stream.states), _BATCH):
-        batch = Trajectory._make(array[begin : begin + _BATCH] for array in stream)
-        phi, following = features[batch.states], features[batch.next_states] @ weights
-        now = phi @ weights
-        columns = np.split(np.arange(len(scales)), len(learners))
-        targets = np.concatenate(
-            [
-                lambda_targets(
-                    batch.rewards,
-                    now[:, own],
-                    following[:, own],
-                    terminated=batch.terminated,
-                    truncated=batch.truncated,
-                    scales=learner,
-                )
-                for learner, own in zip(learners, columns, strict=True)
-            ],
-            axis=1,
+    for length in times:
+        result = evaluate(
+            mdp,
+            scales,
+            method=method,
+            step_sizes=[_STEP_SIZE],
+            trajectory=Trajectory._make(array[:length] for array in stream),
+            initial_deltas=first,
+            features=features,
+            chunk=_CHUNK if method == "lambda_return" else None,
         )
-        weights = weights + _step_size(begin) / 10 * phi.T @ (targets - now)
-        history.append(weights)
+        assert result.weights is not None  # there are features
+        history.append(result.weights[0, 0])
     return np.stack(history)
+
+
+def _written_out(
+    scales: TimeScales, decay: float, variant: Variant, stream: Trajectory, features: FloatArray, first: FloatArray
+) -> FloatArray:
+    """Weights after every step, (T, F, Z), of the learners that `evaluate` does not have."""
+    weights, velocity, trace = first.copy(), np.zeros_like(first), np.zeros(len(first))
+    history = np.empty((len(stream.states), *first.shape))
+    for t, (state, after) in enumerate(zip(stream.states, stream.next_states, strict=True)):
+        now = slice(t, t + 1)
+        errors = td_errors(
+            stream.rewards[now],
+            (features[state] @ weights)[None],
+            (features[after] @ weights)[None],
+            terminated=stream.terminated[now],
+            scales=scales,
+        )
+        if variant == "replacing":
+            trace = np.where(features[state] == 1, 1.0, decay * trace)
+            velocity = np.outer(trace, errors)
+        else:
+            trace = decay * trace + features[state]
+            velocity = _MOMENTUM * velocity + np.outer(trace, errors)
+        weights += _STEP_SIZE * velocity
+        if stream.terminated[t] or stream.truncated[t]:
+            trace = np.zeros_like(trace)
+        history[t] = weights
+    return history
 
 
 def _decay(scales: TimeScales) -> float:

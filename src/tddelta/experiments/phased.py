@@ -1,15 +1,22 @@
-"""Phased learning of whole tables, for many seeds: what Theorems 3 and 4 speak of."""
+"""Phased learning for many seeds, with the tables of all phases: what Theorems 3 and 4 speak of.
+
+`evaluate(method="phased")` follows every trajectory and keeps the last table. The theorems are about the components'
+errors after each phase, of two learners on the same samples, for n in the hundreds and windows up to 256 steps, over
+hundreds of seeds: half a day of single steps. Here the numbers of trajectories in every state are drawn instead.
+"""
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.decomposition import compose
 from tddelta.errors import ConfigError
 from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.mdp import FiniteMDP
+from tddelta.targets import n_step_targets
 from tddelta.timescales import TimeScales
+
+_MOST = 2**27  # numbers in memory for one seed: a GiB
 
 
 def phased_tables(
@@ -39,9 +46,10 @@ def phased_tables(
         Components W_z(s) per ladder, shape (N, P + 1, S, Z).
 
     Raises:
-        ConfigError: A ladder has no windows.
+        ConfigError: A ladder has no windows, or windows so long that their steps do not fit into memory.
     """
-    windows = [_windows(scales) for scales in ladders]
+    windows = [_windows(scales, phases * mdp.states**2) for scales in ladders]
+    weights = [_weights(scales) for scales in ladders]
     tables = []
     for place, scales in enumerate(ladders):
         first = np.zeros((mdp.states, len(scales))) if initial is None else np.asarray(initial[place], np.float64)
@@ -49,14 +57,35 @@ def phased_tables(
     per_seed = []
     for seed in seeds:
         rewards, places = _means(mdp, windows, samples, phases, np.random.default_rng(seed))
-        per_seed.append([_learn(*each) for each in zip(ladders, windows, rewards, places, tables, strict=True)])
+        per_seed.append([_learn(*each) for each in zip(weights, rewards, places, tables, strict=True)])
     return [np.stack(results) for results in zip(*per_seed, strict=True)]
 
 
-def _windows(scales: TimeScales) -> IntArray:
+def _windows(scales: TimeScales, numbers: int) -> IntArray:
+    """Windows k_z, for each step of which so many numbers are kept."""
     if scales.n_steps is None:
         raise ConfigError("phased learning needs n-step windows; these scales have none: pass n_step=, as in n_step=16")
+    if max(scales.n_steps) * numbers > _MOST:
+        raise ConfigError(
+            f"windows must be at most {_MOST // numbers} steps long here, to fit into memory; got "
+            f"{max(scales.n_steps)}: pass a shorter n_step, or fewer phases"
+        )
     return np.array(scales.n_steps)
+
+
+def _weights(scales: TimeScales) -> tuple[FloatArray, FloatArray]:
+    """What n-step targets give to every reward, shape (K, Z), and to W_u at the window's end, shape (Z, Z).
+
+    Targets are linear in both, so `n_step_targets` of unit vectors are their weights.
+    """
+    assert scales.n_steps is not None
+    steps, count = max(scales.n_steps), len(scales)
+    none, units = np.zeros((steps, steps, count)), np.eye(steps)
+    never = np.zeros((steps, steps), bool)
+    received = n_step_targets(units, none, none, terminated=never, truncated=never, scales=scales)[0]
+    none, ends = np.zeros((steps, count, count)), np.broadcast_to(np.eye(count), (steps, count, count))
+    still, never = np.zeros((steps, count)), np.zeros((steps, count), bool)
+    return received, n_step_targets(still, none, ends, terminated=never, truncated=never, scales=scales)[0]
 
 
 def _means(
@@ -89,22 +118,13 @@ def _means(
 
 
 def _learn(
-    scales: TimeScales, windows: IntArray, rewards: FloatArray, places: FloatArray, start: FloatArray
+    weights: tuple[FloatArray, FloatArray], rewards: FloatArray, places: FloatArray, start: FloatArray
 ) -> FloatArray:
     """Run all phases; `start` holds the first table, shape (P + 1, S, Z)."""
     tables = start.copy()
-    gammas = np.array(scales.gammas)
-    below = np.concatenate([[0.0], gammas[:-1]])
-    longer = np.arange(len(gammas)) > 0  # component 0 has no shorter one, and its weight is 0 also to the power 0
-    offsets = np.arange(len(rewards))[:, None]
-    weights = np.where(offsets < windows, gammas**offsets - np.where(longer, below**offsets, 0.0), 0.0)
-    earned = np.einsum("kz,kps->psz", weights, rewards)
-    power = gammas**windows
-    difference = power - np.where(longer, below**windows, 0.0)
+    received, bootstrapped = weights
+    earned = np.einsum("kz,kps->psz", received, rewards)
     for phase in range(len(tables) - 1):
-        table = tables[phase]
-        shorter = compose(table) - table  # V_{z−1}
-        tables[phase + 1] = earned[phase] + np.einsum(
-            "zsx,xz->sz", places[:, phase], difference * shorter + power * table
-        )
+        ends = tables[phase] @ bootstrapped  # what every component's target gets from an end in x
+        tables[phase + 1] = earned[phase] + np.einsum("zsx,xz->sz", places[:, phase], ends)
     return tables

@@ -5,20 +5,23 @@ Both methods see the same trajectories. The error of V_Z against the exact value
 `ring.npz` and `ring.json`, from which `tddelta.report.ring` makes every table and figure.
 """
 
+import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from tddelta import __version__
+from tddelta import __version__, _ladders
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.plan import default_out
 from tddelta.runs.files import replace, to_json
@@ -34,8 +37,12 @@ OTHER_ENTROPY = 20190610
 
 Convention = Literal["entered", "edges", "left"]
 """A convention for the rewards, by name."""
-CONVENTIONS: tuple[Convention, ...] = ("entered", "edges", "left")
+CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 """What the rewards of states 2 and 3 belong to; see `FiniteMDP.ring`. The first one is that of the whole grid."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 @own_checks
@@ -44,14 +51,17 @@ class RingPlan:
     """What is run; the defaults are the published grid.
 
     Attributes:
-        gammas: Discounts γ_Z.
-        n_steps: Lengths k of the longest window.
-        step_sizes: Step sizes α, the same for all components.
+        gammas: Discounts γ_Z in [0, 1), increasing.
+        n_steps: Lengths k ≥ 1 of the longest window, increasing.
+        step_sizes: Step sizes α > 0, increasing, the same for all components.
         lengths: Steps up to which the error is averaged, increasing; the last one is the length of a run.
-        seeds: Seeds 0 to `seeds` − 1 are reported; as many others choose step sizes apart from them.
+        seeds: Seeds 0 to `seeds` − 1 are reported, at least 2; as many others choose step sizes apart from them.
         headline: Discount for which all conventions of the reward are run.
         conventions: Conventions of the reward, the first one for the whole grid.
         equal_seeds: How many seeds check that equal windows for all components make both methods equal.
+
+    Raises:
+        ConfigError: A setting is out of range, empty, or names something twice.
     """
 
     gammas: tuple[float, ...] = (0.75, 0.875, 0.9375, 0.96875, 0.984375, 0.992, 0.996)
@@ -64,15 +74,39 @@ class RingPlan:
     equal_seeds: int = 20
 
     def __post_init__(self) -> None:
+        gammas = _ladders.unit_numbers("gammas", self.gammas)
+        if 1.0 in gammas:
+            raise ConfigError(f"gammas must be below 1; got {gammas}: the ring never ends, and there is no value at 1")
+        self._settle("gammas", gammas)
+        for name in ("n_steps", "lengths"):
+            given = _ladders.entries(name, getattr(self, name))
+            self._settle(name, tuple(_ladders.length(name, value) for value in given))
+        sizes = _ladders.entries("step_sizes", self.step_sizes)
+        if not all(_is_number(size) and 0 < size < math.inf for size in sizes):
+            raise ConfigError(f"step_sizes must be finite numbers above 0; got {sizes}: .1 is usual")
+        self._settle("step_sizes", tuple(map(float, sizes)))
+        named = _ladders.entries("conventions", self.conventions)
+        if not named or any(name not in CONVENTIONS or named.count(name) > 1 for name in named):
+            raise ConfigError(
+                f"conventions must be one or several of {', '.join(CONVENTIONS)}; got {named}: name each once"
+            )
+        object.__setattr__(self, "conventions", named)
         if self.headline not in self.gammas:
             raise ConfigError(f"headline must be one of the discounts {self.gammas}; got {self.headline}: name one")
-        if self.seeds < 2 or not 1 <= self.equal_seeds <= self.seeds:
+        object.__setattr__(self, "headline", float(self.headline))
+        for name in ("seeds", "equal_seeds"):
+            object.__setattr__(self, name, _ladders.length(name, getattr(self, name)))
+        if self.seeds < 2 or self.equal_seeds > self.seeds:
             raise ConfigError(
                 f"seeds must be at least 2 and equal_seeds between 1 and seeds; got {self.seeds} and "
                 f"{self.equal_seeds}: one seed has no standard error"
             )
-        if list(self.lengths) != sorted(set(self.lengths)) or min(self.lengths, default=0) < 1:
-            raise ConfigError(f"lengths must be increasing steps ≥ 1; got {self.lengths}: sort them")
+
+    def _settle(self, name: str, values: tuple[float, ...] | tuple[int, ...]) -> None:
+        """Store an axis of the grid, if it is one."""
+        if not values or any(low >= high for low, high in pairwise(values)):
+            raise ConfigError(f"{name} must be increasing, one at least; got {values}: sort them, each once")
+        object.__setattr__(self, name, values)
 
     @property
     def cells(self) -> list[tuple[Convention, float, int]]:
@@ -106,6 +140,7 @@ def run_ring(
     *,
     threads: int | None = None,
     live: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Run the grid and write its averages.
 
@@ -114,7 +149,8 @@ def run_ring(
         out: Folder for `ring.npz`, `ring.json` and `timing.json`, which must not exist or be empty; None makes
             `runs/YYYYMMDD-HHMMSS`.
         threads: Threads to use; None uses one per core. It does not change the results.
-        live: Whether to show progress on the standard error.
+        live: Whether to show a progress bar on the standard error.
+        say: Told what comes next, once per convention of the reward.
 
     Returns:
         The folder.
@@ -123,9 +159,9 @@ def run_ring(
         ConfigError: The folder holds something, or cannot be made.
         MissingExtra: numba is not installed.
     """
-    from tddelta.tabular import n_step  # before the folder is made: a missing extra shows here
+    from tddelta.tabular.compiled import thread_count  # before the folder is made: a missing extra shows here
 
-    plan = plan or RingPlan()
+    plan, used = plan or RingPlan(), thread_count(threads)
     folder = _new_folder(default_out() if out is None else Path(out))
     began, worked = time.perf_counter(), time.process_time()
     with Progress(
@@ -139,7 +175,7 @@ def run_ring(
             speed = done / max(time.perf_counter() - began, 1e-9)
             progress.update(task, advance=updates, speed=f"{speed / 1e6:,.0f}M component updates/s")
 
-        arrays = _grid(plan, threads, advance)
+        arrays = _grid(plan, threads, advance, say)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
     replace(folder / "ring.npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
     settings = {"experiment": "ring", **asdict(plan), "methods": METHODS, "measures": MEASURES,
@@ -149,12 +185,23 @@ def run_ring(
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "component_updates": plan.component_updates,
-        "threads": n_step.thread_count(threads),
+        "peak_memory_bytes": peak_memory(),
+        "threads": used,
         "python": platform.python_version(),
         "system": platform.platform(),
     }
     replace(folder / "timing.json", lambda file: file.write(to_json(timing)))
     return folder
+
+
+def peak_memory() -> int | None:
+    """The most memory that this process has held so far, in bytes; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 def _new_folder(path: Path) -> Path:
@@ -168,7 +215,9 @@ def _new_folder(path: Path) -> Path:
     return path
 
 
-def _grid(plan: RingPlan, threads: int | None, advance: Callable[[int], None]) -> dict[str, npt.NDArray[Any]]:
+def _grid(
+    plan: RingPlan, threads: int | None, advance: Callable[[int], None], say: Callable[[str], None]
+) -> dict[str, npt.NDArray[Any]]:
     """All averages.
 
     `errors` has the axes (set of seeds, γ, n, method, measure, α, seed, length); `headline_errors` has the convention
@@ -178,18 +227,19 @@ def _grid(plan: RingPlan, threads: int | None, advance: Callable[[int], None]) -
 
     sets = [list(range(plan.seeds)), other_seeds(plan.seeds)]
     tail = (len(METHODS), len(MEASURES), len(plan.step_sizes), plan.seeds, len(plan.lengths))
-    errors = np.empty((2, len(plan.gammas), len(plan.n_steps), *tail))
-    headline = np.empty((len(plan.conventions), 2, len(plan.n_steps), *tail))
-    equality = np.empty((len(plan.gammas), len(plan.n_steps)))
+    errors = np.full((2, len(plan.gammas), len(plan.n_steps), *tail), np.nan)
+    headline = np.full((len(plan.conventions), 2, len(plan.n_steps), *tail), np.nan)
+    equality = np.full((len(plan.gammas), len(plan.n_steps)), np.nan)
     for c, convention in enumerate(plan.conventions):
-        mdp = FiniteMDP.ring(convention)
+        mdp, own = FiniteMDP.ring(convention), [cell[1:] for cell in plan.cells if cell[0] == convention]
+        say(f"ring, reward {convention!r}: {len(own)} pairs of γ and n, 2 methods, {2 * plan.seeds} seeds")
         for which, seeds in enumerate(sets):
             trajectory = sample(mdp, plan.lengths[-1], seeds)
-            for gamma, n_step in [(gamma, n_step) for name, gamma, n_step in plan.cells if name == convention]:
+            for gamma, n_step in own:
                 g, k = plan.gammas.index(gamma), plan.n_steps.index(n_step)
                 exact = mdp.exact_values([gamma])[:, 0]
                 scales = TimeScales.doubling(gamma, n_step=n_step), TimeScales.single(gamma, n_step=n_step)
-                cell = np.empty(tail)
+                cell = np.full(tail, np.nan)
                 for method, ladder in enumerate(reversed(scales)):
                     cell[method] = _learn(plan, trajectory, ladder, exact, threads, advance)
                 if c == 0:

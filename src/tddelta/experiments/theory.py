@@ -1,6 +1,6 @@
 """The paper's theorems in numbers: what they say beside what is measured, as rows of tables.
 
-Everything is computed with NumPy alone; `tddelta.report.theory` draws it, `tddelta reproduce theory` does both.
+`tddelta.report.theory` draws it, `tddelta reproduce theory` does both.
 """
 
 import warnings
@@ -13,6 +13,7 @@ import numpy as np
 from tddelta.errors import ContractionWarning
 from tddelta.experiments.equivalence import VARIANTS, largest_differences
 from tddelta.experiments.phased import phased_tables
+from tddelta.experiments.ring import RingPlan
 from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
 from tddelta.tabular.mdp import FiniteMDP
@@ -28,11 +29,6 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 METHODS = ("single", "TD(Δ)")
 """Learners that the bounds are for."""
 
-RING_DISCOUNTS = (0.75, 0.875, 0.9375, 0.96875, 0.984375, 0.992, 0.996)
-"""Discounts of the ring experiment."""
-RING_WINDOWS = (4, 8, 16, 32, 64, 128, 256)
-"""Its windows."""
-
 
 def study(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -> dict[str, Rows]:
     """Check Theorems 1 to 4 and the counterexample.
@@ -44,6 +40,9 @@ def study(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -
     Returns:
         The tables "contraction", "ladders", "full-steps", "theorem-1", "coefficients", "phases", "counterexample"
         and "counterexample-errors".
+
+    Raises:
+        MissingExtra: numba is not installed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContractionWarning)  # what it warns of is the subject
@@ -53,7 +52,7 @@ def study(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -
         tables["ladders"] = ladders(seeds=range(2 if quick else 5))
         tables["full-steps"] = full_steps(steps=40)
         say("Theorem 1: TD(Δ) beside single learners")
-        tables["theorem-1"] = theorem_one(steps=1000 if quick else 10_000)
+        tables["theorem-1"] = theorem_one(steps=1000 if quick else 5000)
         say("Theorems 3 and 4: bounds and measured errors")
         tables["coefficients"] = coefficients()
         settings = ((0.9375, 16),) if quick else ((0.75, 4), (0.9375, 16), (0.984375, 64), (0.996, 256))
@@ -176,7 +175,7 @@ def full_steps(*, steps: int) -> Rows:
 
 
 def theorem_one(*, steps: int, seed: int = 0) -> Rows:
-    """Largest difference between every prefix of TD(Δ) and the single learner at its discount, at any time."""
+    """Largest difference between every prefix of TD(Δ) and the single learner at its discount."""
     scales = TimeScales.halving(0.99, lam=0.95, rule="matched")
     rows: Rows = []
     for variant in VARIANTS:
@@ -205,10 +204,10 @@ def ring_ladders(gamma: float, window: int) -> tuple[TimeScales, TimeScales]:
 
 def coefficients() -> Rows:
     """What multiplies ε in every bound of one phase on the ring, over the paper's grid of discounts and windows."""
-    ring = FiniteMDP.ring()
+    ring, grid = FiniteMDP.ring(), RingPlan()
     rows: Rows = []
-    for gamma in RING_DISCOUNTS:
-        for window in RING_WINDOWS:
+    for gamma in grid.gammas:
+        for window in grid.n_steps:
             for method, scales in zip(METHODS, ring_ladders(gamma, window), strict=True):
                 row = {"gamma": gamma, "k": window, "method": method, "components": len(scales)}
                 bounds = _bounds(ring, scales, samples=100)

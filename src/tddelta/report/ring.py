@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tddelta.errors import CheckpointError
 from tddelta.report.statistics import bootstrap_difference, holm, welch_test
-from tddelta.runs.files import read_arrays, read_json
+from tddelta.runs.files import Arrays, read_arrays, read_json
 
 FloatArray = npt.NDArray[np.float64]
 """An array of float64, of any shape."""
@@ -49,14 +49,21 @@ class RingData:
 
     @classmethod
     def load(cls, folder: Path) -> "RingData":
-        """Read a folder that `run_ring` wrote; CheckpointError where there is none."""
-        settings, arrays = read_json(folder / "ring.json"), read_arrays(folder / "ring.npz")
-        names = ("errors", "headline_errors", "equality")
-        if settings.get("experiment") != "ring" or arrays is None or any(name not in arrays for name in names):
+        """Read a folder that `run_ring` wrote; CheckpointError where there is none, or a damaged one."""
+        settings: dict[str, Any] = {}
+        arrays: Arrays = {}
+        problem = next((f"it has no {name}" for name in _FILES if not (folder / name).is_file()), "")
+        if not problem:
+            try:
+                settings, arrays = read_json(folder / _FILES[0]), read_arrays(folder / _FILES[1]) or {}
+                problem = _problem(settings, arrays)
+            except CheckpointError:  # what it advises is for run directories
+                problem = "one of its files is damaged"
+        if problem:
             raise CheckpointError(
-                f"{folder} holds no ring experiment: name a folder that `tddelta reproduce ring` made"
+                f"{folder} is no folder of a ring experiment: {problem}; name one that `tddelta reproduce ring` made"
             )
-        return cls(settings, *(arrays[name] for name in names))
+        return cls(settings, *(arrays[name] for name in ("errors", "headline_errors", "equality")))
 
     @property
     def seeds(self) -> int:
@@ -66,6 +73,53 @@ class RingData:
     def axis(self, name: str) -> list[Any]:
         """Values along an axis: gammas, n_steps, methods, measures, step_sizes, lengths or conventions."""
         return list(self.settings[name])
+
+
+def _problem(settings: dict[str, Any], arrays: Arrays) -> str:
+    """Why these are not the settings and averages of a ring experiment; nothing if they are."""
+    if settings.get("experiment") != "ring":
+        return "ring.json is about something else"
+    for name, allowed in _AXES.items():
+        axis = settings.get(name)
+        if not isinstance(axis, list) or not axis or not all(allowed(entry) for entry in axis):
+            return f"ring.json names no {name}"
+    if settings.get("headline") not in settings["gammas"] or not _is_whole(settings.get("seeds")):
+        return "ring.json names no headline, or no seeds"
+    size = {name: len(settings[name]) for name in _AXES}
+    cell = (
+        *(size[name] for name in ("n_steps", "methods", "measures", "step_sizes")),
+        settings["seeds"],
+        size["lengths"],
+    )
+    shapes = {
+        "errors": (2, size["gammas"], *cell),
+        "headline_errors": (size["conventions"], 2, *cell),
+        "equality": (size["gammas"], size["n_steps"]),
+    }
+    for name, shape in shapes.items():
+        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype != np.float64:
+            return f"{name} in ring.npz does not fit ring.json"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_FILES = "ring.json", "ring.npz"
+_AXES: dict[str, Callable[[Any], bool]] = {
+    "gammas": _is_number,
+    "n_steps": _is_whole,
+    "methods": ("single", "delta").__contains__,
+    "measures": ("rms", "absolute").__contains__,
+    "step_sizes": _is_number,
+    "lengths": _is_whole,
+    "conventions": ("entered", "edges", "left").__contains__,
+}  # and what stands on them
 
 
 @dataclass(frozen=True)

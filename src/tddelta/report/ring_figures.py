@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from tddelta.errors import DataError
 from tddelta.report import ring_tables
 from tddelta.report.plots import INK, LINE, colour
 from tddelta.report.ring import (
@@ -51,13 +53,20 @@ def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> li
 
     Raises:
         CheckpointError: The folder holds no ring experiment.
+        DataError: A file cannot be written.
     """
     data = RingData.load(folder)
     families = comparisons(data)
-    for name, content in itertools.chain(_figures(data), _tables(data, families)):
+    for name, content in itertools.chain(_files(data), _tables(data, families)):
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        replace(path, functools.partial(_write, content), durable=False)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            replace(path, functools.partial(_write, content), durable=False)
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(
+                f"{path} cannot be written ({reason}): make room for it, or move what is in its way"
+            ) from error
         if done is not None:
             done(name)
     return ring_tables.statements(data, families)
@@ -65,6 +74,13 @@ def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> li
 
 def _write(content: bytes, file: IO[bytes]) -> None:
     file.write(content)
+
+
+def _files(data: RingData) -> Iterator[tuple[str, bytes]]:
+    """Every figure, as PNG and PDF."""
+    for name, figure in _figures(data):
+        for kind in ("png", "pdf"):
+            yield f"figures/{name}.{kind}", _rendered(figure, kind)
 
 
 def _tables(data: RingData, families: ring_tables.Families) -> Iterator[tuple[str, bytes]]:
@@ -93,22 +109,22 @@ def _tables(data: RingData, families: ring_tables.Families) -> Iterator[tuple[st
         yield f"tables/ring-{name}.md", text.encode()
 
 
-def _figures(data: RingData) -> Iterator[tuple[str, bytes]]:
+def _figures(data: RingData) -> Iterator[tuple[str, Figure]]:
     whole = len(data.axis("gammas")) > 1
     for measure in data.axis("measures"):
         for selection in SELECTIONS:
             found = list(headline_cells(data, measure, selection))
             titles = {name: _REWARD[name] for name in data.axis("conventions")}
-            yield f"figures/headline-{measure}-{selection}.png", _by_n_step(found, "convention", titles, measure)
+            yield f"headline-{measure}-{selection}", _by_n_step(found, "convention", titles, measure)
             if whole:
                 grid = list(cells(data, measure, selection))
                 titles = {gamma: f"γ = {gamma:g}" for gamma in data.axis("gammas")}
-                yield f"figures/by-n-step-{measure}-{selection}.png", _by_n_step(grid, "gamma", titles, measure)
+                yield f"by-n-step-{measure}-{selection}", _by_n_step(grid, "gamma", titles, measure)
         for gamma in data.axis("gammas"):
-            yield f"figures/by-step-size-{measure}-{gamma:g}.png", _by_step_size(data, measure, gamma)
+            yield f"by-step-size-{measure}-{gamma:g}", _by_step_size(data, measure, gamma)
 
 
-def _by_n_step(found: Sequence[Cell], axis: str, titles: dict[Any, str], measure: str) -> bytes:
+def _by_n_step(found: Sequence[Cell], axis: str, titles: dict[Any, str], measure: str) -> Figure:
     """Error against n at the best step size: a row per length, a column per discount or convention."""
     lengths = sorted({cell.place["length"] for cell in found})
     figure, axes = _grid(len(lengths), len(titles), sharey=False)
@@ -131,7 +147,7 @@ def _by_n_step(found: Sequence[Cell], axis: str, titles: dict[Any, str], measure
     return _finish(figure, axes, "n, steps of the longest window", _MEASURE[measure])
 
 
-def _by_step_size(data: RingData, measure: str, gamma: float) -> bytes:
+def _by_step_size(data: RingData, measure: str, gamma: float) -> Figure:
     """Error against the step size: a row per length, a column per n."""
     errors = data.errors[0, data.axis("gammas").index(gamma), :, :, data.axis("measures").index(measure)]
     lengths, windows, sizes = data.axis("lengths"), data.axis("n_steps"), data.axis("step_sizes")
@@ -176,12 +192,19 @@ def _grid(rows: int, columns: int, *, sharey: bool) -> tuple[Figure, list[list[A
     return figure, axes.tolist()
 
 
-def _finish(figure: Figure, axes: list[list[Axes]], x: str, y: str) -> bytes:
+def _finish(figure: Figure, axes: list[list[Axes]], x: str, y: str) -> Figure:
     width, height = figure.get_size_inches()
     figure.supxlabel(x, fontsize=9.5, color=INK, y=0.08 / height, va="bottom")
     figure.text(0.1 / width, 1 - 0.12 / height, y, fontsize=10, color=INK, va="top")
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="upper right", ncols=2, fontsize=9, frameon=False, labelcolor=INK)
+    return figure
+
+
+def _rendered(figure: Figure, kind: str) -> bytes:
+    """The same bytes for the same figure."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=130, metadata={"Software": None}, facecolor="white")
+    metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}}[kind]
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(file, format=kind, dpi=130, metadata=metadata, facecolor="white")
     return file.getvalue()

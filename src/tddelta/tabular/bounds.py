@@ -17,7 +17,7 @@ from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
 from tddelta.tabular.arrays import FloatArray
-from tddelta.tabular.mdp import FiniteMDP
+from tddelta.tabular.mdp import FiniteMDP, _reaching
 from tddelta.timescales import TimeScales
 
 Kind = Literal["published", "worst_case", "known_range"]
@@ -105,6 +105,9 @@ def error_bound(
     of the bootstrapped values, and the union over states. See `counterexample`. In the worst case the coefficient is
     1/(1−γ_Z) whatever the components and their k_z: that form shows no variance reduction.
 
+    Rewards must lie in [−1, 1]. Where they reach further, up to ±c, divide `values` by c: the bound is then one of the
+    errors divided by c.
+
     Args:
         scales: Discounts below 1 and `n_steps`.
         kind: Which bound; the latter two hold.
@@ -120,7 +123,7 @@ def error_bound(
     Raises:
         ConfigError: Something is missing or out of range, the last discount is 1, or the published bound is asked for
             windows that are not in ascending order, which its theorem does not cover.
-        ShapeError: `values` has another shape than (S, Z).
+        ShapeError: `values` has another shape than (S, Z), or no states.
 
     Example:
         >>> scales = TimeScales.doubling(0.9375, n_step=16)
@@ -169,9 +172,9 @@ def _ranges(gammas: FloatArray, kind: str, states: Any, values: Any) -> tuple[in
     if values is None:
         raise ConfigError("the known-range bound needs exact values: pass values=mdp.exact_values(scales.gammas)")
     exact = _checks.numbers("values", values)
-    if exact.ndim != 2 or exact.shape[1] != len(gammas):
+    if exact.ndim != 2 or exact.shape[1] != len(gammas) or not len(exact):
         raise ShapeError(
-            f"values must have shape (S, Z) with Z = {len(gammas)} discounts; got {exact.shape}: "
+            f"values must have shape (S, Z) with a state at least and Z = {len(gammas)} discounts; got {exact.shape}: "
             "pass mdp.exact_values(scales.gammas)"
         )
     return len(exact), np.ptp(exact, axis=0) / 2, np.ptp(decompose(exact), axis=0) / 2
@@ -207,20 +210,20 @@ def lambda_operator(mdp: FiniteMDP, deltas: npt.ArrayLike, scales: TimeScales) -
         )
     if scales.trace_decays is None:
         raise ConfigError("lambda_operator needs trace decays; these scales have none: pass lam=, as in lam=0.95")
+    transition = mdp.state_transition
+    if 1 in scales.trace_decays and not _reaching(transition > 0, mdp.terminal).all():
+        raise ConfigError(
+            "the λ-return with trace decay 1 does not converge, as some states never reach an end: pass a smaller lam"
+        )
     table = np.where(mdp.terminal[:, None], 0.0, table)
-    transition, values = mdp.state_transition, compose(table)
+    values = compose(table)
     targets = np.empty_like(table)
     for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True)):
         bootstrap = gamma * table[:, z]
         if z:
             bootstrap += (gamma - scales.gammas[z - 1]) * values[:, z - 1]
         errors = transition @ bootstrap - table[:, z] + (0 if z else mdp.state_reward)
-        try:
-            targets[:, z] = table[:, z] + np.linalg.solve(np.eye(mdp.states) - decay * transition, errors)
-        except np.linalg.LinAlgError:
-            raise ConfigError(
-                f"the λ-return does not converge with trace decay {decay:g} where no episode ends: pass a smaller lam"
-            ) from None
+        targets[:, z] = table[:, z] + np.linalg.solve(np.eye(mdp.states) - decay * transition, errors)
     return targets
 
 

@@ -22,6 +22,13 @@ def compiled(function: _F) -> _F:
     return cast(_F, loop)
 
 
+def thread_count(threads: int | None) -> int:
+    """Number of threads to use: the one given, or as many as there are cores; ConfigError unless it is at least 1."""
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _ladders.length("threads", threads)
+
+
 def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None) -> None:
     """Call `block(first, last)` for ranges that together are 0 … runs − 1, on several threads.
 
@@ -33,10 +40,7 @@ def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None
     Raises:
         ConfigError: `threads` is not a whole number of at least 1.
     """
-    if threads is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    else:
-        workers = _ladders.length("threads", threads)
+    workers = thread_count(threads)
     if workers == 1 or runs == 1:
         block(0, runs)
         return

@@ -5,28 +5,26 @@ Blocks of (seed × step sizes) are independent and do their arithmetic in a fixe
 same bytes for any number of threads, and for a seed or step size alone or among others.
 """
 
-import os
+import operator
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, no_type_check
+from typing import Literal, NamedTuple, no_type_check
 
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import ConfigError, MissingExtra, ShapeError, own_checks
+from tddelta.errors import ShapeError, own_checks
+from tddelta.tabular import _settings
 from tddelta.tabular.arrays import FloatArray
+from tddelta.tabular.compiled import compiled, over_blocks
 from tddelta.tabular.sampling import Trajectory
-
-try:
-    from numba import njit
-except ImportError as error:
-    raise MissingExtra('the tabular loops need numba: pip install "tddelta[tabular]"') from error
 
 LANES = 32
 """Step sizes that share one pass over a trajectory: their tables lie side by side, for vector instructions."""
 
 Record = Literal["final", "curve"] | tuple[int, ...]
 """Which errors are kept."""
+
+_FINAL, _CURVE, _AVERAGES = 0, 1, 2  # the same for the loop
 
 
 class NStepResult(NamedTuple):
@@ -73,7 +71,7 @@ def run(
         trajectory: States, rewards, true successors and flags, each of shape (N, T), one row per seed; the actions do
             not matter.
         gammas: Discounts γ_z, smallest first, Z of them, in [0, 1].
-        n_steps: Steps k_z ≥ 1 of each component's window.
+        n_steps: Steps k_z ≥ 1 of each component's window; one longer than T fills at an episode's end only.
         step_sizes: Step sizes α, shape (A, Z).
         exact_last: Exact values of V_Z, shape (S,): errors are differences from them.
         counted: Which states count in the errors, shape (S,), boolean; None counts all.
@@ -89,7 +87,7 @@ def run(
         Final components, and errors over (step size, seed, …).
 
     Raises:
-        ConfigError: A checkpoint lies outside 1…T, or a number of threads below 1.
+        ConfigError: A checkpoint lies outside 1…T, or the number of threads is below 1.
         ShapeError: An array has the wrong shape, or a state does not exist.
 
     Reference:
@@ -99,7 +97,7 @@ def run(
     states, successors = (np.asarray(array, np.int64, "C") for array in (trajectory.states, trajectory.next_states))
     rewards = np.asarray(trajectory.rewards, np.float64, "C")
     terminated, truncated = (np.asarray(array, np.bool_) for array in (trajectory.terminated, trajectory.truncated))
-    discounts, windows = np.asarray(gammas, np.float64, "C"), np.asarray(n_steps, np.int64, "C")
+    discounts = np.asarray(gammas, np.float64, "C")
     alphas, exact = np.asarray(step_sizes, np.float64, "C"), np.asarray(exact_last, np.float64, "C")
     if states.ndim != 2:
         raise ShapeError(
@@ -109,7 +107,11 @@ def run(
     scales, table = len(discounts), len(exact)
     if alphas.ndim != 2 or alphas.shape[1] != scales:
         raise ShapeError(f"step_sizes must have shape (A, {scales}); got {alphas.shape}: one column per discount")
-    if windows.shape != (scales,) or windows.min() < 1:
+    try:
+        lengths = [operator.index(steps) for steps in n_steps]
+    except TypeError:  # a fraction
+        lengths = []
+    if len(lengths) != scales or any(steps < 1 for steps in lengths):
         raise ShapeError(f"n_steps must be {scales} whole numbers ≥ 1; got {tuple(n_steps)}: one per discount")
     for name, array in (("states", states), ("next_states", np.where(terminated, 0, successors))):
         if array.size and not 0 <= array.min() <= array.max() < table:
@@ -125,11 +127,13 @@ def run(
     ):  # fmt: skip
         if array.shape != shape:
             raise ShapeError(f"{name} must have shape {shape}; got {array.shape}")
-    checkpoints, columns, mode = _recording(record, length)
+    checkpoints, averaged = _settings.checkpoints(record, length)
+    mode = _AVERAGES if averaged else _CURVE if record == "curve" else _FINAL
     deltas = np.empty((count, seeds, table, scales))
-    errors = np.empty((2, count, seeds, columns))
+    errors = np.empty((2, count, seeds, len(checkpoints)))
+    # longer ones never fill either, and flush the same
+    windows = np.array([min(steps, length + 1) for steps in lengths], np.int64)
     powers = discounts[:, None] ** np.arange(min(int(windows.max()), length) + 1)
-    windows = np.minimum(windows, length + 1)  # longer ones never fill either, and flush the same
     share = 1 / int(weights.sum()) if weights.any() else np.nan
     # row S of the table is always zero: what lies behind a terminal state
     targets = np.where(terminated, table, successors)
@@ -141,42 +145,13 @@ def run(
         if done is not None:
             done(end - begin)
 
-    workers = thread_count(threads)
-    if workers == 1 or seeds == 1:
-        block(0, seeds)
-    else:
-        cuts = np.linspace(0, seeds, min(seeds, 4 * workers) + 1).astype(int).tolist()
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(block, cuts[:-1], cuts[1:]))
+    over_blocks(block, seeds, threads)
     return NStepResult(deltas, errors[0], errors[1])
 
 
-def _recording(record: Record, length: int) -> tuple[npt.NDArray[np.int64], int, int]:
-    """Checkpoints, columns of the result, and the kernel's mode: 0 final, 1 curve, 2 averages."""
-    if record == "final":
-        return np.zeros(0, np.int64), 1, 0
-    if record == "curve":
-        return np.zeros(0, np.int64), length, 1
-    points = tuple(record)
-    if not points or any(not 1 <= point <= length for point in points) or list(points) != sorted(set(points)):
-        raise ConfigError(
-            f'record must be "final", "curve" or increasing steps from 1 to {length}; got {record!r}: '
-            "no average reaches beyond the data"
-        )
-    return np.array(points, np.int64), len(points), 2
-
-
-def thread_count(threads: int | None) -> int:
-    """Number of threads to use: the one given, or as many as there are cores; ConfigError below 1."""
-    if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads < 1:
-        raise ConfigError(f"threads must be at least 1; got {threads}: leave it out to use all cores")
-    return threads
-
-
+@compiled
 @no_type_check
-def _discounted_windows(rewards, left, gamma, window, powers, ahead, out, sign):
+def _window_sums(rewards, left, gamma, window, powers, ahead, out, sign):
     """out[t] += sign · Σ_{i<n} γ^i r_{t+i}, n = min(window, left[t]); t + window ≤ T where no end follows.
 
     Stretches of `window` steps: every sum is the rest of one stretch and the beginning of the next. That costs the
@@ -200,8 +175,9 @@ def _discounted_windows(rewards, left, gamma, window, powers, ahead, out, sign):
                 out[t] += sign * (powers[begin + window - t] * ahead[last])
 
 
+@compiled
 @no_type_check
-def _learn_seeds(
+def _learn(
     begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, initial, exact, counted,
     share, checkpoints, mode, deltas, errors,
 ):  # fmt: skip
@@ -228,9 +204,9 @@ def _learn_seeds(
         for z in range(scales):
             for t in range(length):
                 sums[t, z] = 0.0
-            window_sums(rewards[seed], left, gammas[z], windows[z], powers[z], ahead, sums[:, z], 1.0)
+            _window_sums(rewards[seed], left, gammas[z], windows[z], powers[z], ahead, sums[:, z], 1.0)
             if z > 0:
-                window_sums(rewards[seed], left, gammas[z - 1], windows[z], powers[z - 1], ahead, sums[:, z], -1.0)
+                _window_sums(rewards[seed], left, gammas[z - 1], windows[z], powers[z - 1], ahead, sums[:, z], -1.0)
         for lane in range(0, len(alphas), LANES):
             used = min(LANES, len(alphas) - lane)
             slow = False
@@ -273,7 +249,7 @@ def _learn_seeds(
                         for a in range(used):
                             W[s, z, a] += rate[z, a] * (goal[z, a] - W[s, z, a])
                             V[s, z + 1, a] = V[s, z, a] + W[s, z, a]
-                    if mode > 0 and counted[s]:
+                    if mode != _FINAL and counted[s]:
                         node = leaves + s
                         for a in range(used):
                             error = V[s, scales, a] - exact[s]
@@ -285,11 +261,11 @@ def _learn_seeds(
                                 sizes[node, a] = sizes[2 * node, a] + sizes[2 * node + 1, a]
                             node //= 2
                     tau += 1
-                if mode > 0:
+                if mode != _FINAL:
                     if changed:
                         for a in range(used):
                             now_rms[a], now_abs[a] = np.sqrt(squares[1, a] * share), sizes[1, a] * share
-                    if mode == 1:
+                    if mode == _CURVE:
                         for a in range(used):
                             errors[0, lane + a, seed, t], errors[1, lane + a, seed, t] = now_rms[a], now_abs[a]
                     else:
@@ -310,11 +286,5 @@ def _learn_seeds(
                         error = V[s, scales, a] - exact[s]
                         total += error * error
                         size += abs(error)
-                if mode == 0:
+                if mode == _FINAL:
                     errors[0, lane + a, seed, 0], errors[1, lane + a, seed, 0] = np.sqrt(total * share), size * share
-
-
-_compile: Any = njit(cache=True, nogil=True)
-window_sums: Any = _compile(_discounted_windows)
-"""Discounted sums of rewards over every window, added to an array; compiled if numba is installed."""
-_learn: Any = _compile(_learn_seeds)
