@@ -179,12 +179,16 @@ def tiny(environment: Any = SCRIPTED, agent: Any = "ppo-delta", **settings: Any)
     )
 
 
+# Compiling is most of what these tests do, and their programs are small. What users run is compiled as users do it in
+# the tests of whole runs, of equal bytes and of the examples.
+QUICKLY = {"xla_backend_optimization_level": 0}
+
 # Compiled once per process and configuration, whichever test asks first.
-init = jax.jit(ppo.init)
-update = jax.jit(ppo.update)
+init = jax.jit(ppo.init, compiler_options=QUICKLY)
+update = jax.jit(ppo.update, compiler_options=QUICKLY)
 
 
-@jax.jit
+@functools.partial(jax.jit, compiler_options=QUICKLY)
 def roll(config: Config, learned: ppo.Learned, playing: Playing, key: jax.Array) -> tuple[Playing, Rollout]:
     """A rollout of what is learned, as `ppo.update` plays it with the same key."""
     acting = ppo.network(config, learned.parameters)

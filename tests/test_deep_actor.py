@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from deep_environments import play, roll, state_of, tiny
+from deep_environments import QUICKLY, play, roll, state_of, tiny
 from tddelta.deep import ppo
 
 TIME, LANES, GAMMA = 8, 3, 0.99
@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(0)
 REWARDS = RANDOM.normal(size=(TIME, LANES))
 TERMINATED, TRUNCATED = RANDOM.random((TIME, LANES)) < 0.15, RANDOM.random((TIME, LANES)) < 0.25
 
-signals = jax.jit(ppo.learning_signals)
+signals = jax.jit(ppo.learning_signals, compiler_options=QUICKLY)
 
 
 def value(agent, heads):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnax.environments.classic_control.pendulum import Pendulum
 
-from deep_environments import SCRIPTED, Scripted, init, roll, tiny
+from deep_environments import QUICKLY, SCRIPTED, Scripted, init, roll, tiny
 from tddelta import ConfigError
 from tddelta.deep import actions, environments, ppo, probes, rollout
 
@@ -31,7 +31,7 @@ MINATAR = [name for name in SLOW if name.endswith("-MinAtar")]
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_an_environment_trains(name):
-    state, metrics = jax.jit(ppo.train)(tiny(name, "ppo", steps=24), jax.random.key(0))
+    state, metrics = jax.jit(ppo.train, compiler_options=QUICKLY)(tiny(name, "ppo", steps=24), jax.random.key(0))
     for leaf in jax.tree.leaves((state.learned, metrics.policy_loss, metrics.value_loss, metrics.entropy)):
         assert np.all(np.isfinite(leaf))
     assert metrics.fault == 0 and metrics.gradient_norm > 0

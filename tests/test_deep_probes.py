@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from deep_environments import QUICKLY
 from tddelta import ContractionWarning, TimeScales, compose, lambda_targets
 from tddelta.deep import ppo
 
@@ -39,7 +40,7 @@ def learned_components(probe, agent, **settings):
             **settings,
         },
     )
-    state, _ = jax.jit(ppo.train)(config, jax.random.key(0))
+    state, _ = jax.jit(ppo.train, compiler_options=QUICKLY)(config, jax.random.key(0))
     states = jnp.eye(len(values)) if len(values) > 1 else jnp.ones((1, 1))
     _, heads = jax.vmap(ppo.network(config, state.learned.parameters))(states)
     return np.asarray(ppo.components(config, state.learned, heads))
