@@ -27,7 +27,7 @@ Experiment = Literal["ring", "theory"]
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce:
-    """Reproduce a tabular experiment of the paper: tables (CSV) and figures (PNG, PDF) in one folder.
+    """Reproduce a tabular experiment of the paper: tables (CSV) and figures (PNG, for theory also PDF).
 
     ring: n-step TD against n-step TD(Δ) on the ring, every discount, window and step size of the published grid.
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -57,7 +56,7 @@ def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> li
     """
     data = RingData.load(folder)
     families = comparisons(data)
-    for name, content in itertools.chain(_files(data), _tables(data, families)):
+    for name, content in itertools.chain(_images(data), _tables(data, families)):
         path = folder / name
         try:
             path.parent.mkdir(exist_ok=True)
@@ -74,13 +73,6 @@ def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> li
 
 def _write(content: bytes, file: IO[bytes]) -> None:
     file.write(content)
-
-
-def _files(data: RingData) -> Iterator[tuple[str, bytes]]:
-    """Every figure, as PNG and PDF."""
-    for name, figure in _figures(data):
-        for kind in ("png", "pdf"):
-            yield f"figures/{name}.{kind}", _rendered(figure, kind)
 
 
 def _tables(data: RingData, families: ring_tables.Families) -> Iterator[tuple[str, bytes]]:
@@ -201,10 +193,9 @@ def _finish(figure: Figure, axes: list[list[Axes]], x: str, y: str) -> Figure:
     return figure
 
 
-def _rendered(figure: Figure, kind: str) -> bytes:
-    """The same bytes for the same figure."""
-    file = io.BytesIO()
-    metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}}[kind]
-    with matplotlib.rc_context({"pdf.fonttype": 42}):
-        figure.savefig(file, format=kind, dpi=130, metadata=metadata, facecolor="white")
-    return file.getvalue()
+def _images(data: RingData) -> Iterator[tuple[str, bytes]]:
+    """Every figure as PNG: with so many panels a PDF of each would double the time."""
+    for name, figure in _figures(data):
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=130, metadata={"Software": None}, facecolor="white")
+        yield f"figures/{name}.png", file.getvalue()
