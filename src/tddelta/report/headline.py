@@ -98,8 +98,8 @@ def _verdict(study: Study, baseline: str | None) -> list[str]:
         plain = _tally(judged, [_uncorrected(c) for c in judged])
         plain = "the same" if plain == corrected else plain
         sentences.append(
-            f"Against {baseline}, {study.focus} is {corrected} of {_count(len(judged), 'environment')} "
-            f"(p < 0.05 after Holm's correction for {_count(len(tested), 'comparison')}; without correction {plain})."
+            f"{study.focus} against {baseline}: {corrected} of {_count(len(judged), 'environment')} "
+            f"(clear is p below 0.05 after Holm's correction for {_count(len(tested), 'comparison')}; without it, {plain})."
         )
     elif mine:
         sentences.append(f"{study.focus} and {baseline} could not be tested against each other.")
@@ -109,10 +109,10 @@ def _verdict(study: Study, baseline: str | None) -> list[str]:
 
 def _tally(comparisons: Sequence[Comparison], p_values: Sequence[float]) -> str:
     """Count on how many environments the difference is clear, in words."""
-    counts = {"better on": 0, "worse on": 0, "not clearly different on": 0}
+    counts = {"better on": 0, "worse on": 0, "no clear difference on": 0}
     for comparison, p in zip(comparisons, p_values, strict=True):
         better = comparison.welch.difference > 0
-        counts["not clearly different on" if p >= 0.05 else "better on" if better else "worse on"] += 1
+        counts["no clear difference on" if p >= 0.05 else "better on" if better else "worse on"] += 1
     return _listed([f"{words} {count}" for words, count in counts.items() if count])
 
 
