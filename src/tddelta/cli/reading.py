@@ -203,7 +203,9 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: in
 
 
 def _number(value: float) -> str:
-    return "any" if math.isnan(value) else "∞" if math.isinf(value) else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
+    if math.isnan(value):
+        return "any"
+    return "∞" if math.isinf(value) else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _evaluation(row: dict[str, Any]) -> str:
