@@ -99,7 +99,7 @@ def _verdict(study: Study, baseline: str | None) -> list[str]:
         plain = "the same" if plain == corrected else plain
         sentences.append(
             f"{study.focus} against {baseline}: {corrected} of {_count(len(judged), 'environment')} "
-            f"(clear: p below 0.05 after Holm's correction for {_count(len(tested), 'comparison')}; else {plain})."
+            f"(clear: p < 0.05, Holm-corrected for {_count(len(tested), 'comparison')}; uncorrected {plain})."
         )
     elif mine:
         sentences.append(f"{study.focus} and {baseline} could not be tested against each other.")
