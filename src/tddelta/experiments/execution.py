@@ -4,18 +4,17 @@ import itertools
 import os
 import platform
 import queue
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from importlib import metadata
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from tddelta.errors import ConfigError, DataError
+from tddelta.experiments.loop import Advance, Outcome, Watcher, work_through
 from tddelta.experiments.plan import RunPlan, set_aside
 from tddelta.runs import Run, RunWriter
 
@@ -23,43 +22,6 @@ if TYPE_CHECKING:
     from tddelta.deep.training import Progress
 
 _PACKAGES = ("tddelta", "numpy", "jax", "jaxlib", "equinox", "optax", "gymnax")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        plan: The run.
-        state: "finished", "interrupted" or "failed".
-        error: What made it fail.
-        skipped: Whether it had been finished before, by the call that is resumed.
-    """
-
-    plan: RunPlan
-    state: str
-    error: Exception | None = None
-    skipped: bool = False
-
-
-@runtime_checkable
-class Watcher(Protocol):
-    """What is told about the runs; every call comes from the thread that called `execute`."""
-
-    def begin(self, plan: RunPlan) -> None:
-        """A run starts."""
-
-    def progress(self, plan: RunPlan, progress: "Progress") -> None:
-        """A run has come further."""
-
-    def end(self, outcome: Outcome) -> None:
-        """A run is over."""
-
-    def stopping(self) -> None:
-        """Ctrl-C or SIGTERM came: the runs save what they have."""
-
-    def tick(self) -> None:
-        """Some time has passed."""
 
 
 def execute(
@@ -94,46 +56,86 @@ def execute(
 
     if eval_every is not None and eval_every < 1:
         raise ConfigError(f"eval_every must be at least 1 step; got {eval_every}: leave it out for no evaluations")
-    stop = threading.Event()
-    events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
-    vectorized, lock = jax.default_backend() != "cpu", threading.Lock()
-    groups = _groups(plans, vectorized=vectorized)
-    waiting = iter(groups)
-    provenance = describe_origin(command)
-    outcomes: dict[Path, Outcome] = {}
+    provenance, stop = describe_origin(command), threading.Event()
+    vectorized = jax.default_backend() != "cpu"
 
-    def report(plan: RunPlan, progress: "Progress") -> None:
-        events.put((watcher.progress, (plan, progress)))
+    def train(group: Sequence[RunPlan], report: Callable[[RunPlan, "Progress"], None]) -> list[Outcome]:
+        return _train(group, provenance, report, stop, eval_every)
 
-    def work() -> None:
-        while not stop.is_set():
-            with lock:
-                group = next(waiting, None)
-            if group is None:
-                return
-            for plan in group:
-                events.put((watcher.begin, (plan,)))
-            for outcome in _train(group, provenance, report, stop, eval_every):
-                outcomes[outcome.plan.path] = outcome
-                events.put((watcher.end, (outcome,)))
+    count = workers or (1 if vectorized else available_cores())
+    return work_through(plans, Threads(train, stop, count, vectorized=vectorized), watcher)
 
-    count = min(workers or (1 if vectorized else available_cores()), len(groups))
-    threads = [threading.Thread(target=work, name=f"run-{number}", daemon=True) for number in range(count)]
-    with _stopping(stop, lambda: events.put((watcher.stopping, ()))) as received:
-        for thread in threads:
-            thread.start()
+
+class Threads:
+    """An executor that trains runs in threads of this process, so that they share their programs.
+
+    Args:
+        train: Trains one group of runs, as `report` hears.
+        stop: Set when the runs are to save what they have and end.
+        count: Threads at a time.
+        vectorized: Whether a thread takes all seeds of an agent that stand together in the plan, not one run.
+    """
+
+    def __init__(
+        self,
+        train: Callable[[Sequence[RunPlan], Callable[[RunPlan, "Progress"], None]], list[Outcome]],
+        stop: threading.Event,
+        count: int,
+        *,
+        vectorized: bool,
+    ) -> None:
+        self._train, self._stop, self._vectorized = train, stop, vectorized
+        self._room = threading.Semaphore(count)
+        self._events: queue.SimpleQueue[Advance | list[Outcome] | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> "Threads":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+
+    def take(self, waiting: Sequence[RunPlan]) -> list[RunPlan]:
+        """Start a thread for every group that there is room for."""
+        taken = []
+        for group in _groups(waiting, vectorized=self._vectorized):
+            if not self._room.acquire(blocking=False):
+                break
+            name = f"run-{group[0].seed}"  # who does not wait for the threads at the end knows them by "run-"
+            threading.Thread(target=self._work, args=(group,), name=name, daemon=True).start()
+            taken += group
+        return taken
+
+    def _work(self, group: Sequence[RunPlan]) -> None:
         try:
-            while any(thread.is_alive() for thread in threads) or not events.empty():
-                try:
-                    call, arguments = events.get(timeout=0.2)
-                except queue.Empty:
-                    watcher.tick()
-                else:
-                    call(*arguments)
-        except BaseException:
-            stop.set()
-            raise
-    return [outcomes[plan.path] for plan in plans if plan.path in outcomes], next(iter(received), None)
+            outcomes = self._train(group, lambda plan, progress: self._events.put(Advance(plan, progress)))
+        except BaseException as error:  # such as a panic of a library: nobody else would hear of it
+            lost = RuntimeError(f"{type(error).__name__}: {error}")
+            outcomes = [Outcome(plan, "failed", lost) for plan in group]
+        self._events.put(outcomes)
+
+    def news(self, seconds: float | None) -> list[Outcome | Advance]:
+        """Wait for the first event, and return it with all others that are there."""
+        found: list[Outcome | Advance] = []
+        with suppress(queue.Empty):
+            event = self._events.get(timeout=seconds)
+            while True:
+                if isinstance(event, Advance):
+                    found.append(event)
+                elif event is not None:  # the runs of a thread, which is over
+                    self._room.release()
+                    found += event
+                event = self._events.get_nowait()
+        return found
+
+    def wake(self) -> None:
+        """Put nothing into the queue."""
+        self._events.put(None)
+
+    def stop(self) -> None:
+        """Tell every thread."""
+        self._stop.set()
 
 
 def _groups(plans: Sequence[RunPlan], *, vectorized: bool) -> list[list[RunPlan]]:
@@ -189,35 +191,6 @@ def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) 
         return Outcome(plan, status["state"])
     except Exception as error:  # such as a full disk
         return Outcome(plan, "failed", raised or error)
-
-
-@contextmanager
-def _stopping(stop: threading.Event, tell: Callable[[], None]) -> Iterator[list[int]]:
-    """Let the first Ctrl-C or SIGTERM set `stop`, and yield the list that the signal's number is put in."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        stop.set()
-        tell()
-        restore()  # a second one does what it always does
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-    # a handler that was not installed from Python reads as None, and could not be restored
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    previous = {number: handler for number, handler in found.items() if handler is not None}
-    for number in previous:
-        signal.signal(number, handle)
-    try:
-        yield received
-    finally:
-        restore()
 
 
 def available_cores() -> int:
