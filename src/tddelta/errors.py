@@ -33,11 +33,23 @@ class CheckpointError(TDDeltaError):
     """A saved file is damaged, of another format, or written by a newer version."""
 
 
+class StorageError(TDDeltaError, OSError):
+    """A file cannot be written: the disk is full, the folder is read-only or has vanished."""
+
+
+class CheckpointWarning(UserWarning):
+    """A damaged checkpoint was passed over: the run goes on from an older one, or from its beginning."""
+
+
 class ContractionWarning(UserWarning):
     """Some component's targets do not contract: full steps towards them make it grow.
 
     The usual warning filters apply: `warnings.simplefilter("ignore", ContractionWarning)` silences it.
     """
+
+
+class TrackingWarning(UserWarning):
+    """A tracker such as TensorBoard cannot follow a run; the run itself goes on."""
 
 
 def own_checks(checked: _T) -> _T:

@@ -20,7 +20,7 @@ from tddelta.cli.reading import Evaluate, Report, Scales
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.cli.values import Values
-from tddelta.errors import CheckpointError, ContractionWarning, DataError, TDDeltaError
+from tddelta.errors import CheckpointError, ContractionWarning, DataError, TDDeltaError, TrackingWarning
 
 COMMANDS: dict[str, Any] = {
     "scales": Scales,
@@ -136,7 +136,7 @@ def _warning_printer() -> Callable[..., None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(category, ContractionWarning):
+        if not issubclass(category, ContractionWarning | TrackingWarning):
             print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
         elif str(message) not in said:
             said.add(str(message))

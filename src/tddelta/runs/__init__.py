@@ -11,6 +11,7 @@ OUT/ENV/AGENT/seed-N/
   rollout.npz             one recorded episode of the final policy
   critic.npz              predicted values and realised discounted returns of held-out states
   parameters.safetensors  network parameters and normalisers
+  tensorboard/, wandb/    what trackers keep, if the run has any; no part of the record
 ```
 
 Reading needs NumPy and the standard library only, and nothing here is ever unpickled.
@@ -20,15 +21,22 @@ a `.jsonl` file is appended to, and a last line that a crash cut short is ignore
 
 from tddelta.runs.files import FORMAT, Arrays, read_parameters
 from tddelta.runs.reading import Run, Runs, config_hash, find_runs, load_runs, run_path
+from tddelta.runs.tracking import TRACKERS, Logged, Track, Tracker, TrackerFactory, check_trackers
 from tddelta.runs.writing import RunWriter, append_evaluation, is_being_written
 
 __all__ = [
     "FORMAT",
+    "TRACKERS",
     "Arrays",
+    "Logged",
     "Run",
     "RunWriter",
     "Runs",
+    "Track",
+    "Tracker",
+    "TrackerFactory",
     "append_evaluation",
+    "check_trackers",
     "config_hash",
     "find_runs",
     "is_being_written",

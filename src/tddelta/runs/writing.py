@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import ConfigError, DataError
-from tddelta.runs.files import FORMAT, append_rows, replace, to_json
+from tddelta.runs.files import FORMAT, append_rows, read_json, read_rows, replace, to_json
+from tddelta.runs.tracking import TrackerFactory, Tracking
 
 try:  # POSIX only: elsewhere a run in progress is not told from one that was cut off
     import fcntl
@@ -37,6 +38,7 @@ class RunWriter:
 
     def __init__(self, path: str | os.PathLike[str], config: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         self.path = Path(path)
+        self._tracking = Tracking((), self.path, config)
         content = to_json(config)
         try:
             self.path.mkdir(parents=True)
@@ -58,17 +60,32 @@ class RunWriter:
         # last: what has a config.json is a whole run directory
         replace(self.path / "config.json", lambda file: file.write(content))
 
+    def track(self, track: Sequence[str | TrackerFactory], *, steps: int | None = None) -> None:
+        """Let trackers follow the run from here on; what is written already they are told now.
+
+        Args:
+            track: Their names, or functions that make one; see `check_trackers`.
+            steps: Environment steps at which the run goes on; None is the last line of `metrics.jsonl`.
+        """
+        if steps is None:
+            steps = next((row["steps"] for row in reversed(read_rows(self.path / "metrics.jsonl"))), 0)
+        self._tracking = Tracking(track, self.path, read_json(self.path / "config.json"), steps)
+
     def metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one line per update to `metrics.jsonl`; NaN becomes null."""
+        rows = list(rows)
         append_rows(self.path / "metrics.jsonl", rows)
+        self._tracking.metrics(rows)
 
     def timing(self, row: Mapping[str, Any]) -> None:
         """Append one event to `timing.jsonl`."""
         append_rows(self.path / "timing.jsonl", [row])
+        self._tracking.timing(row)
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         """Append one evaluation to `evaluations.jsonl`."""
         append_evaluation(self.path, row)
+        self._tracking.evaluation(row)
 
     def status(
         self,
@@ -120,7 +137,8 @@ class RunWriter:
         replace(self.path / "parameters.safetensors", lambda file: file.write(whole))
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock, and end what follows the run."""
+        self._tracking.close(self._status["state"])
         self._lock.close()
 
     def __enter__(self) -> "RunWriter":
