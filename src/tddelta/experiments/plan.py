@@ -28,6 +28,8 @@ class RunPlan:
         path: The run directory, `OUT/ENV/AGENT/seed-N`.
         config: All settings.
         content: What `config.json` will hold.
+        recipe: The arguments of `plan_runs` that make it anywhere, `environment`, `agent` and settings, where
+            environment and agent are names; else None.
     """
 
     environment: str
@@ -36,6 +38,7 @@ class RunPlan:
     path: Path
     config: "Config" = field(repr=False)
     content: Mapping[str, Any] = field(repr=False, hash=False)
+    recipe: Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
 
     @property
     def name(self) -> str:
@@ -74,6 +77,8 @@ def plan_runs(
 
     if steps is not None:
         settings = {"steps": steps, **settings}
+    if isinstance(settings.get("environment_kwargs"), Mapping):  # programs are found again by their settings' hash
+        settings["environment_kwargs"] = {k: _frozen(value) for k, value in settings["environment_kwargs"].items()}
     numbers = _seeds(seeds)
     folder = default_out() if out is None else Path(out)
     plans: dict[Path, RunPlan] = {}
@@ -81,6 +86,8 @@ def plan_runs(
         for agent in _several("agents", agents):
             config = ppo.preset(environment, agent, **settings)
             plain = ppo.preset(environment, agent, steps=config.steps)
+            named = isinstance(environment, str) and isinstance(agent, str)
+            recipe = {"environment": environment, "agent": agent, **settings} if named else None
             for seed in numbers:
                 content = json.loads(json.dumps(training.run_config(config, seed), allow_nan=False))
                 name, label = str(content["environment"]), str(content["agent"]["name"])
@@ -92,7 +99,7 @@ def plan_runs(
                         f"{plans[path].name} is planned twice: name every environment and agent once, "
                         "and give different agents different names"
                     )
-                plans[path] = RunPlan(name, label, seed, path, config, content)
+                plans[path] = RunPlan(name, label, seed, path, config, content, recipe)
     return list(plans.values())
 
 
@@ -178,6 +185,10 @@ def _several(name: str, given: Any) -> list[Any]:
     if not several:
         raise ConfigError(f"{name} must name at least one; got {given!r}")
     return several
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _is_pair(given: Any) -> bool:
