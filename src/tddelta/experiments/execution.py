@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments.loop import Advance, Outcome, Watcher, work_through
 from tddelta.experiments.plan import RunPlan, set_aside
-from tddelta.runs import Run, RunWriter
+from tddelta.runs import Run, RunWriter, Track, TrackerFactory, check_trackers
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -29,6 +29,8 @@ def execute(
     watcher: Watcher,
     *,
     eval_every: int | None = None,
+    track: Track = (),
+    stop: threading.Event | None = None,
     command: Sequence[str] = (),
     workers: int | None = None,
 ) -> tuple[list[Outcome], int | None]:
@@ -43,6 +45,8 @@ def execute(
         plans: The runs, in order. An unfinished run directory in the place of one is renamed first.
         watcher: What is told about the runs.
         eval_every: Environment steps between evaluations; None for no evaluations.
+        track: Trackers that follow every run: "tensorboard", "wandb", or functions that make one.
+        stop: Set by the watcher to let every run save what it has and end.
         command: The command line, for `timing.jsonl`.
         workers: Threads, each with a run of its own; None is one per core, and one on a GPU.
 
@@ -50,17 +54,19 @@ def execute(
         One outcome per run that was started, in order of the plan, and the signal that stopped them, if one did.
 
     Raises:
-        ConfigError: `eval_every` is below 1.
+        ConfigError: `eval_every` is below 1, or a tracker is unknown or cannot work here.
+        MissingExtra: A tracker's package is not installed.
     """
     import jax
 
     if eval_every is not None and eval_every < 1:
         raise ConfigError(f"eval_every must be at least 1 step; got {eval_every}: leave it out for no evaluations")
-    provenance, stop = describe_origin(command), threading.Event()
+    trackers = check_trackers(track)
+    provenance, stop = describe_origin(command), stop or threading.Event()
     vectorized = jax.default_backend() != "cpu"
 
     def train(group: Sequence[RunPlan], report: Callable[[RunPlan, "Progress"], None]) -> list[Outcome]:
-        return _train(group, provenance, report, stop, eval_every)
+        return _train(group, provenance, report, stop, eval_every, trackers)
 
     count = workers or (1 if vectorized else available_cores())
     return work_through(plans, Threads(train, stop, count, vectorized=vectorized), watcher)
@@ -151,6 +157,7 @@ def _train(
     report: Callable[[RunPlan, "Progress"], None],
     stop: threading.Event,
     eval_every: int | None,
+    track: Sequence[str | TrackerFactory] = (),
 ) -> list[Outcome]:
     from tddelta.deep import training
 
@@ -161,6 +168,7 @@ def _train(
             for plan in group:
                 set_aside(plan.path)
                 writers.append(stack.enter_context(RunWriter(plan.path, plan.content, provenance)))
+                writers[-1].track(track)
             training.train_runs(
                 group[0].config,
                 [plan.seed for plan in group],
