@@ -79,7 +79,7 @@ def plan_runs(
         settings = {"steps": steps, **settings}
     if isinstance(settings.get("environment_kwargs"), Mapping):  # programs are found again by their settings' hash
         settings["environment_kwargs"] = {k: _frozen(value) for k, value in settings["environment_kwargs"].items()}
-    numbers = _seeds(seeds)
+    numbers = whole_seeds(seeds)
     folder = default_out() if out is None else Path(out)
     plans: dict[Path, RunPlan] = {}
     for environment in _several("environments", environments):
@@ -201,7 +201,12 @@ def _is_pair(given: Any) -> bool:
     )
 
 
-def _seeds(given: Any) -> list[int]:
+def whole_seeds(given: Any) -> list[int]:
+    """The seeds that a number N ≥ 1 stands for, 0 … N−1, or those that are given.
+
+    Raises:
+        ConfigError: There is none, one is out of range, or two are equal.
+    """
     advice = "pass a number N >= 1 for the seeds 0 to N-1, or different whole numbers from 0 to 4294967295"
     seeds = []
     with suppress(TypeError):  # something that is not a whole number
