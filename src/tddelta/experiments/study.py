@@ -1,0 +1,295 @@
+"""A study: a TOML file that names environments, agents, seeds and settings, and the runs that it stands for.
+
+Text in the file is only ever a name or a value: nothing of it is evaluated.
+"""
+
+import hashlib
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tddelta.errors import ConfigError
+from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
+
+_OF_A_PART = ("environments", "agents", "seeds", "steps", "settings", "environment_kwargs", "grid", "list")
+_OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "retries", "extend", "resources", "slurm")
+_APART = {"environment": "environments", "agent": "agents", "environment_kwargs": "[environment_kwargs]"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Environments × agents × variants × seeds.
+
+    Attributes:
+        environments: Names of environments.
+        agents: Names of agents.
+        seeds: The seeds.
+        variants: Settings of each variant: those of the whole part, and one combination of its grid and list.
+    """
+
+    environments: tuple[str, ...]
+    agents: tuple[str, ...]
+    seeds: tuple[int, ...]
+    variants: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study's file says, checked as far as that goes without planning its runs.
+
+    Attributes:
+        path: The file.
+        out: Folder of the run directories, within the folder of the file.
+        parts: The study itself, and what extends it.
+        eval_every: Environment steps between evaluations during training; None for none.
+        checkpoint_every: Seconds between checkpoints; None is the default of training.
+        retries: How often a run is tried again when it fails for a reason that may pass.
+        cpus: Processor cores that a run asks for, on Ray and Slurm.
+        gpus: GPUs that a run asks for, on Ray and Slurm; may be a fraction on Ray.
+        slurm: Further options of `sbatch`, such as `{"time": "12:00:00"}`.
+        digest: SHA-256 of the file.
+    """
+
+    path: Path
+    out: Path
+    parts: tuple[Part, ...]
+    eval_every: int | None = None
+    checkpoint_every: float | None = None
+    retries: int = 2
+    cpus: float = 1
+    gpus: float = 0
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    digest: str = ""
+
+
+def read_study(path: Path) -> Study:
+    """Read a study's file.
+
+    Args:
+        path: The TOML file; docs/sweeps.md explains its keys.
+
+    Raises:
+        ConfigError: There is no such file, it is no TOML, a key is unknown or of the wrong kind, or `out` leads out
+            of the folder of the file.
+    """
+    try:
+        content = path.read_bytes()
+        table = tomllib.loads(content.decode())
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: name the TOML file of a study") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is no readable TOML ({error}): see docs/sweeps.md for what a study looks like"
+        ) from error
+    try:
+        return _study(path, table, hashlib.sha256(content).hexdigest())
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
+    """Plan every run of a study.
+
+    Args:
+        study: The study.
+        added: How many seeds each part got beside its own: the next whole numbers after its largest one.
+
+    Returns:
+        The runs, each once: first those of the file, in order of part, environment, agent, variant and seed, then
+        those of the added seeds, the first of them first, so that more seeds change the place of no run.
+
+    Raises:
+        ConfigError: A name or setting is unknown or out of range, or two parts want one run with different settings.
+    """
+    rows: list[list[RunPlan]] = [[] for _ in range(1 + added)]
+    for part in study.parts:
+        further = range(max(part.seeds) + 1, max(part.seeds) + 1 + added)
+        turn = {seed: 1 + number for number, seed in enumerate(further)}
+        for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants):
+            try:
+                plans = plan_runs(environment, agent, seeds=[*part.seeds, *further], out=study.out, **variant)
+            except ConfigError as error:
+                raise ConfigError(f"{study.path}: {error}") from error
+            for plan in plans:
+                rows[turn.get(plan.seed, 0)].append(plan)
+    found: dict[Path, RunPlan] = {}
+    for plan in itertools.chain(*rows):
+        first = found.setdefault(plan.path, plan)
+        if first.content != plan.content:
+            steps = first.config.steps, plan.config.steps
+            what = f"{steps[0]:,} and {steps[1]:,} steps" if steps[0] != steps[1] else "different settings"
+            raise ConfigError(
+                f"{study.path}: {plan.name} is planned with {what}, and both would be {plan.path}: "
+                "put one of them into a study of its own"
+            )
+    _check_inside(study, found.values())
+    return list(found.values())
+
+
+def _check_inside(study: Study, plans: Collection[RunPlan]) -> None:
+    """Refuse run directories that symbolic links put elsewhere."""
+    home = study.path.absolute().parent.resolve()
+    for folder in {plan.path for plan in plans if plan.path.is_symlink()} | {plan.path.parent for plan in plans}:
+        if not folder.resolve().is_relative_to(home):
+            raise ConfigError(
+                f"{study.path}: {folder} leads to {folder.resolve()}, out of the study's folder {home}: "
+                "remove the symbolic link, or move the file of the study"
+            )
+
+
+def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
+    _check_keys(table, (*_OF_A_PART, *_OF_THE_STUDY), "")
+    if "environments" not in table and not all("environments" in part for part in _tables(table, "extend")):
+        raise ConfigError('environments is missing: name one or several, as in environments = ["CartPole-v1"]')
+    parts = [] if "environments" not in table else [_part(table)]
+    for number, extension in enumerate(_tables(table, "extend"), start=1):
+        where = f"[[extend]] {number}: "
+        _check_keys(extension, _OF_A_PART, where)
+        inherited = {
+            name: value for name, value in table.items() if name in _OF_A_PART and name not in ("grid", "list")
+        }
+        merged = {
+            name: {**_table(inherited, name), **_table(extension, name)} for name in ("settings", "environment_kwargs")
+        }
+        try:
+            parts.append(_part({**inherited, **extension, **merged}))
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+    resources = _table(table, "resources")
+    _check_keys(resources, ("cpus", "gpus"), "[resources] ")
+    return Study(
+        path,
+        _out(path, table.get("out", path.stem)),
+        tuple(parts),
+        eval_every=_number(table, "eval_every", int, above=0),
+        checkpoint_every=_number(table, "checkpoint_every", float),
+        retries=_number(table, "retries", int) if "retries" in table else Study.retries,
+        cpus=_number(resources, "cpus", float, above=0) if "cpus" in resources else Study.cpus,
+        gpus=_number(resources, "gpus", float) if "gpus" in resources else Study.gpus,
+        slurm=_slurm(_table(table, "slurm")),
+        digest=digest,
+    )
+
+
+def _part(table: Mapping[str, Any]) -> Part:
+    settings = dict(_table(table, "settings"))
+    _check_apart(settings, "[settings]")
+    if "steps" in table:
+        settings["steps"] = table["steps"]
+    keywords = _table(table, "environment_kwargs")
+    variants = []
+    for variant in itertools.product(_grid(_table(table, "grid")), _list(table)):
+        merged = {**settings, **variant[0], **variant[1]}
+        own = {**variant[0].get("environment_kwargs", {}), **variant[1].get("environment_kwargs", {})}
+        if keywords or own:
+            merged["environment_kwargs"] = {**keywords, **own}
+        variants.append(merged)
+    return Part(
+        _names(table, "environments"),
+        _names({"agents": ["ppo", "ppo-delta"], **table}, "agents"),
+        tuple(whole_seeds(table.get("seeds", 3))),
+        tuple(variants),
+    )
+
+
+def _grid(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of the values."""
+    for name, values in table.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(
+                f"[grid] {name} must be a list of the values to try; got {values!r}: "
+                "a setting that has one value belongs in [settings]"
+            )
+        if name == "environment_kwargs" and not all(isinstance(value, dict) for value in values):
+            raise ConfigError(f"[grid] environment_kwargs must be a list of tables; got {values!r}")
+    _check_apart({name: values for name, values in table.items() if name != "environment_kwargs"}, "[grid]")
+    return [dict(zip(table, values, strict=True)) for values in itertools.product(*table.values())]
+
+
+def _list(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of [[list]], or one that changes nothing."""
+    entries = _tables(table, "list")
+    for number, entry in enumerate(entries, start=1):
+        _check_apart({n: value for n, value in entry.items() if n != "environment_kwargs"}, f"[[list]] {number}")
+        _table(entry, "environment_kwargs")
+    return [dict(entry) for entry in entries] or [{}]
+
+
+def _check_apart(settings: Mapping[str, Any], where: str) -> None:
+    for name in settings:
+        if name in _APART:
+            raise ConfigError(
+                f"{where} {name} is no setting: name it under {_APART[name]} of the study or an [[extend]]"
+            )
+
+
+def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for name in table:
+        if name not in known:
+            from tddelta.deep.agents import closest  # with it comes JAX, which a study without mistakes need not load
+
+            raise ConfigError(f"{where}unknown key {name!r}: {closest(name, tuple(known))}")
+
+
+def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = table.get(name, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} must be a table, as in [{name}]; got {value!r}")
+    return value
+
+
+def _tables(table: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = table.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise ConfigError(f"{name} must be one table or several, each as in [[{name}]]; got {value!r}")
+    return value
+
+
+def _names(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = table[name]
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names or not all(isinstance(one, str) and one for one in names):
+        raise ConfigError(f"{name} must be a name or a list of names; got {value!r}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{name} must differ; got {names}: name each once")
+    return tuple(names)
+
+
+def _number(table: Mapping[str, Any], name: str, kind: type, *, above: float | None = None) -> Any:
+    """A number of at least 0, or above a bound; None where there is none."""
+    value = table.get(name)
+    if value is None:
+        return None
+    fits = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    if not fits or not math.isfinite(value) or value < 0 or (above is not None and value <= above):
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(
+            f"{name} must be {what} {'of at least 0' if above is None else f'above {above}'}; got {value!r}"
+        )
+    return kind(value)
+
+
+def _out(path: Path, given: Any) -> Path:
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise ConfigError(f'out must be the name of a folder, as in out = "runs"; got {given!r}')
+    home = path.absolute().parent.resolve()
+    if not (home / given).resolve().is_relative_to(home):
+        raise ConfigError(
+            f"out leads out of the study's folder: got {given!r}, which is {(home / given).resolve()}, not in {home}; "
+            "name a folder below the file of the study, or move the file"
+        )
+    return path.parent / given
+
+
+def _slurm(table: Mapping[str, Any]) -> dict[str, str]:
+    for name, value in table.items():
+        if not re.fullmatch("[a-z][a-z-]*", name) or name in ("array", "wrap", "chdir"):
+            raise ConfigError(f"[slurm] {name!r} is no option of sbatch that a study can set: write it as in time")
+        if not isinstance(value, str | int) or not re.fullmatch(r"[^\x00-\x1f\x7f]+", str(value)):
+            raise ConfigError(f"[slurm] {name} must be text on one line, or a whole number; got {value!r}")
+    return {name: str(value) for name, value in table.items()}
