@@ -66,7 +66,7 @@ def execute(
     vectorized = jax.default_backend() != "cpu"
 
     def train(group: Sequence[RunPlan], report: Callable[[RunPlan, "Progress"], None]) -> list[Outcome]:
-        return _train(group, provenance, report, stop, eval_every, trackers)
+        return train_group(group, provenance, report, stop, eval_every, trackers)
 
     count = workers or (1 if vectorized else available_cores())
     return work_through(plans, Threads(train, stop, count, vectorized=vectorized), watcher)
@@ -151,7 +151,7 @@ def _groups(plans: Sequence[RunPlan], *, vectorized: bool) -> list[list[RunPlan]
     return [list(seeds) for _, seeds in itertools.groupby(plans, lambda plan: plan.path.parent)]
 
 
-def _train(
+def train_group(
     group: Sequence[RunPlan],
     provenance: Mapping[str, Any],
     report: Callable[[RunPlan, "Progress"], None],
@@ -159,6 +159,18 @@ def _train(
     eval_every: int | None,
     track: Sequence[str | TrackerFactory] = (),
 ) -> list[Outcome]:
+    """Train runs that differ in their seeds alone, as one vectorised program if they are several.
+
+    Args:
+        group: The runs.
+        provenance: Command, versions and machine.
+        report: Called with the state of a run every second or so.
+        stop: When set, the runs save what they have and end.
+        eval_every: Environment steps between evaluations; None for none.
+
+    Returns:
+        How each ended, in order; nothing is raised.
+    """
     from tddelta.deep import training
 
     raised: Exception | None = None

@@ -158,7 +158,8 @@ def _may_change(outcome: Outcome) -> bool:
     """Whether another try can end otherwise: our own errors say what the user has to change first."""
     if outcome.state == "interrupted":
         return True  # nobody asked for that here: somebody ended the process that trained it
-    return outcome.state == "failed" and not isinstance(outcome.error, TDDeltaError)
+    mistake = isinstance(outcome.error, TDDeltaError) and not isinstance(outcome.error, OSError)
+    return outcome.state == "failed" and not mistake
 
 
 @contextmanager

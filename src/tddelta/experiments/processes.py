@@ -1,0 +1,229 @@
+"""Processes of this machine that train runs: one that crashes takes no other run with it, and is replaced."""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from tddelta.errors import ConfigError
+from tddelta.experiments.execution import available_cores
+from tddelta.experiments.loop import Outcome
+from tddelta.experiments.plan import RunPlan
+from tddelta.experiments.worker import WorkerError, make_job, read_outcome
+
+PROGRAM = (sys.executable, "-P", "-m", "tddelta.experiments.worker")
+"""The command that starts a worker; -P, since no file of the user's may stand in for a module that it needs."""
+
+_THREADS = ("PJRT_NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_LAST_WORDS = 2000  # bytes of what a process wrote before it died
+_FALSE_STARTS = 3  # processes that may die before they are ready, such as when memory is short for a moment
+_MANNERS = 10.0  # seconds that a process has to leave by itself
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One process.
+
+    Attributes:
+        process: The process.
+        words: What it writes to its standard error.
+        closing: Closes that file.
+        backend: "cpu", "gpu" or "tpu"; None until it is ready.
+        runs: The runs of its job.
+        program: Folder of the last ones, whose programs it has compiled.
+        unread: The beginning of its next line.
+    """
+
+    process: subprocess.Popen[bytes]
+    words: IO[bytes]
+    closing: ExitStack
+    backend: str | None = None
+    runs: Sequence[RunPlan] = ()
+    program: Path | None = None
+    unread: bytes = field(default=b"", repr=False)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a line; to one that is dead, nothing: its end will be heard of."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
+
+
+class Processes:
+    """An executor that trains runs in spawned processes, each of which keeps its compiled programs between runs.
+
+    On a GPU the seeds of an agent that wait together are one vectorised program.
+
+    Args:
+        count: Processes at a time; None is one per core, and one where there is a GPU.
+        options: Keyword arguments of training.
+        command: The command line, for `timing.jsonl`.
+        program: The command that starts a worker.
+
+    Raises:
+        ConfigError: `count` is below 1.
+    """
+
+    def __init__(
+        self,
+        count: int | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        command: Sequence[str] = (),
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        if count is not None and count < 1:
+            raise ConfigError(f"workers must be at least 1; got {count}: leave it out for one per core")
+        self._count, self._options, self._command, self._program = count, dict(options or {}), command, program
+        self._workers: list[_Worker] = []
+        self._false_starts = 0
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._bell = os.pipe()
+        os.set_blocking(self._bell, False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            if kind is not None:
+                worker.process.kill()
+            assert worker.process.stdin is not None
+            worker.process.stdin.close()  # a worker leaves when there is no more to come
+        for worker in list(self._workers):
+            self._bury(worker)
+        self._selector.close()
+        os.close(self._woken)
+        os.close(self._bell)
+
+    def take(self, waiting: Sequence[RunPlan]) -> list[RunPlan]:
+        """Give every idle process a run, and start processes while there are fewer than there may be."""
+        left, taken = list(waiting), list[RunPlan]()
+        for worker in self._workers:
+            if left and worker.backend is not None and not worker.runs:
+                group = self._choose(worker, left)
+                job = make_job(group, self._options, self._command)
+                worker.runs, worker.program = group, group[0].path.parent
+                worker.words.truncate(0)  # last words are those about the run that was lost
+                worker.send({"job": job})
+                taken += group
+                left = [plan for plan in left if plan not in group]
+        starting = sum(worker.backend is None for worker in self._workers)
+        while len(self._workers) < self._limit() and starting < len(left):
+            self._workers.append(self._spawn())
+            starting += 1
+        return taken
+
+    def _limit(self) -> int:
+        if self._count is not None:
+            return self._count
+        # the first one finds out whether there is a GPU, and whether others would fight for its memory
+        backends = {worker.backend for worker in self._workers}
+        return available_cores() if "cpu" in backends else 1
+
+    def _choose(self, worker: _Worker, waiting: Sequence[RunPlan]) -> list[RunPlan]:
+        """Prefer a program that the worker has compiled, and else one that no other has."""
+        taken = {other.program for other in self._workers if other is not worker}
+        ranks = [0 if p.path.parent == worker.program else 2 if p.path.parent in taken else 1 for p in waiting]
+        first = waiting[min(range(len(waiting)), key=ranks.__getitem__)]
+        if worker.backend == "cpu":
+            return [first]
+        return [plan for plan in waiting if plan.path.parent == first.path.parent]
+
+    def _spawn(self) -> _Worker:
+        count = self._count or available_cores()
+        environment = dict(os.environ)
+        for name in _THREADS:  # the processes share the cores and do not fight for them
+            environment.setdefault(name, str(max(1, available_cores() // count)))
+        if self._count is not None and self._count > 1:
+            environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / self._count:.3f}")  # of a GPU
+        closing = ExitStack()
+        words = closing.enter_context(tempfile.TemporaryFile("a+b"))
+        # a group of its own: Ctrl-C on a terminal is for the process that knows what to do about it
+        process = subprocess.Popen(
+            self._program,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            env=environment,
+            process_group=0,
+        )
+        assert process.stdout is not None
+        worker = _Worker(process, words, closing)
+        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
+        return worker
+
+    def news(self, seconds: float | None) -> list[Outcome]:
+        """Read what the processes say, and find out which of them are no more."""
+        found: list[Outcome] = []
+        for key, _ in self._selector.select(seconds):
+            worker = key.data
+            read = os.read(key.fd, 65_536)
+            if worker is None:  # the bell
+                continue
+            if not read:
+                found += self._lost(worker)
+                continue
+            *lines, worker.unread = (worker.unread + read).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                worker.backend = message.get("ready", worker.backend)
+                if "outcomes" in message:
+                    pairs = zip(worker.runs, message["outcomes"], strict=True)
+                    found += [read_outcome(plan, record) for plan, record in pairs]
+                    worker.runs = ()
+        return found
+
+    def _lost(self, worker: _Worker) -> list[Outcome]:
+        ready, runs = worker.backend is not None, worker.runs
+        words, code = self._bury(worker)
+        how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        text = f"the process that trained it ended with {how}"
+        if words:
+            text += f"; its last words: {words}"
+        self._false_starts += not ready
+        if self._false_starts > _FALSE_STARTS:  # the next one would do the same
+            raise ConfigError(f"processes for training cannot start, {how}: {words or 'they say nothing'}")
+        return [Outcome(plan, "failed", WorkerError(text)) for plan in runs]
+
+    def _bury(self, worker: _Worker) -> tuple[str, int]:
+        """Wait for the end of a process and let go of everything that belongs to it; what it said, and its code."""
+        try:
+            code = worker.process.wait(_MANNERS)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            code = worker.process.wait()
+        assert worker.process.stdin is not None and worker.process.stdout is not None
+        self._selector.unregister(worker.process.stdout)
+        worker.process.stdout.close()
+        with suppress(OSError):  # what could not be sent
+            worker.process.stdin.close()
+        worker.words.seek(max(worker.words.seek(0, os.SEEK_END) - _LAST_WORDS, 0))
+        words = worker.words.read().decode(errors="replace").strip()
+        worker.closing.close()
+        self._workers.remove(worker)
+        return words, code
+
+    def wake(self) -> None:
+        """Ring the bell that `news` listens to."""
+        with suppress(BlockingIOError):  # it has been ringing for long
+            os.write(self._bell, b"!")
+
+    def stop(self) -> None:
+        """Tell every process that has a run."""
+        for worker in self._workers:
+            if worker.runs:
+                worker.send({"stop": True})
