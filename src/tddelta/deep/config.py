@@ -17,6 +17,9 @@ from tddelta.timescales import Rule, TimeScales
 Scale = Literal["none", "horizon", "running"]
 """Unit of the critic's outputs: see `Config.component_scale`."""
 
+ADDED = ("shards", "component_trunks")
+"""Settings that older records do not know: recorded where they are not the default, so that older runs can go on."""
+
 TimeLimit = Literal["truncate", "terminate"]
 """What an environment's time limit is to the learner: see `Config.time_limit`."""
 
@@ -41,6 +44,9 @@ class Config:
     agent: Agent = option(AGENTS["ppo-delta"], "Agent: a name, package.module:agent, or an Agent.")
     steps: int = option(2_000_000, "Environment steps in all, rounded up to whole updates.")
     environments: int = option(64, "Environments that run in parallel.")
+    shards: int = option(
+        1, "Equal groups of the environments, with averaged gradients; they are spread over all devices there are."
+    )
     rollout_length: int = option(128, "Steps per environment between two updates.")
     epochs: int = option(4, "Passes over each rollout.")
     minibatches: int = option(8, "Minibatches per pass.")
@@ -84,6 +90,7 @@ class Config:
     filters: int = option(16, "3×3 filters of minatar-conv.")
     activation: str = option("tanh", f"Activation: {', '.join(ACTIVATIONS)}.")
     shared_trunk: bool = option(False, "One trunk for policy and critic instead of one each.")
+    component_trunks: bool = option(False, "One trunk for every output of the critic instead of one for all of them.")
     time_limit: TimeLimit = option(
         "truncate", "What the environment's time limit is: truncate (bootstrap from the last state) or terminate."
     )
@@ -164,6 +171,7 @@ class Config:
             filters=self.filters if self.network == "minatar-conv" else None,
             activation=self.activation,
             shared=self.shared_trunk,
+            component_trunks=self.component_trunks,
             # An output counts up to thousands of rewards then: its random start must stay small.
             critic_gain=1.0 if self.component_scale == "none" else 0.01,
         )
@@ -191,7 +199,13 @@ class Config:
         # What follows other settings is recorded as the number it is, so that a change of them shows.
         plain["actor_lam"] = float(self.lam if self.actor_lam is None else self.actor_lam)
         plain["reward_discount"] = self.return_discount
+        for name in ADDED:
+            if plain[name] == _DEFAULTS[name]:
+                del plain[name]
         return plain
+
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 
 
 @functools.lru_cache(maxsize=64)

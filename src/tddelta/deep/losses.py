@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from tddelta.deep import shards
 from tddelta.errors import ShapeError
 
 
@@ -61,17 +62,20 @@ def value_loss(heads: jax.Array, targets: jax.Array, weights: jax.Array | None =
     return jnp.sum(weighted), components
 
 
-def standardized(advantages: jax.Array) -> jax.Array:
-    """Mean 0 and population standard deviation 1; all zeros for one sample or equal samples."""
-    centred = advantages - jnp.mean(advantages)
-    deviation = jnp.sqrt(jnp.mean(centred**2))
+def standardized(advantages: jax.Array, axis: shards.Axis = ()) -> jax.Array:
+    """Mean 0 and population standard deviation 1, over all shards; all zeros for one sample or equal samples."""
+    centred = advantages - shards.mean(jnp.mean(advantages), axis)
+    deviation = jnp.sqrt(shards.mean(jnp.mean(centred**2), axis))
+    highest, lowest = shards.largest(jnp.max(advantages), axis), shards.least(jnp.min(advantages), axis)
+    size = shards.largest(jnp.max(jnp.abs(advantages)), axis)
     # Equal samples have a deviation of rounding errors.
-    varied = (jnp.max(advantages) > jnp.min(advantages)) & (deviation > 1e-6 * jnp.max(jnp.abs(advantages)))
+    varied = (highest > lowest) & (deviation > 1e-6 * size)
     return jnp.where(varied, centred / jnp.where(varied, deviation, 1.0), 0.0)
 
 
-def explained_variance(values: jax.Array, targets: jax.Array) -> jax.Array:
-    """1 − Var(targets − values) / Var(targets) over the first axis; NaN where the targets do not vary."""
-    spread = jnp.var(targets, axis=0)
-    varied = (jnp.max(targets, axis=0) > jnp.min(targets, axis=0)) & (spread > 0)
-    return jnp.where(varied, 1 - jnp.var(targets - values, axis=0) / jnp.where(varied, spread, 1.0), jnp.nan)
+def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis = ()) -> jax.Array:
+    """1 − Var(targets − values) / Var(targets) over the first axis and shards; NaN where the targets do not vary."""
+    spread = shards.variance(targets, axis)
+    highest, lowest = shards.largest(jnp.max(targets, axis=0), axis), shards.least(jnp.min(targets, axis=0), axis)
+    varied = (highest > lowest) & (spread > 0)
+    return jnp.where(varied, 1 - shards.variance(targets - values, axis) / jnp.where(varied, spread, 1.0), jnp.nan)

@@ -97,15 +97,36 @@ def patches(image: jax.Array) -> jax.Array:
     return jnp.concatenate(shifted, axis=-1)
 
 
+class Components(eqx.Module):
+    """Heads with a trunk and an output each: they share nothing, so that each can be learned on a device of its own.
+
+    Attributes:
+        trunk: The trunks; every array has a leading axis (heads, …).
+        output: Their outputs, likewise.
+    """
+
+    trunk: Trunk
+    output: Linear
+
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """The heads (heads,) for one observation."""
+
+        def head(trunk: Trunk, output: Linear) -> jax.Array:
+            return output(trunk(observation))[0]
+
+        heads: jax.Array = jax.vmap(head)(self.trunk, self.output)
+        return heads
+
+
 class ActorCritic(eqx.Module):
-    """A trunk for the policy and one for the critic, or a shared one, with linear outputs.
+    """A trunk for the policy and one for the critic, or a shared one, or one per head, with linear outputs.
 
     Attributes:
         policy_trunk: Features of the policy (of both, if shared).
-        critic_trunk: Features of the critic, or None if the trunk is shared.
+        critic_trunk: Features of the critic, or None if the trunk is shared or every head has its own.
         policy: Logits or means.
         log_deviation: State-independent log standard deviation (D,) of a Gaussian policy, or None.
-        critic: The heads.
+        critic: The heads; with their trunks if every head has its own.
         action_shape: Shape of one action of a Gaussian policy, () for a categorical one.
     """
 
@@ -113,7 +134,7 @@ class ActorCritic(eqx.Module):
     critic_trunk: Trunk | None
     policy: Linear
     log_deviation: jax.Array | None
-    critic: Linear
+    critic: Linear | Components
     action_shape: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(
@@ -127,6 +148,7 @@ class ActorCritic(eqx.Module):
         filters: int | None = None,
         activation: str = "tanh",
         shared: bool = False,
+        component_trunks: bool = False,
         critic_gain: float = 1.0,
     ):
         shape = tuple(observation_space.shape)
@@ -136,7 +158,8 @@ class ActorCritic(eqx.Module):
             )
         policy_key, critic_key, policy_out_key, critic_out_key = jax.random.split(key, 4)
         self.policy_trunk = Trunk(policy_key, shape, sizes, filters, activation)
-        self.critic_trunk = None if shared else Trunk(critic_key, shape, sizes, filters, activation)
+        together = shared or component_trunks
+        self.critic_trunk = None if together else Trunk(critic_key, shape, sizes, filters, activation)
         discrete = hasattr(action_space, "n")
         self.action_shape = () if discrete else tuple(action_space.shape)
         outputs = action_space.n if discrete else math.prod(self.action_shape)
@@ -144,13 +167,21 @@ class ActorCritic(eqx.Module):
         # A small gain keeps the first policy near uniform, whatever the observation.
         self.policy = Linear(policy_out_key, width, outputs, 0.01)
         self.log_deviation = None if discrete else jnp.zeros(self.action_shape)
-        self.critic = Linear(critic_out_key, width, heads, critic_gain)
+        if component_trunks:
+            trunk_keys, out_keys = (jax.random.split(one, heads) for one in (critic_key, critic_out_key))
+            self.critic = Components(
+                jax.vmap(lambda one: Trunk(one, shape, sizes, filters, activation))(trunk_keys),
+                jax.vmap(lambda one: Linear(one, width, 1, critic_gain))(out_keys),
+            )
+        else:
+            self.critic = Linear(critic_out_key, width, heads, critic_gain)
 
     def __call__(self, observation: jax.Array) -> tuple[Any, jax.Array]:
         """The policy's parameters and the critic's heads for one observation."""
         features = self.policy_trunk(observation)
-        critic_features = features if self.critic_trunk is None else self.critic_trunk(observation)
         policy: Any = self.policy(features)
         if self.log_deviation is not None:
             policy = (policy.reshape(self.action_shape), self.log_deviation)
-        return policy, self.critic(critic_features)
+        if isinstance(self.critic, Components):
+            return policy, self.critic(observation)
+        return policy, self.critic(features if self.critic_trunk is None else self.critic_trunk(observation))

@@ -7,7 +7,7 @@ Every agent runs through these lines. Agents differ in the number and the basis 
 rule and in the functions that make targets and advantages: see `agents`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,104 +15,18 @@ import jax.numpy as jnp
 import optax
 
 from tddelta.decomposition import decompose
-from tddelta.deep import actions, losses
+from tddelta.deep import actions, losses, shards
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
 from tddelta.deep.presets import PRESETS, check, preset
 from tddelta.deep.rollout import Moments, Playing, Rollout, collect, finite, inputs, no_moments, shuffled, start
+from tddelta.deep.state import Batch, Learned, Metrics, State
 from tddelta.targets import successors
 
 __all__ = ["PRESETS", "Config", "Learned", "Metrics", "State", "check", "init", "network", "preset", "train", "update"]
 
 FAULTS = ("none", "reward", "observation", "loss")
 """What was not finite in an update, by number: see `Metrics.fault`."""
-
-
-class Learned(NamedTuple):
-    """What a trained agent is: all that acting and reading the critic need.
-
-    Attributes:
-        parameters: The network's arrays.
-        observation_moments: If observations are standardised, else None.
-        reward_moments: Of the running discounted returns, if rewards are normalised, else None.
-        target_moments: Of the targets, (Z,), if component_scale is "running", else None.
-    """
-
-    parameters: Any
-    observation_moments: Moments | None
-    reward_moments: Moments | None
-    target_moments: Moments | None
-
-
-class State(NamedTuple):
-    """Everything that training continues from.
-
-    Attributes:
-        learned: The agent.
-        optimizer: State of Adam.
-        playing: The environments.
-        key: For the next update.
-        updates: Updates done so far, ().
-    """
-
-    learned: Learned
-    optimizer: Any
-    playing: Playing
-    key: jax.Array
-    updates: jax.Array
-
-
-class Metrics(NamedTuple):
-    """What one update reports. Losses are means over its minibatches, in the units of the loss.
-
-    Attributes:
-        policy_loss: ().
-        value_loss: ½ Σ_z weight_z (error_z)², ().
-        component_losses: ½ (error_z)² of each head, (Z,).
-        explained_variance: Of V_Z: old values against their targets, ().
-        component_explained_variance: The same per head, (Z,).
-        value_mean: Mean of V_Z over the rollout, ().
-        component_means: Mean of each head, (Z,).
-        entropy: Of the policy in nats, ().
-        approximate_kl: mean(ρ − 1 − log ρ), ().
-        clip_fraction: Share of probability ratios outside the clip range, ().
-        gradient_norm: Global norm before clipping, ().
-        learning_rate: ().
-        finished_returns: (T, B); see `Rollout`.
-        finished_lengths: (T, B); 0 where no episode ended.
-        fault: Index into `FAULTS`; not 0 if a number was not finite. Then what is learned and the optimizer
-            are those before the update.
-        fault_step: Step of the environment, counted from the start of training, at which it happened, ().
-        fault_environment: Which environment, ().
-    """
-
-    policy_loss: jax.Array
-    value_loss: jax.Array
-    component_losses: jax.Array
-    explained_variance: jax.Array
-    component_explained_variance: jax.Array
-    value_mean: jax.Array
-    component_means: jax.Array
-    entropy: jax.Array
-    approximate_kl: jax.Array
-    clip_fraction: jax.Array
-    gradient_norm: jax.Array
-    learning_rate: jax.Array
-    finished_returns: jax.Array
-    finished_lengths: jax.Array
-    fault: jax.Array
-    fault_step: jax.Array
-    fault_environment: jax.Array
-
-
-class Batch(NamedTuple):
-    """What the losses read, one row per environment step."""
-
-    observations: jax.Array
-    actions: jax.Array
-    log_probabilities: jax.Array
-    advantages: jax.Array
-    targets: jax.Array
 
 
 def init(config: Config, key: jax.Array) -> State:
@@ -149,36 +63,42 @@ def initial(config: Config, key: jax.Array) -> Learned:
     )
 
 
-def update(config: Config, state: State) -> tuple[State, Metrics]:
+def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State, Metrics]:
     """One rollout and the epochs of minibatch steps on it.
 
     Args:
         config: Settings.
         state: From `init` or the update before.
+        axis: Inside a mapped function: the axes over whose shards everything is averaged. Settings and environments
+            are then those of this shard; the rest of the state is the same in all. `devices` makes use of it.
 
     Returns:
         The next state, and what happened.
     """
+    if config.shards > 1:
+        return _together(config, state, axis)
     environment = config.environment_object()
     learned = state.learned
-    key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
+    key, *keys = jax.random.split(state.key, 3)
+    rollout_key, shuffle_key = (shards.own(one, axis) for one in keys)
     acting = network(config, learned.parameters)
     playing, rollout = collect(config, environment, acting, learned.observation_moments, state.playing, rollout_key)
     heads, targets, advantages = learning_signals(config, learned, rollout)
     moments = learned.target_moments
-    moments = moments if moments is None else moments.updated(targets, (0, 1))
+    moments = moments if moments is None else moments.updated(targets, (0, 1), axis)
     unit = component_unit(config, moments)
     batch = Batch(
         rollout.observations,
         rollout.actions,
         rollout.log_probabilities,
-        losses.standardized(advantages) if config.normalize_advantages else advantages,
+        losses.standardized(advantages, axis) if config.normalize_advantages else advantages,
         targets if unit is None else targets / unit,
     )
-    (parameters, optimizer), reports = _fit(config, environment, state, batch, shuffle_key)
+    (parameters, optimizer), reports = _fit(config, environment, state, batch, shuffle_key, axis)
+    reports = shards.mean(reports, axis)
     policy_loss, component_losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda x: jnp.mean(x, 0), reports)
-    fault, fault_step, fault_environment = _fault(state, rollout, playing, reports)
-    better = Learned(parameters, *_more_moments(learned, rollout), moments)
+    fault, fault_step, fault_environment = _fault(state, rollout, playing, reports, axis)
+    better = Learned(parameters, *_more_moments(learned, rollout, axis), moments)
     learned, optimizer = jax.tree.map(
         lambda new, old: jnp.where(fault == 0, new, old), (better, optimizer), (learned, state.optimizer)
     )
@@ -189,10 +109,10 @@ def update(config: Config, state: State) -> tuple[State, Metrics]:
         policy_loss=policy_loss,
         value_loss=jnp.sum(component_losses * _weights(config)),
         component_losses=component_losses,
-        explained_variance=losses.explained_variance(total, total_target),
-        component_explained_variance=losses.explained_variance(flat_heads, flat_targets),
-        value_mean=jnp.mean(total),
-        component_means=jnp.mean(flat_heads, 0),
+        explained_variance=losses.explained_variance(total, total_target, axis),
+        component_explained_variance=losses.explained_variance(flat_heads, flat_targets, axis),
+        value_mean=shards.mean(jnp.mean(total), axis),
+        component_means=shards.mean(jnp.mean(flat_heads, 0), axis),
         entropy=entropy,
         approximate_kl=kl,
         clip_fraction=clipped,
@@ -287,13 +207,35 @@ def _in_reward_units(config: Config, learned: Learned, heads: jax.Array) -> jax.
     return values if unit is None else values * unit
 
 
-def _more_moments(learned: Learned, rollout: Rollout) -> tuple[Moments | None, Moments | None]:
+def _together(config: Config, state: State, axis: shards.Axis) -> tuple[State, Metrics]:
+    """An update of all shards of these settings, on this device, with what they average shared by them."""
+    count = config.shards
+    one = shards.part(config, count)
+    # Only environments and episodes are a shard's own: the axes where they stand, in the state and in the metrics.
+    same: Any = None
+    second: Any = 1
+    places = State(same, same, playing=0, key=same, updates=same)
+    episodes = Metrics(*[same] * len(Metrics._fields))._replace(finished_returns=second, finished_lengths=second)
+    updated = jax.vmap(
+        lambda part: update(one, part, (*axis, shards.SHARDS)), (places,), (places, episodes), axis_name=shards.SHARDS
+    )
+    split = jax.tree.map(lambda leaf: leaf.reshape(count, one.environments, *leaf.shape[1:]), state.playing)
+    following, metrics = updated(state._replace(playing=split))
+    playing = jax.tree.map(lambda leaf: leaf.reshape(config.environments, *leaf.shape[2:]), following.playing)
+    returns, lengths = (
+        leaf.reshape(config.rollout_length, config.environments)
+        for leaf in (metrics.finished_returns, metrics.finished_lengths)
+    )
+    return following._replace(playing=playing), metrics._replace(finished_returns=returns, finished_lengths=lengths)
+
+
+def _more_moments(learned: Learned, rollout: Rollout, axis: shards.Axis) -> tuple[Moments | None, Moments | None]:
     """Moments of observations and of reward returns, with a rollout more."""
     observations, returns = learned.observation_moments, learned.reward_moments
     if observations is not None:
-        observations = observations.updated(rollout.observations.astype(jnp.float32), (0, 1))
+        observations = observations.updated(rollout.observations.astype(jnp.float32), (0, 1), axis)
     if returns is not None:
-        returns = returns.updated(rollout.reward_returns, (0, 1))
+        returns = returns.updated(rollout.reward_returns, (0, 1), axis)
     return observations, returns
 
 
@@ -318,7 +260,7 @@ def _made_network(config: Config, environment: Environment, key: jax.Array) -> A
 
 
 def _fit(
-    config: Config, environment: Environment, state: State, batch: Batch, key: jax.Array
+    config: Config, environment: Environment, state: State, batch: Batch, key: jax.Array, axis: shards.Axis
 ) -> tuple[tuple[Any, Any], tuple[jax.Array, ...]]:
     """The epochs of minibatch steps: learned parameters and optimizer, and a report per minibatch."""
     optimizer = _optimizer(config)
@@ -346,6 +288,7 @@ def _fit(
         # The order is a permutation, which spares the check of every index.
         rows = jax.tree.map(lambda array: array.at[chosen].get(unique_indices=True, mode="promise_in_bounds"), flat)
         gradients, report = jax.grad(loss, has_aux=True)(parameters, rows)
+        gradients = shards.mean(gradients, axis)
         changes, memory = optimizer.update(gradients, memory)
         parameters = jax.tree.map(lambda old, change: old - rate * change, parameters, changes)
         return (parameters, memory), (*report, optax.tree.norm(gradients), rate)
@@ -359,7 +302,7 @@ def _fit(
 
 
 def _fault(
-    state: State, rollout: Rollout, playing: Playing, reports: tuple[jax.Array, ...]
+    state: State, rollout: Rollout, playing: Playing, reports: tuple[jax.Array, ...], axis: shards.Axis
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """What was not finite first, at which step of which environment."""
     length, environments = rollout.rewards.shape
@@ -370,6 +313,13 @@ def _fault(
     first = jnp.argmin(good.reshape(2, -1), axis=1)
     bad = ~jnp.all(good, axis=(1, 2))
     place = jnp.where(bad, first, length * environments)
+    if axis:
+        # The same place in the environments of all shards.
+        step, environment = jnp.divmod(place, environments)
+        mine = jax.lax.axis_index(axis) * environments + environment
+        environments = environments * shards.count(axis)
+        place = shards.least(jnp.where(bad, step * environments + mine, length * environments), axis)
+        bad = place < length * environments
     kind = jnp.argmin(place)
     bad_loss = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(report)) for report in reports]))
     fault = jnp.where(jnp.any(bad), 1 + kind, jnp.where(bad_loss, FAULTS.index("loss"), 0))

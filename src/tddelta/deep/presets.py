@@ -22,7 +22,7 @@ from tddelta.timescales import Rule
 NETWORKS = ("mlp", "minatar-conv")
 """Networks with a name."""
 
-NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk")
+NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk", "component_trunks")
 """Settings of those networks; a network of somebody's own has its own."""
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
@@ -119,10 +119,21 @@ def check(config: Config) -> None:
         ConfigError: With the setting, its value and what to do.
     """
     _check_kinds(config)
-    for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters"):
+    for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters", "shards"):
         value = getattr(config, name)
         if not (type(value) is int and value >= 1):
             raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
+    if config.environments % config.shards:
+        raise ConfigError(
+            f"shards must divide environments = {config.environments}; got {config.shards}: "
+            f"use {math.gcd(config.environments, config.shards)}"
+        )
+    batch = config.batch // config.shards
+    if batch % config.minibatches and config.shards > 1:
+        raise ConfigError(
+            f"minibatches must divide environments / shards × rollout_length = {batch}; got {config.minibatches}: "
+            f"use {math.gcd(batch, config.minibatches)}, or fewer shards"
+        )
     if config.batch % config.minibatches:
         raise ConfigError(
             f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
@@ -165,6 +176,10 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"reward_discount is the discount of normalize_rewards, which is off; got {config.reward_discount!r}: "
             "turn normalize_rewards on or drop it"
+        )
+    if config.component_trunks and config.shared_trunk:
+        raise ConfigError(
+            "component_trunks gives every output of the critic a trunk of its own; got shared_trunk too: drop one"
         )
     if config.filters != _DEFAULTS["filters"] and config.network == "mlp":
         raise ConfigError(f"filters are those of minatar-conv; got {config.filters} for network mlp: drop one")

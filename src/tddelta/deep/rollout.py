@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tddelta.deep import actions
+from tddelta.deep import actions, shards
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
 from tddelta.deep.networks import ActorCritic
@@ -33,11 +33,11 @@ class Moments(NamedTuple):
         usable = (self.samples > 1) & (variance > 0)
         return jnp.where(usable, jnp.sqrt(jnp.where(usable, variance, 1.0)), 1.0)
 
-    def updated(self, more: jax.Array, axes: tuple[int, ...]) -> "Moments":
-        """With more samples, along these axes (Chan's parallel formula)."""
-        count = math.prod(more.shape[axis] for axis in axes)
-        mean = jnp.mean(more, axes)
-        squares = jnp.sum((more - jnp.expand_dims(mean, axes)) ** 2, axes)
+    def updated(self, more: jax.Array, axes: tuple[int, ...], over: shards.Axis = ()) -> "Moments":
+        """With more samples, along these axes and those of all shards (Chan's parallel formula)."""
+        count = math.prod(more.shape[axis] for axis in axes) * shards.count(over)
+        mean = shards.mean(jnp.mean(more, axes), over)
+        squares = shards.total(jnp.sum((more - jnp.expand_dims(mean, axes)) ** 2, axes), over)
         total = self.samples + count
         difference = mean - self.mean
         return Moments(

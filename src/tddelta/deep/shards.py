@@ -1,0 +1,74 @@
+"""Environments in shards that learn together: what is averaged over them, and the settings of one.
+
+A shard is a mapped axis, of `jax.vmap` on one device or of `jax.shard_map` over several. Every shard plays its own
+environments and knows the same agent. Functions that take an `axis` compute over all shards; without one, `()`, there
+is nothing to map over, and they compute what they say on this array alone.
+"""
+
+import dataclasses
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from tddelta.deep.config import Config
+
+Tree = TypeVar("Tree")
+
+Axis = tuple[str, ...]
+"""Names of the mapped axes whose shards learn together, outermost first; () for none."""
+
+SHARDS = "shards"
+"""Name of the axis over the shards that share a device."""
+
+
+def part(config: Config, count: int) -> Config:
+    """The settings of one of `count` equal parts: its environments and shards, and as many updates as the whole.
+
+    Args:
+        config: Settings of the whole.
+        count: A divisor of `config.shards`.
+    """
+    environments = config.environments // count
+    steps = config.updates * environments * config.rollout_length
+    return dataclasses.replace(config, environments=environments, shards=config.shards // count, steps=steps)
+
+
+def own(key: jax.Array, axis: Axis) -> jax.Array:
+    """A key for this shard alone, from one that all know."""
+    return jax.random.fold_in(key, jax.lax.axis_index(axis)) if axis else key
+
+
+def count(axis: Axis) -> int:
+    """Number of shards; 1 without an axis."""
+    shards: int = jax.lax.axis_size(axis) if axis else 1
+    return shards
+
+
+def mean(tree: Tree, axis: Axis) -> Tree:
+    """The mean over shards of every array of a tree."""
+    averaged: Tree = jax.lax.pmean(tree, axis) if axis else tree
+    return averaged
+
+
+def total(array: jax.Array, axis: Axis) -> jax.Array:
+    """The sum over shards."""
+    return jax.lax.psum(array, axis) if axis else array
+
+
+def least(array: jax.Array, axis: Axis) -> jax.Array:
+    """The minimum over shards of every entry."""
+    return jax.lax.pmin(array, axis) if axis else array
+
+
+def largest(array: jax.Array, axis: Axis) -> jax.Array:
+    """The maximum over shards of every entry."""
+    return jax.lax.pmax(array, axis) if axis else array
+
+
+def variance(array: jax.Array, axis: Axis) -> jax.Array:
+    """Population variance over the first axis and over shards of equal size."""
+    if not axis:
+        return jnp.var(array, axis=0)
+    centred = array - mean(jnp.mean(array, 0), axis)
+    return mean(jnp.mean(centred**2, 0), axis)

@@ -1,0 +1,129 @@
+"""Runs in processes of their own, with more devices than a test has: trains on them, and saves every number."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from deep_environments import TwoLengths, tiny
+from tddelta.deep import devices, ppo, training
+from tddelta.runs import Run, RunWriter
+
+# Deterministic episodes end every 1 or 11 steps; every statistic that shards share is in use.
+ENVIRONMENTS = TwoLengths()
+
+
+def in_shards(shards: int) -> ppo.Config:
+    return tiny(
+        ENVIRONMENTS,
+        environments=16,
+        shards=shards,
+        minibatches=2,
+        steps=3 * 16 * 8,
+        horizons=(2.0, 8.0),
+        normalize_observations=True,
+        normalize_rewards=True,
+        component_scale="running",
+    )
+
+
+def in_components() -> ppo.Config:
+    return tiny(ENVIRONMENTS, environments=4, steps=3 * 4 * 8, horizons=(2.0, 4.0, 8.0, 16.0), component_trunks=True)
+
+
+def settings() -> list[ppo.Config]:
+    return [tiny(ENVIRONMENTS, environments=4, steps=2 * 4 * 8, learning_rate=rate) for rate in (1e-2, 3e-3)]
+
+
+def seeds(count: int) -> jax.Array:
+    return jnp.stack([training.run_key(seed, "train") for seed in range(count)])
+
+
+def first(count: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:count]), ("any",))
+
+
+def blocks(config: ppo.Config, several: int | None) -> Any:
+    """The last state, and the metrics of the second of the two blocks that led there, as run directories are made."""
+    compiled = training.programs(config, several)
+    state = compiled.init(config, seeds(1)[0] if several is None else seeds(several))
+    state, _, _ = compiled.block(config, state, jnp.int32(1))
+    rest = config.updates - 1
+    state, metrics, done = compiled.block(config, state, jnp.int32(rest))
+    assert np.all(np.asarray(done) == rest)
+    filled = slice(rest) if several is None else (slice(None), slice(rest))
+    return state, jax.tree.map(lambda leaf: leaf[filled], metrics)
+
+
+def directory(path: Path) -> None:
+    """A whole run directory of a run in shards."""
+    config = in_shards(8)
+    with RunWriter(path, training.run_config(config, 0), {"command": ["test"]}) as writer:
+        training.train_run(config, 0, writer)
+    assert Run(path).status["state"] == "finished"
+
+
+def where(state: ppo.State, pick: Callable[[ppo.State], Any]) -> int:
+    """How many devices hold a part of an array that no other device holds."""
+    leaf = jax.tree.leaves(pick(state))[0]
+    return len({str(shard.index) for shard in leaf.addressable_shards})
+
+
+def eight(folder: Path) -> dict[str, Any]:
+    assert jax.device_count() == 8
+    found = {
+        "seeds": devices.train_seeds(settings(), seeds(5)),
+        "environments on 8": devices.train_environments(in_shards(8), seeds(1)[0]),
+        "environments on 2": devices.train_environments(in_shards(8), seeds(1)[0], mesh=first(2)),
+        "components": devices.train_components(in_components(), seeds(1)[0]),
+        "blocks of seeds": blocks(settings()[0], 5),
+        "blocks of environments": blocks(in_shards(8), None),
+        "blocks of components": blocks(in_components(), None),
+    }
+    places = {
+        "environments": where(found["environments on 8"][0], lambda state: state.playing.observation),
+        "components": where(found["components"][0], lambda state: state.learned.parameters.critic.trunk),
+        "optimizer": where(found["components"][0], lambda state: state.optimizer[1].mu.critic.trunk),
+        "policy": where(found["components"][0], lambda state: state.learned.parameters.policy_trunk),
+        "blocks of environments": where(found["blocks of environments"][0], lambda state: state.playing.observation),
+        "blocks of components": where(
+            found["blocks of components"][0], lambda state: state.learned.parameters.critic.trunk
+        ),
+    }
+    directory(folder / "run")
+    return {**found, "places": {name: np.array(count) for name, count in places.items()}}
+
+
+def several_processes() -> dict[str, Any]:
+    assert jax.device_count() == 4 and jax.local_device_count() == 2
+    mesh = first(4)
+    return {
+        "environments": devices.train_environments(in_shards(4), seeds(1)[0], mesh=mesh),
+        "seeds": devices.train_seeds(settings(), seeds(2), mesh=mesh),
+        "components": devices.train_components(in_components(), seeds(1)[0], mesh=mesh),
+    }
+
+
+def named(tree: Any) -> dict[str, np.ndarray]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(devices.gathered(tree))
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def main() -> None:
+    """`FOLDER`, or `FOLDER COORDINATOR NUMBER` as one of two processes."""
+    folder, *process = sys.argv[1:]
+    if process:
+        jax.distributed.initialize(process[0], num_processes=2, process_id=int(process[1]))
+        found, name = several_processes(), process[1]
+    else:
+        found, name = eight(Path(folder)), "eight"
+    np.savez(Path(folder, f"{name}.npz"), **named(found))
+
+
+if __name__ == "__main__":
+    main()
