@@ -102,6 +102,7 @@ def work_through(
     *,
     retries: int = 0,
     again: Callable[[Outcome], None] | None = None,
+    stop: threading.Event | None = None,
     every: float | None = 0.2,
 ) -> tuple[list[Outcome], int | None]:
     """Train every run of a plan; none can stop the others.
@@ -116,6 +117,7 @@ def work_through(
         retries: How often a run is tried again, after all others have had their turn. An error that would come again,
             such as a wrong setting or a not-a-number, is no reason to.
         again: Called with how a run ended that will be tried again.
+        stop: Set by the watcher to have all runs stopped without a signal.
         every: Seconds between two ticks of the watcher; None for none.
 
     Returns:
@@ -124,18 +126,20 @@ def work_through(
     waiting, running = list(plans), set[Path]()
     tries: Counter[Path] = Counter()
     outcomes: dict[Path, Outcome] = {}
-    told = False
+    stopped = False
     with executor, stopping(executor.wake) as received:
-        while running or (waiting and not received):
-            if received and not told:
-                told = True
-                watcher.stopping()
+        while running or (waiting and not stopped):
+            if not stopped and (received or (stop is not None and stop.is_set())):
+                stopped = True
+                if received:
+                    watcher.stopping()
                 executor.stop()
-            taken = [] if received else executor.take(waiting)
-            for plan in taken:
+            for plan in () if stopped else executor.take(waiting):
                 running.add(plan.path)
                 tries[plan.path] += 1
                 watcher.begin(plan)
+            if not running and stopped:
+                break
             waiting = [plan for plan in waiting if plan.path not in running]
             for item in executor.news(every):
                 if isinstance(item, Advance):
@@ -143,7 +147,7 @@ def work_through(
                     continue
                 path = item.plan.path
                 running.discard(path)
-                if not received and tries[path] <= retries and _may_change(item):
+                if not stopped and not received and tries[path] <= retries and _may_change(item):
                     waiting.append(item.plan)
                     if again is not None:
                         again(item)

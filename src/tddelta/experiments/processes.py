@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from tddelta.errors import ConfigError
 from tddelta.experiments.execution import available_cores
@@ -35,8 +35,7 @@ class _Worker:
 
     Attributes:
         process: The process.
-        words: What it writes to its standard error.
-        closing: Closes that file.
+        words: The file that its standard error goes to.
         backend: "cpu", "gpu" or "tpu"; None until it is ready.
         runs: The runs of its job.
         program: Folder of the last ones, whose programs it has compiled.
@@ -44,8 +43,7 @@ class _Worker:
     """
 
     process: subprocess.Popen[bytes]
-    words: IO[bytes]
-    closing: ExitStack
+    words: Path
     backend: str | None = None
     runs: Sequence[RunPlan] = ()
     program: Path | None = None
@@ -86,7 +84,8 @@ class Processes:
             raise ConfigError(f"workers must be at least 1; got {count}: leave it out for one per core")
         self._count, self._options, self._command, self._program = count, dict(options or {}), command, program
         self._workers: list[_Worker] = []
-        self._false_starts = 0
+        self._started, self._false_starts = 0, 0
+        self._folder = tempfile.TemporaryDirectory(prefix="tddelta-")
         self._selector = selectors.DefaultSelector()
         self._woken, self._bell = os.pipe()
         os.set_blocking(self._bell, False)
@@ -105,6 +104,7 @@ class Processes:
             worker.process.stdin.close()  # a worker leaves when there is no more to come
         for worker in list(self._workers):
             self._bury(worker)
+        self._folder.cleanup()
         self._selector.close()
         os.close(self._woken)
         os.close(self._bell)
@@ -117,7 +117,7 @@ class Processes:
                 group = self._choose(worker, left)
                 job = make_job(group, self._options, self._command)
                 worker.runs, worker.program = group, group[0].path.parent
-                worker.words.truncate(0)  # last words are those about the run that was lost
+                os.truncate(worker.words, 0)  # last words are those about the run that was lost
                 worker.send({"job": job})
                 taken += group
                 left = [plan for plan in left if plan not in group]
@@ -150,19 +150,20 @@ class Processes:
             environment.setdefault(name, str(max(1, available_cores() // count)))
         if self._count is not None and self._count > 1:
             environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / self._count:.3f}")  # of a GPU
-        closing = ExitStack()
-        words = closing.enter_context(tempfile.TemporaryFile("a+b"))
+        self._started += 1
+        words = Path(self._folder.name, f"worker-{self._started}")
         # a group of its own: Ctrl-C on a terminal is for the process that knows what to do about it
-        process = subprocess.Popen(
-            self._program,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=words,
-            env=environment,
-            process_group=0,
-        )
+        with words.open("ab") as file:
+            process = subprocess.Popen(
+                self._program,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=environment,
+                process_group=0,
+            )
         assert process.stdout is not None
-        worker = _Worker(process, words, closing)
+        worker = _Worker(process, words)
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
         return worker
 
@@ -211,9 +212,8 @@ class Processes:
         worker.process.stdout.close()
         with suppress(OSError):  # what could not be sent
             worker.process.stdin.close()
-        worker.words.seek(max(worker.words.seek(0, os.SEEK_END) - _LAST_WORDS, 0))
-        words = worker.words.read().decode(errors="replace").strip()
-        worker.closing.close()
+        words = worker.words.read_bytes()[-_LAST_WORDS:].decode(errors="replace").strip()
+        worker.words.unlink()
         self._workers.remove(worker)
         return words, code
 
