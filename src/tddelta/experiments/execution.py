@@ -69,7 +69,7 @@ def execute(
         return train_group(group, provenance, report, stop, eval_every, trackers)
 
     count = workers or (1 if vectorized else available_cores())
-    return work_through(plans, Threads(train, stop, count, vectorized=vectorized), watcher)
+    return work_through(plans, Threads(train, stop, count, vectorized=vectorized), watcher, stop=stop)
 
 
 class Threads:
@@ -167,6 +167,7 @@ def train_group(
         report: Called with the state of a run every second or so.
         stop: When set, the runs save what they have and end.
         eval_every: Environment steps between evaluations; None for none.
+        track: Trackers that follow every run.
 
     Returns:
         How each ended, in order; nothing is raised.
