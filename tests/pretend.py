@@ -36,7 +36,7 @@ def run_config(config, seed):
     }
 
 
-def train_runs(config, seeds, writers, *, progress=None, stop=None, eval_every=None):
+def train_runs(config, seeds, writers, *, progress=None, stop=None, eval_every=None, checkpoint_every=300.0):
     errors = []
     for index, (seed, writer) in enumerate(zip(seeds, writers, strict=True)):
         told = None if progress is None else lambda news, index=index: progress(index, news)

@@ -15,8 +15,8 @@ import pretend
 import tddelta.deep
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import compare, execute, plan_runs, train
-from tddelta.experiments.plan import default_out, divide, set_aside
-from tddelta.runs import Run, RunWriter, load_runs
+from tddelta.experiments.plan import default_out, divide
+from tddelta.runs import Run, RunWriter, load_runs, set_aside
 
 CATCH, POLE = "Catch-bsuite", "CartPole-v1"
 

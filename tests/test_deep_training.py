@@ -14,6 +14,7 @@ from deep_environments import Faulty, roll, tiny
 from deep_runs import BATCH, UPDATES, cartpole, finished, trained
 from tddelta import ConfigError, DataError
 from tddelta.deep import ppo, training
+from tddelta.deep.policy import tensors
 from tddelta.runs import Run, RunWriter, read_parameters
 
 LABELS = ("0.680", "0.840", "0.920", "0.960", "0.980", "0.990")
@@ -191,7 +192,7 @@ def test_stopping_before_the_first_update(tmp_path):
 
 
 def test_eval_every_is_checked(tmp_path):
-    with pytest.raises(ConfigError, match="eval_every must be at least 1; got 0"):
+    with pytest.raises(ConfigError, match="eval_every must be at least 1 step; got 0"):
         trained(tmp_path / "run", eval_every=0)
 
 
@@ -233,9 +234,9 @@ def test_what_is_not_finite_stops_the_run(seed, sentence, with_faults, tmp_path)
     # The last good parameters: those after the first update.
     programs = training.programs(with_faults)
     state = programs.init(with_faults, training.run_key(seed, "train"))
-    initial = training.tensors(state.learned)
+    initial = tensors(state.learned)
     state, _, _ = programs.block(with_faults, state, np.int32(1))
-    good, saved = training.tensors(state.learned), parameters_of(run)
+    good, saved = tensors(state.learned), parameters_of(run)
     assert set(good) == set(saved) and all(np.isfinite(array).all() for array in saved.values())
     assert all(np.array_equal(good[name], saved[name]) for name in good)
     assert any(not np.array_equal(initial[name], saved[name]) for name in good)

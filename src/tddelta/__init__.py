@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from tddelta.deep.agents import Agent as Agent
     from tddelta.deep.policy import load as load
     from tddelta.errors import CheckpointError as CheckpointError
+    from tddelta.errors import CheckpointWarning as CheckpointWarning
     from tddelta.errors import ConfigError as ConfigError
     from tddelta.errors import ContractionWarning as ContractionWarning
     from tddelta.errors import DataError as DataError
     from tddelta.errors import MissingExtra as MissingExtra
     from tddelta.errors import ShapeError as ShapeError
+    from tddelta.errors import StorageError as StorageError
     from tddelta.errors import TDDeltaError as TDDeltaError
     from tddelta.experiments import compare as compare
     from tddelta.experiments import train as train
@@ -44,11 +46,13 @@ _HOMES = {
     "runs": ("load_runs",),
     "errors": (
         "CheckpointError",
+        "CheckpointWarning",
         "ConfigError",
         "ContractionWarning",
         "DataError",
         "MissingExtra",
         "ShapeError",
+        "StorageError",
         "TDDeltaError",
     ),
 }
@@ -58,11 +62,13 @@ __all__ = [
     "AGENTS",
     "Agent",
     "CheckpointError",
+    "CheckpointWarning",
     "ConfigError",
     "ContractionWarning",
     "DataError",
     "MissingExtra",
     "ShapeError",
+    "StorageError",
     "TDDeltaError",
     "TimeScales",
     "__version__",

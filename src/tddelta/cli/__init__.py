@@ -20,7 +20,15 @@ from tddelta.cli.reading import Evaluate, Report, Scales
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.cli.values import Values
-from tddelta.errors import CheckpointError, ContractionWarning, DataError, TDDeltaError, TrackingWarning
+from tddelta.errors import (
+    CheckpointError,
+    CheckpointWarning,
+    ContractionWarning,
+    DataError,
+    StorageError,
+    TDDeltaError,
+    TrackingWarning,
+)
 
 COMMANDS: dict[str, Any] = {
     "scales": Scales,
@@ -67,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except TDDeltaError as error:
         _complain(str(error))
-        return 1 if isinstance(error, DataError | CheckpointError) else 2
+        return 1 if isinstance(error, DataError | CheckpointError | StorageError) else 2
     except BrokenPipeError:  # as in `tddelta scales | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -136,7 +144,7 @@ def _warning_printer() -> Callable[..., None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(category, ContractionWarning | TrackingWarning):
+        if not issubclass(category, CheckpointWarning | ContractionWarning | TrackingWarning):
             print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
         elif str(message) not in said:
             said.add(str(message))

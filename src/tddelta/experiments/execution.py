@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tddelta.errors import ConfigError, DataError
+from tddelta.errors import DataError
 from tddelta.experiments.loop import Advance, Outcome, Watcher, work_through
-from tddelta.experiments.plan import RunPlan, set_aside
-from tddelta.runs import Run, RunWriter, Track, TrackerFactory, check_trackers
+from tddelta.experiments.plan import RunPlan
+from tddelta.runs import CHECKPOINT_SECONDS, Run, RunWriter, Track, TrackerFactory, check_trackers
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -29,6 +29,7 @@ def execute(
     watcher: Watcher,
     *,
     eval_every: int | None = None,
+    checkpoint_every: float = CHECKPOINT_SECONDS,
     track: Track = (),
     stop: threading.Event | None = None,
     command: Sequence[str] = (),
@@ -42,9 +43,12 @@ def execute(
     a second one is handled as if this function were not there.
 
     Args:
-        plans: The runs, in order. An unfinished run directory in the place of one is renamed first.
+        plans: The runs, in order. An unfinished run directory in the place of one goes on from its newest checkpoint;
+            without one it is renamed first.
         watcher: What is told about the runs.
         eval_every: Environment steps between evaluations; None for no evaluations.
+        checkpoint_every: Seconds between the checkpoints of a run at least; more where one takes over a hundredth of
+            that. 0 makes one after every block of updates, which take about a second.
         track: Trackers that follow every run: "tensorboard", "wandb", or functions that make one.
         stop: Set by the watcher to let every run save what it has and end.
         command: The command line, for `timing.jsonl`.
@@ -54,19 +58,20 @@ def execute(
         One outcome per run that was started, in order of the plan, and the signal that stopped them, if one did.
 
     Raises:
-        ConfigError: `eval_every` is below 1, or a tracker is unknown or cannot work here.
+        ConfigError: `eval_every` is below 1, `checkpoint_every` below 0, or a tracker is unknown or cannot work here.
         MissingExtra: A tracker's package is not installed.
     """
     import jax
 
-    if eval_every is not None and eval_every < 1:
-        raise ConfigError(f"eval_every must be at least 1 step; got {eval_every}: leave it out for no evaluations")
+    from tddelta.deep.checkpointing import check_pauses
+
+    check_pauses(eval_every, checkpoint_every)
     trackers = check_trackers(track)
     provenance, stop = describe_origin(command), stop or threading.Event()
     vectorized = jax.default_backend() != "cpu"
 
     def train(group: Sequence[RunPlan], report: Callable[[RunPlan, "Progress"], None]) -> list[Outcome]:
-        return train_group(group, provenance, report, stop, eval_every, trackers)
+        return train_group(group, provenance, report, stop, eval_every, trackers, checkpoint_every)
 
     count = workers or (1 if vectorized else available_cores())
     return work_through(plans, Threads(train, stop, count, vectorized=vectorized), watcher, stop=stop)
@@ -158,8 +163,11 @@ def train_group(
     stop: threading.Event,
     eval_every: int | None,
     track: Sequence[str | TrackerFactory] = (),
+    checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> list[Outcome]:
     """Train runs that differ in their seeds alone, as one vectorised program if they are several.
+
+    An unfinished run directory goes on from its newest checkpoint; without one it is renamed first.
 
     Args:
         group: The runs.
@@ -168,31 +176,49 @@ def train_group(
         stop: When set, the runs save what they have and end.
         eval_every: Environment steps between evaluations; None for none.
         track: Trackers that follow every run.
+        checkpoint_every: Seconds between checkpoints; 0 makes one after every block of updates.
 
     Returns:
         How each ended, in order; nothing is raised.
     """
     from tddelta.deep import training
 
-    raised: Exception | None = None
+    options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
+    opened: dict[Path, RunWriter] = {}
+    raised: dict[Path, Exception] = {}
     with ExitStack() as stack:
-        writers: list[RunWriter] = []
-        try:
-            for plan in group:
-                set_aside(plan.path)
-                writers.append(stack.enter_context(RunWriter(plan.path, plan.content, provenance)))
-                writers[-1].track(track)
-            training.train_runs(
-                group[0].config,
-                [plan.seed for plan in group],
-                writers,
-                progress=lambda index, progress: report(group[index], progress),
-                stop=stop,
-                eval_every=eval_every,
-            )
-        except Exception as error:
-            raised = error
-        return [_outcome(plan, writer, raised) for plan, writer in itertools.zip_longest(group, writers)]
+        for plan in group:
+            try:
+                writer = RunWriter(plan.path, plan.content, {**provenance, "options": options}, resume=True)
+                opened[plan.path] = stack.enter_context(writer)
+                writer.track(track)
+            except Exception as error:
+                raised[plan.path] = error
+        ready = [plan for plan in group if plan.path not in raised]
+        for together in _equally_far(ready, opened):
+            try:
+                training.train_runs(
+                    together[0].config,
+                    [plan.seed for plan in together],
+                    [opened[plan.path] for plan in together],
+                    progress=lambda index, progress, plans=together: report(plans[index], progress),
+                    stop=stop,
+                    eval_every=eval_every,
+                    checkpoint_every=checkpoint_every,
+                )
+            except Exception as error:
+                raised |= {plan.path: error for plan in together}
+        return [_outcome(plan, opened.get(plan.path), raised.get(plan.path)) for plan in group]
+
+
+def _equally_far(plans: Sequence[RunPlan], writers: Mapping[Path, RunWriter]) -> list[list[RunPlan]]:
+    """Runs that can be one program, which has one number of updates for them all."""
+
+    def updates(plan: RunPlan) -> int:
+        restored = writers[plan.path].restored
+        return -1 if restored is None else restored.count("updates")
+
+    return [list(found) for _, found in itertools.groupby(sorted(plans, key=updates), key=updates)]
 
 
 def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) -> Outcome:
@@ -207,8 +233,11 @@ def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) 
             return Outcome(plan, "failed", raised or RuntimeError(message))
         if status["state"] == "failed":
             # seeds of one program fail each for a reason of its own
-            own = isinstance(raised, DataError) and status["message"]
-            return Outcome(plan, "failed", DataError(status["message"]) if own else raised)
+            if isinstance(raised, DataError) and status["message"]:
+                numbers = plan.path / "fault.json"
+                where = f" ({numbers} has the numbers of that update)" if numbers.exists() else ""
+                raised = DataError(f"{status['message']}{where}")
+            return Outcome(plan, "failed", raised)
         return Outcome(plan, status["state"])
     except Exception as error:  # such as a full disk
         return Outcome(plan, "failed", raised or error)

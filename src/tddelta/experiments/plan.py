@@ -111,7 +111,7 @@ def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], li
         resume: Whether existing run directories are allowed.
 
     Returns:
-        The runs to start, and the finished ones.
+        The runs to start or to go on with, and the finished ones.
 
     Raises:
         ConfigError: A run directory cannot be made; or there are run directories and `resume` is false; or one of
@@ -125,7 +125,7 @@ def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], li
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
         raise ConfigError(
             f"{existing[0].path}{others} exists already, and a run is never overwritten: pass --resume (resume=True) "
-            "to keep what is finished and start the rest, or choose another --out (out=)"
+            "to keep what is finished and go on with the rest, or choose another --out (out=)"
         )
     finished = []
     for plan in existing:
@@ -157,17 +157,6 @@ def _check_folder(path: Path) -> None:
         fine, reason = False, str(error.strerror)
     if not fine:
         raise ConfigError(f"{path} cannot be made ({reason}): choose another --out (out=)")
-
-
-def set_aside(path: Path) -> Path | None:
-    """Rename an unfinished run directory to `seed-N.unfinished-K` beside it; None where there is none."""
-    if not path.exists():
-        return None
-    number = 1
-    while (aside := path.with_name(f"{path.name}.unfinished-{number}")).exists():
-        number += 1
-    path.rename(aside)
-    return aside
 
 
 def default_out() -> Path:

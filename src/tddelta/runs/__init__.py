@@ -16,18 +16,23 @@ OUT/ENV/AGENT/seed-N/
 
 Reading needs NumPy and the standard library only, and nothing here is ever unpickled.
 A whole file is written under a temporary name and renamed, so it is there completely or not at all;
-a `.jsonl` file is appended to, and a last line that a crash cut short is ignored.
+a `.jsonl` file is appended to, and a last line that a crash cut short is ignored. A run that goes on from a checkpoint
+cuts every file back to it first.
 """
 
+from tddelta.runs.checkpoints import CHECKPOINT_SECONDS, Checkpoint
 from tddelta.runs.files import FORMAT, Arrays, read_parameters
+from tddelta.runs.locking import is_being_written, set_aside
 from tddelta.runs.reading import Run, Runs, config_hash, find_runs, load_runs, run_path
 from tddelta.runs.tracking import TRACKERS, Logged, Track, Tracker, TrackerFactory, check_trackers
-from tddelta.runs.writing import RunWriter, append_evaluation, is_being_written
+from tddelta.runs.writing import RunWriter, append_evaluation
 
 __all__ = [
+    "CHECKPOINT_SECONDS",
     "FORMAT",
     "TRACKERS",
     "Arrays",
+    "Checkpoint",
     "Logged",
     "Run",
     "RunWriter",
@@ -43,4 +48,5 @@ __all__ = [
     "load_runs",
     "read_parameters",
     "run_path",
+    "set_aside",
 ]

@@ -1,23 +1,28 @@
 """Files of a run directory, one by one: strict JSON, JSON lines, archives of arrays, tensors."""
 
+import errno
 import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import CheckpointError
+from tddelta.errors import CheckpointError, StorageError
 
 FORMAT = 1
 """The version of the run directory's layout. A reader refuses a newer one."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by name."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # what NumPy raises on a file that is cut short, of another kind, or a pickle
 _UNREADABLE = (OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error)
@@ -39,12 +44,50 @@ def plain(value: Any) -> Any:
 def replace(path: Path, write: Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
     """Write a whole file under a temporary name beside `path`, then rename it."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        write(file)
-        if durable:  # the contents must reach the disk before the name does
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with storing(path):
+        with temporary.open("wb") as file:
+            write(file)
+            if durable:  # the contents must reach the disk before the name does
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn what the system says when `path` cannot be written into a sentence that says what to do.
+
+    Raises:
+        StorageError: In place of an OSError.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            advice = "free some space there"
+        elif error.errno in _FORBIDDEN:
+            advice = "make its folder writable"
+        else:
+            advice = "check that its folder still exists and can be reached"
+        raise StorageError(
+            f"{path} cannot be written ({error.strerror or error}): {advice}, then go on (with --resume or resume=True)"
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, have reached the disk; without effect where there is none."""
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):  # a system that cannot sync folders
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def to_json(value: Any) -> bytes:
@@ -68,7 +111,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows to a `.jsonl` file, after removing what a crash left of its last line."""
     text = "".join(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    with path.open("ab+") as file:
+    with storing(path), path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

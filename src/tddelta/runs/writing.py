@@ -2,25 +2,25 @@
 
 import json
 import os
+import shutil
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import ConfigError, DataError
-from tddelta.runs.files import FORMAT, append_rows, read_json, read_rows, replace, to_json
+from tddelta.runs import checkpoints
+from tddelta.runs.checkpoints import Checkpoint
+from tddelta.runs.files import FORMAT, Arrays, append_rows, read_json, read_rows, replace, storing, sync, to_json
+from tddelta.runs.locking import HAS_LOCKS, lock, set_aside
+from tddelta.runs.restoring import cut_back, lines_of, usable
 from tddelta.runs.tracking import TrackerFactory, Tracking
 
-try:  # POSIX only: elsewhere a run in progress is not told from one that was cut off
-    import fcntl
-except ImportError:  # pragma: no cover
-    fcntl = None  # type: ignore[assignment]
-
-_HAS_LOCKS = fcntl is not None
 _STATES = ("running", "finished", "interrupted", "failed")
 
 
@@ -28,37 +28,97 @@ class RunWriter:
     """Writes one run directory, and keeps it locked against a second writer until it is closed.
 
     Args:
-        path: The run directory. It must not exist; its parents are made.
+        path: The run directory. Unless `resume` is set, it must not exist; its parents are made.
         config: What goes into `config.json`: strict JSON, without times.
-        provenance: What the "start" line of `timing.jsonl` holds: `command`, `versions`, `machine`.
+        provenance: What the "start" or "resume" line of `timing.jsonl` holds: `command`, `versions`, `machine`.
+        resume: Go on from the newest checkpoint of an unfinished run directory: what was written after it is cut
+            off. A directory without a usable checkpoint is renamed to `seed-N.unfinished-K`, and a new one begun.
+
+    Attributes:
+        path: The run directory.
+        restored: The checkpoint to go on from; None for a new run.
+        episodes_before: Training episodes up to there, as `Run.episodes`; None for a new run.
 
     Raises:
-        ConfigError: `path` exists already.
+        ConfigError: `path` exists already; or, to resume, it has another config, is finished, or is being written.
+        CheckpointError: The newest checkpoint is of a newer format.
+        StorageError: A file cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], config: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        provenance: Mapping[str, Any],
+        *,
+        resume: bool = False,
+    ) -> None:
         self.path = Path(path)
         self._tracking = Tracking((), self.path, config)
-        content = to_json(config)
+        self.restored: Checkpoint | None = None
+        self._lock: IO[bytes] | None = None
+        self.episodes_before: Arrays | None = None
+        self._status: dict[str, Any] = {"state": "running", "steps": 0, "updates": 0, "episodes": 0, "message": None}
+        if not (resume and os.path.lexists(self.path) and self._continue(config, provenance)):
+            self._begin(config, provenance)
+
+    def _begin(self, config: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+        """Make the directory under another name, and rename it once it is whole and locked."""
+        content, place = to_json(config), self.path
+        exists = ConfigError(
+            f"{place} exists already, and a run is never overwritten: pass --resume (resume=True) to keep "
+            "what is finished and go on with the rest, or choose another --out (out=)"
+        )
         try:
+            if os.path.lexists(place):
+                raise FileExistsError
+            self.path = place.with_name(f".{place.name}.{uuid.uuid4().hex[:8]}.tmp")
             self.path.mkdir(parents=True)
         except FileExistsError:
-            raise ConfigError(
-                f"{self.path} exists already, and a run is never overwritten: pass --resume (resume=True) to keep "
-                "what is finished and start the rest, or choose another --out (out=)"
-            ) from None
+            raise exists from None
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be made ({error}): choose another --out (out=)") from error
-        start = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
-        self.timing({**start, **provenance})
-        self._lock = (self.path / "timing.jsonl").open("rb")
-        if _HAS_LOCKS:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        (self.path / "metrics.jsonl").touch()
-        self._status: dict[str, Any] = {"state": "running", "steps": 0, "updates": 0, "episodes": 0, "message": None}
-        self.status("running")
-        # last: what has a config.json is a whole run directory
-        replace(self.path / "config.json", lambda file: file.write(content))
+            raise ConfigError(f"{place} cannot be made ({error}): choose another --out (out=)") from error
+        try:
+            self.timing(_event("start", provenance))
+            (self.path / "metrics.jsonl").touch()
+            self.status("running")
+            replace(self.path / "config.json", lambda file: file.write(content))
+            self._lock = lock(self.path) if HAS_LOCKS else None
+            self.path.rename(place)
+        except BaseException as error:
+            shutil.rmtree(self.path, ignore_errors=True)
+            if isinstance(error, OSError) and place.exists():
+                raise exists from None
+            raise
+        self.path = place
+
+    def _continue(self, config: Mapping[str, Any], provenance: Mapping[str, Any]) -> bool:
+        """Go on where the newest checkpoint is; without one, make room for a new directory and return False."""
+        held = lock(self.path)
+        try:
+            self._check_unfinished(config)
+            restored = checkpoints.latest(self.path, lambda found: usable(self.path, found)) if held else None
+            if restored is None:
+                set_aside(self.path)  # under the lock: nobody else goes on with it meanwhile
+                return False
+            self.episodes_before = cut_back(self.path, restored)
+            self._lock, self.restored, held = held, restored, None
+        finally:
+            if held is not None:
+                held.close()
+        self.episodes(**self.episodes_before)
+        counts = {name: restored.count(name) for name in ("steps", "updates", "episodes")}
+        self.status("running", **counts)
+        self.timing({**_event("resume", provenance), "updates": counts["updates"], "steps": counts["steps"]})
+        return True
+
+    def _check_unfinished(self, config: Mapping[str, Any]) -> None:
+        if not (self.path / "config.json").exists():
+            return  # cut off before it began
+        if read_json(self.path / "config.json") != json.loads(to_json(config)):
+            raise ConfigError(f"{self.path} was started with other settings: choose another --out (out=)")
+        if read_json(self.path / "status.json").get("state") == "finished":
+            raise ConfigError(f"{self.path} is finished: there is nothing to go on with")
 
     def track(self, track: Sequence[str | TrackerFactory], *, steps: int | None = None) -> None:
         """Let trackers follow the run from here on; what is written already they are told now.
@@ -70,6 +130,35 @@ class RunWriter:
         if steps is None:
             steps = next((row["steps"] for row in reversed(read_rows(self.path / "metrics.jsonl"))), 0)
         self._tracking = Tracking(track, self.path, read_json(self.path / "config.json"), steps)
+
+    def checkpoint(self, arrays: Arrays, *, steps: int, updates: int, episodes: int) -> None:
+        """Save what the run continues from, and with it what was written so far; keep the last two of them.
+
+        `metrics` and `episodes` must have been called with everything up to here.
+
+        Args:
+            arrays: The state.
+            steps: Environment steps so far.
+            updates: Updates so far.
+            episodes: Training episodes so far.
+
+        Raises:
+            StorageError: It cannot be written; the one before it is still there.
+        """
+        rows = self.path / "metrics.jsonl"
+        with storing(rows):
+            for path in (rows, self.path / "evaluations.jsonl", self.path):
+                sync(path)
+            size = rows.stat().st_size
+        evaluations = len(lines_of(self.path / "evaluations.jsonl"))
+        counts = {"steps": steps, "updates": updates, "episodes": episodes}
+        record = {**counts, "metrics_bytes": size, "evaluations": evaluations}
+        checkpoints.save(self.path, updates, arrays, record)
+
+    def fault(self, content: Mapping[str, Any]) -> None:
+        """Replace `fault.json`: what was found in the update that made the run fail."""
+        text = to_json(content)
+        replace(self.path / "fault.json", lambda file: file.write(text))
 
     def metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one line per update to `metrics.jsonl`; NaN becomes null."""
@@ -96,7 +185,7 @@ class RunWriter:
         episodes: int | None = None,
         message: str | None = None,
     ) -> None:
-        """Replace `status.json`; a count that is left out stays as it was."""
+        """Replace `status.json`; a count that is left out stays as it was. A finished run loses its checkpoints."""
         if state not in _STATES:
             raise ConfigError(f"state must be one of {', '.join(_STATES)}; got {state!r}")
         counts = {"steps": steps, "updates": updates, "episodes": episodes}
@@ -104,6 +193,8 @@ class RunWriter:
         self._status["message"] = message
         content = to_json(self._status)
         replace(self.path / "status.json", lambda file: file.write(content), durable=state != "running")
+        if state == "finished":  # not before its status says so: until then it may have to go on
+            checkpoints.discard(self.path)
 
     def episodes(self, steps: npt.ArrayLike, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:
         """Replace `episodes.npz` by these training episodes, in order of steps."""
@@ -155,14 +246,5 @@ def append_evaluation(path: str | os.PathLike[str], row: Mapping[str, Any]) -> N
     append_rows(Path(path) / "evaluations.jsonl", [row])
 
 
-def is_being_written(path: str | os.PathLike[str]) -> bool | None:
-    """Tell whether a writer has this run directory open; None where the system has no file locks to tell it by."""
-    try:
-        with (Path(path) / "timing.jsonl").open("rb") as file:
-            if _HAS_LOCKS:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False if _HAS_LOCKS else None
+def _event(name: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    return {"event": name, "time": datetime.now(UTC).isoformat(timespec="seconds"), **provenance}

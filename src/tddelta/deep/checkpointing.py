@@ -1,0 +1,127 @@
+"""The state of training as named arrays, and back: what a checkpoint holds. Everything is in it, also random keys."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tddelta.errors import CheckpointError, ConfigError
+from tddelta.runs import Arrays
+
+SHARE = 0.01
+"""Saving takes at most about this share of the time: the pauses between two saves grow with what one costs."""
+
+_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+
+class Pauses:
+    """Tells when something that takes time is due again.
+
+    Args:
+        seconds: Pause between two; longer where one takes more than a hundredth of it, and none if 0.
+        at_once: Whether the first is due without a pause.
+    """
+
+    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
+        self._seconds, self._cost = seconds, 0.0
+        self._last = -np.inf if at_once else time.perf_counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is due."""
+        pause = max(self._seconds, self._cost / SHARE) if self._seconds else 0.0
+        return time.perf_counter() - self._last >= pause
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Measure what it takes this time; the next pause begins after it."""
+        began = time.perf_counter()
+        yield
+        self._last = time.perf_counter()
+        self._cost = self._last - began
+
+
+def check_pauses(eval_every: int | None, checkpoint_every: float) -> None:
+    """Refuse pauses between evaluations or checkpoints that cannot be.
+
+    Raises:
+        ConfigError: One is out of range.
+    """
+    if eval_every is not None and eval_every < 1:
+        raise ConfigError(f"eval_every must be at least 1 step; got {eval_every}: leave it out for no evaluations")
+    if not 0 <= checkpoint_every < float("inf"):
+        raise ConfigError(
+            f"checkpoint_every must be a number of seconds >= 0; got {checkpoint_every}: 300 is five minutes"
+        )
+
+
+def to_arrays(state: Any) -> Arrays:
+    """Every leaf of a state by its path, as in "learned.parameters.policy.layers.0.weight".
+
+    Args:
+        state: A pytree of JAX arrays, random keys among them.
+
+    Returns:
+        Arrays of numbers; what safetensors has no type for is kept as bytes, in one more axis.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {_name(path): _plain(leaf) for path, leaf in leaves}
+
+
+def from_arrays(arrays: Mapping[str, np.ndarray], shapes: Any, place: str) -> Any:
+    """The state that `to_arrays` made arrays of.
+
+    Args:
+        arrays: The arrays.
+        shapes: A state of the same kind, of `jax.ShapeDtypeStruct`.
+        place: Where the arrays are from, for the error.
+
+    Raises:
+        CheckpointError: An array is missing or has another shape or type: settings, environment or one of the
+            packages are not those that the checkpoint was made with.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    names = {_name(path) for path, _ in leaves}
+    if unknown := sorted(set(arrays) - names):
+        raise _misfit(place, f"has {unknown[0]}, which this version's state has not")
+    return jax.tree.unflatten(structure, [_restored(arrays, _name(path), leaf, place) for path, leaf in leaves])
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return array if array.dtype.kind in "biuf" else np.ascontiguousarray(array[..., None]).view(np.uint8)
+
+
+def _restored(arrays: Mapping[str, np.ndarray], name: str, leaf: Any, place: str) -> Any:
+    if name not in arrays:
+        raise _misfit(place, f"lacks {name}")
+    array, plain = arrays[name], jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    dtype = np.dtype(plain.dtype)
+    if dtype.kind not in "biuf" and array.dtype == np.uint8 and array.shape == (*plain.shape, dtype.itemsize):
+        array = np.ascontiguousarray(array).view(dtype)[..., 0]
+    if array.shape != plain.shape or array.dtype != dtype:
+        raise _misfit(place, f"has {name} as {array.dtype}{array.shape}, where {dtype}{plain.shape} is needed")
+    restored = jnp.array(array)  # a copy: the state is handed over to the next update
+    if not _is_key(leaf):
+        return restored
+    keys = (jax.random.wrap_key_data(restored, impl=name) for name in _GENERATORS)
+    return next(key for key in keys if key.dtype == leaf.dtype)
+
+
+def _misfit(place: str, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{place} {what}: it was made with another environment, other settings or other versions (timing.jsonl names "
+        "them); go on with those, or choose another --out (out=) to start anew"
+    )

@@ -1,0 +1,215 @@
+"""Checkpoints: all that a computation continues from, each there completely or not at all.
+
+```
+RUN/checkpoints/0000001200/   the number says how far it had come: updates of a training run
+  state.safetensors           arrays
+  checkpoint.json             counters, and the size and the checksum of the arrays
+```
+
+A checkpoint is written under a hidden name, synced to the disk and then renamed. The last two are kept: one that was
+damaged later on is passed over for the one before. Nothing here is ever unpickled or executed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tddelta import __version__
+from tddelta.errors import CheckpointError, CheckpointWarning, DataError
+from tddelta.runs.files import Arrays, storing, sync, to_json
+
+FORMAT = 1
+"""The version of a checkpoint's layout. A reader refuses a newer one."""
+
+KEPT = 2
+"""Checkpoints that are kept: the newest, and one in case it is damaged."""
+
+CHECKPOINT_SECONDS = 300.0
+"""A run makes a checkpoint this often, or more rarely where that takes long; where nothing else is said."""
+
+_FOLDER, _STATE, _RECORD = "checkpoints", "state.safetensors", "checkpoint.json"
+
+
+class _NewerFormatError(CheckpointError):
+    """A whole checkpoint that only a newer version can read: no reason to fall back to an older one."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and found whole.
+
+    Attributes:
+        path: Its folder.
+        record: What `checkpoint.json` holds.
+        arrays: The arrays by name.
+    """
+
+    path: Path
+    record: Mapping[str, Any]
+    arrays: Arrays = field(repr=False)
+
+    def count(self, name: str) -> int:
+        """A counter of the record, such as "updates".
+
+        Raises:
+            CheckpointError: It is missing, or no whole number.
+        """
+        value = self.record.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise CheckpointError(f"{self.path / _RECORD} must count {name}; got {value!r}: it is of something else")
+        return value
+
+
+def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> None:
+    """Write a checkpoint, then drop all but the last two.
+
+    Args:
+        run: Folder that the checkpoints belong to.
+        number: How far the computation has come; the newest checkpoint has the largest.
+        arrays: The state.
+        record: Whatever else is needed, as strict JSON.
+
+    Raises:
+        StorageError: It cannot be written. The checkpoints before it stay as they were.
+        DataError: An array does not hold numbers.
+    """
+    from safetensors.numpy import save as to_safetensors
+
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"a checkpoint holds numbers only; got {array.dtype} in {name!r}: convert it")
+    content = to_safetensors({name: np.asarray(array, order="C") for name, array in arrays.items()})
+    described = {"format": FORMAT, "tddelta": __version__, "complete": True, **record}
+    described |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    described["checksum"] = _checksum(described)
+    folder = run / _FOLDER
+    place, temporary = folder / f"{number:010}", folder / f".{number:010}.tmp"
+    with storing(place):
+        folder.mkdir(exist_ok=True)
+        _remove(temporary)
+        try:
+            temporary.mkdir()
+            for name, text in ((_STATE, content), (_RECORD, to_json(described))):
+                (temporary / name).write_bytes(text)
+                sync(temporary / name)
+            sync(temporary)
+            _remove(place)  # one of the same moment: its state is the same
+            temporary.rename(place)
+            sync(folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        for old in _all(run)[:-KEPT]:
+            _remove(old)
+
+
+def latest(run: str | os.PathLike[str], fits: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
+    """Read the newest whole checkpoint.
+
+    Args:
+        run: Folder that the checkpoints belong to, such as a run directory.
+        fits: Raises CheckpointError where a checkpoint does not go with the rest of the folder.
+
+    Returns:
+        The checkpoint, or None where there is no usable one. A CheckpointWarning names each one that is damaged.
+
+    Raises:
+        CheckpointError: The newest whole one is of a newer format.
+    """
+    for path in reversed(_all(Path(run))):
+        try:
+            found = _read(path)
+            if fits is not None:
+                fits(found)
+            return found
+        except _NewerFormatError:
+            raise
+        except CheckpointError as error:
+            text = f"{error}; this checkpoint is passed over for the one before it, or for a new start"
+            warnings.warn(text, CheckpointWarning, stacklevel=2)
+    return None
+
+
+def discard(run: Path, *, newer_than: int = -1) -> None:
+    """Delete the checkpoints with larger numbers, by default all, and what is left of unfinished ones."""
+    folder = run / _FOLDER
+    if not folder.is_dir():
+        return
+    with storing(folder):
+        for path in list(folder.iterdir()):
+            if path.name.startswith(".") or (path.name.isdigit() and int(path.name) > newer_than):
+                _remove(path)
+        if newer_than < 0:
+            shutil.rmtree(folder)
+
+
+def _all(run: Path) -> list[Path]:
+    folder = run / _FOLDER
+    return sorted(path for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else []
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder; under a hidden name, so that half of it is never taken for a damaged checkpoint."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        hidden = path if path.name.startswith(".") else path.with_name(f".{path.name}.old")
+        if hidden != path:
+            shutil.rmtree(hidden, ignore_errors=True)
+            path.rename(hidden)
+        shutil.rmtree(hidden)
+
+
+def _read(path: Path) -> Checkpoint:
+    """Read and check one checkpoint; CheckpointError says what is wrong with which file."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    record = _read_record(path / _RECORD)
+    state = path / _STATE
+    try:
+        content = state.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{state} cannot be read ({error.strerror or error})") from error
+    if len(content) != record.get("bytes"):
+        raise CheckpointError(f"{state} is damaged: it has {len(content)} bytes in place of {record.get('bytes')}")
+    if hashlib.sha256(content).hexdigest() != record.get("sha256"):
+        raise CheckpointError(f"{state} is damaged: its checksum is not the one in {_RECORD}")
+    try:
+        return Checkpoint(path, record, load(content))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{state} holds no arrays in the form of safetensors ({error})") from error
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged, not JSON ({error})") from error
+    if not isinstance(record, dict) or record.get("checksum") != _checksum(record):
+        raise CheckpointError(f"{path} is damaged: its checksum is wrong")
+    version = record.get("format")
+    if not isinstance(version, int) or record.get("complete") is not True:
+        raise CheckpointError(f"{path} is not of a whole checkpoint of tddelta; got format {version!r}")
+    if version > FORMAT:
+        raise _NewerFormatError(
+            f"{path} has format {version}, and this tddelta reads checkpoints up to format {FORMAT}: install "
+            f"tddelta >= {record.get('tddelta', 'the one that wrote it')} (pip install --upgrade tddelta)"
+        )
+    return record
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    """Checksum of everything else in the record; the same in every format, so that damage is told from a newer one."""
+    rest = {name: value for name, value in record.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
