@@ -1,0 +1,117 @@
+"""Settings in a file: what `tddelta tune` writes and `--preset` reads. Names and values only, never code."""
+
+import dataclasses
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tddelta.deep import environments as known_environments
+from tddelta.deep.agents import Agent, closest, resolve
+from tddelta.deep.config import Config
+from tddelta.errors import ConfigError, own_checks
+from tddelta.runs.files import replace
+
+FORMAT = 1
+"""The version of the file's layout. A reader refuses a newer one."""
+
+_PARTS = ("format", "environment", "agent", "settings", "tuning")
+_APART = ("environment", "environment_kwargs", "agent")  # named by the file itself, or by who uses it
+_NAMES = tuple(field.name for field in dataclasses.fields(Config) if field.name not in _APART)
+
+
+@dataclasses.dataclass(frozen=True)
+class PresetFile:
+    """Settings for one agent in one environment.
+
+    Attributes:
+        path: The file.
+        environment: Name of the environment.
+        agent: Name of the agent.
+        settings: Fields of `Config` and their values.
+    """
+
+    path: Path
+    environment: str
+    agent: str
+    settings: Mapping[str, Any]
+
+    @property
+    def whose(self) -> str:
+        """Agent and environment in words."""
+        return f"{self.agent} on {self.environment}"
+
+    def is_for(self, environment: Any, agent: str | Agent, environment_kwargs: Any = ()) -> bool:
+        """Whether the settings were made for this agent in this environment."""
+        if resolve(agent).name != self.agent:
+            return False
+        if isinstance(environment, str):
+            short = known_environments.SHORT_NAMES
+            return short.get(environment, environment) == short.get(self.environment, self.environment)
+        return known_environments.resolve(environment, dict(environment_kwargs)).name == self.environment
+
+
+@own_checks
+def read_preset(path: str | os.PathLike[str]) -> PresetFile:
+    """Read a preset file.
+
+    Args:
+        path: A TOML file with `format`, `environment`, `agent` and a table `settings`.
+
+    Raises:
+        ConfigError: The file is missing, is no preset file, is of a newer format, names an unknown setting, or names
+            code to run.
+    """
+    path = Path(path)
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path} cannot be read as a preset file ({reason}): name one that tune wrote") from error
+    for name in found:
+        if name not in _PARTS:
+            raise ConfigError(f"{path}: unknown key {name!r}: {closest(name, _PARTS)}")
+    version = found.get("format")
+    if type(version) is not int or version < 1:
+        raise ConfigError(f"{path} must say format = {FORMAT}; got {version!r}: is it a preset file?")
+    if version > FORMAT:
+        raise ConfigError(f"{path} has format {version}, and this tddelta reads up to {FORMAT}: install a newer one")
+    environment, agent, settings = found.get("environment"), found.get("agent"), found.get("settings")
+    if not (isinstance(environment, str) and isinstance(agent, str) and isinstance(settings, dict)):
+        raise ConfigError(f"{path} must name an environment, an agent and a table [settings]: is it a preset file?")
+    for name, value in settings.items():
+        if name not in _NAMES:
+            raise ConfigError(f"{path}: unknown setting {name!r}: {closest(name, _NAMES)}")
+        if isinstance(value, str) and ":" in value:
+            raise ConfigError(
+                f"{path}: {name} = {value!r} names code, and a preset file holds values only: drop it there, and "
+                f"pass --{name.replace('_', '-')} ({name}=) yourself"
+            )
+    return PresetFile(path, environment, agent, settings)
+
+
+def write_preset(path: Path, environment: str, agent: str, settings: Mapping[str, Any], **tuning: Any) -> None:
+    """Write a preset file.
+
+    Args:
+        path: The file; one that is there is replaced.
+        environment: Name of the environment.
+        agent: Name of the agent.
+        settings: Fields of `Config` and their values: numbers, names, lists of them.
+        **tuning: How they were found, for people to read.
+    """
+    lines = [f"format = {FORMAT}", f"environment = {_toml(environment)}", f"agent = {_toml(agent)}"]
+    for title, table in (("settings", settings), ("tuning", tuning)):
+        if table or title == "settings":
+            lines += ["", f"[{title}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
+    content = ("\n".join(lines) + "\n").encode()
+    replace(path, lambda file: file.write(content))
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it: strings, numbers and lists are as in JSON."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
