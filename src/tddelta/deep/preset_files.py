@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,39 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
                 f"{path}: {name} = {value!r} names code, and a preset file holds values only: drop it there, and "
                 f"pass --{name.replace('_', '-')} ({name}=) yourself"
             )
-    return PresetFile(path, environment, agent, settings)
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    return PresetFile(path, environment, agent, plain)
+
+
+def with_preset_files(
+    files: Sequence[PresetFile], whom: Sequence[tuple[Any, str | Agent]], settings: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Put the settings of files under those that were given.
+
+    Args:
+        files: Preset files.
+        whom: Pairs of an environment and an agent.
+        settings: Settings of all pairs, which win over a file's.
+
+    Returns:
+        The settings of each pair: with those of the file that was made for it, if there is one.
+
+    Raises:
+        ConfigError: A file is for none of the pairs, or two are for the same.
+    """
+    merged = [dict(settings) for _ in whom]
+    taken: dict[int, PresetFile] = {}
+    for file in files:
+        kwargs = settings.get("environment_kwargs", ())
+        mine = [place for place, (environment, agent) in enumerate(whom) if file.is_for(environment, agent, kwargs)]
+        if not mine:
+            raise ConfigError(f"{file.path} holds settings for {file.whose}, which is not trained here: leave it out")
+        for place in mine:
+            if place in taken:
+                raise ConfigError(f"{taken[place].path} and {file.path} are both for {file.whose}: pass one of them")
+            taken[place] = file
+            merged[place] = {**file.settings, **settings}
+    return merged
 
 
 def write_preset(path: Path, environment: str, agent: str, settings: Mapping[str, Any], **tuning: Any) -> None:

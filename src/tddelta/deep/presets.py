@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import types
 import typing
 import warnings
@@ -16,6 +17,7 @@ from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
 from tddelta.deep.config import Config, Scale, TimeLimit
 from tddelta.deep.networks import ACTIVATIONS
+from tddelta.deep.preset_files import read_preset, with_preset_files
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
 from tddelta.timescales import Rule
 
@@ -60,17 +62,26 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 @own_checks
-def preset(environment: Any, agent: str | Agent = "ppo-delta", **overrides: Any) -> Config:
-    """The settings for an environment: defaults, its preset, then what the caller names.
+def preset(
+    environment: Any,
+    agent: str | Agent = "ppo-delta",
+    *,
+    file: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> Config:
+    """The settings for an environment: defaults, its preset, those of a file, then what the caller names.
 
     Args:
         environment: See `environments.resolve`.
         agent: Name, "package.module:agent" or Agent.
+        file: A preset file for this agent in this environment, as `tddelta tune` writes it.
         **overrides: Any field of `Config`.
 
     Raises:
         ConfigError: If a name is unknown or a value cannot work; the sentence says what to do.
     """
+    if file is not None:
+        overrides = with_preset_files([read_preset(file)], [(environment, agent)], overrides)[0]
     names = tuple(typing.get_type_hints(Config))
     for name in overrides:
         if name not in names:

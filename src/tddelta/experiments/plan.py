@@ -1,5 +1,6 @@
 """The plan of an experiment: one `RunPlan` per run, checked completely before anything starts."""
 
+import itertools
 import json
 import operator
 import os
@@ -55,6 +56,7 @@ def plan_runs(
     seeds: int | Iterable[int] = 3,
     steps: int | None = None,
     out: str | os.PathLike[str] | None = None,
+    presets: Sequence[str | os.PathLike[str]] = (),
     **settings: Any,
 ) -> list[RunPlan]:
     """Lay out environments × agents × seeds, in this order, and check every name and setting.
@@ -65,6 +67,7 @@ def plan_runs(
         seeds: A number N ≥ 1 for the seeds 0 … N−1, or the seeds themselves.
         steps: Environment steps per run; None takes the preset's.
         out: Folder of the run directories; None is a new one, `runs/YYYYMMDD-HHMMSS`.
+        presets: Preset files, as `tddelta tune` writes them; each for the agent and the environment that it names.
         **settings: Fields of `ppo.Config` to change in every run.
 
     Returns:
@@ -73,7 +76,7 @@ def plan_runs(
     Raises:
         ConfigError: A name or setting is unknown or out of range, or two runs would share a directory.
     """
-    from tddelta.deep import ppo, training
+    from tddelta.deep import ppo, preset_files, training
 
     if steps is not None:
         settings = {"steps": steps, **settings}
@@ -82,24 +85,25 @@ def plan_runs(
     numbers = whole_seeds(seeds)
     folder = default_out() if out is None else Path(out)
     plans: dict[Path, RunPlan] = {}
-    for environment in _several("environments", environments):
-        for agent in _several("agents", agents):
-            config = ppo.preset(environment, agent, **settings)
-            plain = ppo.preset(environment, agent, steps=config.steps)
-            named = isinstance(environment, str) and isinstance(agent, str)
-            recipe = {"environment": environment, "agent": agent, **settings} if named else None
-            for seed in numbers:
-                content = json.loads(json.dumps(training.run_config(config, seed), allow_nan=False))
-                name, label = str(content["environment"]), str(content["agent"]["name"])
-                if config != plain:
-                    label = f"{label}-{config_hash(content)}"
-                path = run_path(folder, name, label, seed)
-                if path in plans:
-                    raise ConfigError(
-                        f"{plans[path].name} is planned twice: name every environment and agent once, "
-                        "and give different agents different names"
-                    )
-                plans[path] = RunPlan(name, label, seed, path, config, content, recipe)
+    pairs = [*itertools.product(_several("environments", environments), _several("agents", agents))]
+    each = preset_files.with_preset_files([*map(preset_files.read_preset, presets)], pairs, settings)
+    for (environment, agent), own in zip(pairs, each, strict=True):
+        config = ppo.preset(environment, agent, **own)
+        plain = ppo.preset(environment, agent, steps=config.steps)
+        named = isinstance(environment, str) and isinstance(agent, str)
+        recipe = {"environment": environment, "agent": agent, **own} if named else None
+        for seed in numbers:
+            content = json.loads(json.dumps(training.run_config(config, seed), allow_nan=False))
+            name, label = str(content["environment"]), str(content["agent"]["name"])
+            if config != plain:
+                label = f"{label}-{config_hash(content)}"
+            path = run_path(folder, name, label, seed)
+            if path in plans:
+                raise ConfigError(
+                    f"{plans[path].name} is planned twice: name every environment and agent once, "
+                    "and give different agents different names"
+                )
+            plans[path] = RunPlan(name, label, seed, path, config, content, recipe)
     return list(plans.values())
 
 
@@ -136,10 +140,9 @@ def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], li
         if not (plan.path / "config.json").exists():
             continue  # cut off before it began
         run = Run(plan.path)
-        differences = _differences(run.config, plan.content)
-        if differences:
+        if other := differences(run.config, plan.content):
             raise ConfigError(
-                f"{plan.path} was started with other settings, {'; '.join(differences)}: "
+                f"{plan.path} was started with other settings, {'; '.join(other)}: "
                 "use the settings from there, or choose another --out (out=)"
             )
         if run.status["state"] == "finished":
@@ -214,7 +217,7 @@ def _whole(number: Any) -> int:
     return operator.index(number)
 
 
-def _differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
+def differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
     """Name every setting that differs, as in "settings.gamma 0.99 there and 0.9 now"."""
 
     def compare(stored: Any, planned: Any, name: str) -> Iterator[str]:

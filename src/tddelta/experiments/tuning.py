@@ -154,10 +154,7 @@ def run_search(
     command: Sequence[str] = (),
     **settings: Any,
 ) -> Tuned:
-    """`tune`, which explains the arguments, for a caller that handles signals.
-
-    Args:
-        command: The command line, for `timing.jsonl`.
+    """`tune`, which explains the arguments, for a caller that handles signals; `command` goes into `timing.jsonl`.
 
     Raises:
         Stopped: Ctrl-C or SIGTERM, after the runs were saved.
