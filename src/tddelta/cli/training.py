@@ -15,11 +15,14 @@ from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import print_report
 from tddelta.errors import ConfigError, TDDeltaError
+from tddelta.runs import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
     from tddelta.experiments.execution import Outcome
+    from tddelta.experiments.plan import RunPlan
 
 _HELP = {"network": "Network: mlp, minatar-conv, or package.module:function."}  # where text can say less than Python
+_OF_A_CALL = ("eval_every", "checkpoint_every", "json", "track")  # options that are no settings of a run
 _NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields of Config with options of their own
 
 
@@ -30,13 +33,16 @@ class Train:
     Writes the run directory OUT/ENV/AGENT/seed-N; `tddelta evaluate` plays the policy in it, `tddelta report` draws it.
     Where settings are changed, AGENT gets a hash of them, as in ppo-delta-1a2b3c4d.
 
-    Ctrl-C saves the run and stops; a compilation in progress ends first. A second Ctrl-C stops at once.
+    Every few minutes it saves a checkpoint. Ctrl-C and SIGTERM save one, too, and stop; a compilation in progress ends
+    first. A second Ctrl-C stops at once. Whatever ended the run: tddelta train --resume RUN goes on from the newest
+    checkpoint, and ends with the same bytes as without the break.
 
     Example: tddelta train CartPole-v1 --agent ppo --seed 3 --learning-rate 3e-4 --hidden-sizes 128 128
     """
 
-    environment: Annotated[Positional[str], arg(metavar="ENV")]
-    """gymnax id such as Breakout-MinAtar or CartPole-v1, or package.module:factory."""
+    environment: Annotated[Positional[str], arg(metavar="ENV|RUN")]
+    """gymnax id such as Breakout-MinAtar or CartPole-v1, or package.module:factory. With --resume and without --out the
+    run directory to go on in; its settings are those recorded there."""
     agent: str = "ppo-delta"
     """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
     seed: int = 0
@@ -46,16 +52,20 @@ class Train:
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
     """Folder of the run directory."""
     resume: bool = False
-    """Allow an existing run in --out: skip it if it is finished, else set it aside and start it again."""
+    """Go on with the run in place of ENV or in --out: a finished one is skipped, one without a checkpoint set aside."""
     eval_every: Annotated[int | None, arg(metavar="STEPS", help_behavior_hint="(default: never)")] = None
     """Evaluate the policy every so many steps; the training stays the same to the byte."""
+    checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
+    """Save a checkpoint after so many seconds, or later where that takes over a hundredth of the time."""
     env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
     """Keyword arguments of the environment, as key=value or one JSON object."""
     json: bool = False
     """Print one JSON object per finished run on the standard output, and nothing else."""
 
     def run(self, command: Sequence[str]) -> int:
-        """Train."""
+        """Train, or go on with a run."""
+        if self.resume and self.out is None:
+            return _go_on(self, command)
         return _run(self, [self.environment], [self.agent], [self.seed], command)
 
 
@@ -85,9 +95,11 @@ class Compare:
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
     """Folder of the run directories and the report."""
     resume: bool = False
-    """Go on in --out: skip finished runs, start missing ones, set unfinished ones aside and start them again."""
+    """Go on in --out: skip finished runs, go on with unfinished ones from their checkpoints, start missing ones."""
     eval_every: Annotated[int | None, arg(metavar="STEPS", help_behavior_hint="(default: never)")] = None
     """Evaluate every policy every so many steps; the training stays the same to the byte."""
+    checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
+    """Save a checkpoint of every run after so many seconds, or later where that takes over a hundredth of the time."""
     env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
     """Keyword arguments of the environments, as key=value or one JSON object."""
     json: bool = False
@@ -110,9 +122,7 @@ def _run(
     seeds: int | list[int],
     command: Sequence[str],
 ) -> int:
-    from tddelta.experiments.display import Display, describe, summarize
-    from tddelta.experiments.execution import execute
-    from tddelta.experiments.plan import default_out, divide, plan_runs
+    from tddelta.experiments.plan import default_out, plan_runs
 
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out: name the folder to go on in, as in --out runs/20260101-120000")
@@ -122,18 +132,58 @@ def _run(
     if options.env_kwargs:
         settings["environment_kwargs"] = _keywords(options.env_kwargs)
     plans = plan_runs(environments, agents, seeds=seeds, steps=options.steps, out=out, **settings)
+    again = [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
+    return _work_through(options, plans, out, command, again)
+
+
+def _go_on(options: Train, command: Sequence[str]) -> int:
+    """Go on with the run in a directory, as it is recorded there."""
+    from tddelta.experiments.resuming import recorded_plan
+
+    path = Path(options.environment)
+    if not path.exists():
+        raise ConfigError(
+            "--resume needs --out, or a run directory in place of ENV: name the folder to go on in, as in tddelta "
+            f"train --resume runs/20260101-120000; got {options.environment!r}, which does not exist"
+        )
+    given = dataclasses.asdict(options)
+    settings = given.pop("settings", {})
+    kept = ("environment", "resume", *_OF_A_CALL)
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    changed = [name for name, value in given.items() if name not in kept and value != defaults[name]]
+    changed += [name for name, value in settings.items() if value is not None]
+    if changed:
+        raise ConfigError(
+            f"--resume {path} goes on with the settings recorded there; got --{changed[0].replace('_', '-')}: leave it "
+            "out, or repeat the command that started the run with --out and --resume"
+        )
+    plan, recorded = recorded_plan(path)
+    pauses = {name: value for name, value in recorded.items() if given[name] is None}
+    return _work_through(dataclasses.replace(options, **pauses), [plan], plan.path, command, command)
+
+
+def _work_through(
+    options: Train | Compare, plans: "list[RunPlan]", out: Path, command: Sequence[str], again: Sequence[str]
+) -> int:
+    """Train what is not finished yet, and say how it went; `again` is the command that goes on."""
+    from tddelta.experiments.display import Display, describe, summarize
+    from tddelta.experiments.execution import execute
+    from tddelta.experiments.plan import divide
+
     todo, finished = divide(plans, resume=options.resume)
 
     def say(outcome: "Outcome") -> str:
         return json.dumps(summarize(outcome), allow_nan=False) if options.json else describe(outcome)
 
     with Display(todo, finished, live=sys.stderr.isatty(), say=say) as display:
-        outcomes, number = execute(todo, display, eval_every=options.eval_every, command=command)
+        every = CHECKPOINT_SECONDS if options.checkpoint_every is None else options.checkpoint_every
+        outcomes, number = execute(
+            todo, display, eval_every=options.eval_every, checkpoint_every=every, command=command
+        )
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     _explain(failed)
     if number is not None:
         done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
-        again = [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
         print(
             f"stopped: {done} of {len(plans)} runs are finished; the run directories in {out} can be read\n"
             f"to go on: {shlex.join(again)}",

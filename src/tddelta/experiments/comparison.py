@@ -11,7 +11,8 @@ from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
 from tddelta.experiments.plan import RunPlan, divide, plan_runs
-from tddelta.runs import Run, Runs
+from tddelta.experiments.resuming import recorded_plan
+from tddelta.runs import CHECKPOINT_SECONDS, Run, Runs
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -22,14 +23,15 @@ Report = Callable[[RunPlan, "Progress"], None]
 
 @own_checks
 def train(
-    environment: Any,
+    environment: Any = None,
     agent: Any = "ppo-delta",
     *,
     steps: int | None = None,
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool | str | os.PathLike[str] = False,
     eval_every: int | None = None,
+    checkpoint_every: float | None = None,
     progress: "bool | Report | None" = None,
     **settings: Any,
 ) -> Run:
@@ -41,9 +43,11 @@ def train(
         steps: Environment steps; None takes the preset's.
         seed: The seed, a whole number ≥ 0.
         out: Folder of the run directory `OUT/ENV/AGENT/seed-N`; None is a new one, `runs/YYYYMMDD-HHMMSS`.
-        resume: Return a run that is finished already, and start an unfinished one again; otherwise an existing run
-            directory is an error.
+        resume: Return a run that is finished already, and go on with an unfinished one; otherwise an existing run
+            directory is an error. A run directory, in place of the environment and of all settings, goes on with
+            what is recorded there; nothing that it names is executed.
         eval_every: Environment steps between evaluations during training; None for none.
+        checkpoint_every: Seconds between two checkpoints at least; None is 300.
         progress: Whether to show progress; None shows it on a terminal. A function is called with the `RunPlan` and
             the state of training every second or so.
         **settings: Fields of `ppo.Config` to change, such as `learning_rate=3e-4`.
@@ -54,12 +58,29 @@ def train(
     Raises:
         ConfigError: A name or setting is wrong, or the run directory exists already.
         DataError: Not-a-number in a reward, an observation or a loss.
+        CheckpointError: The checkpoint to go on from is of a newer format, or does not fit the environment.
+        StorageError: The run directory cannot be written. What was saved before is intact.
         KeyboardInterrupt: Ctrl-C, after the run was saved.
     """
-    if isinstance(seed, Iterable):
+    pauses = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
+    if not isinstance(resume, bool):
+        chosen = {"agent": None if agent == "ppo-delta" else agent, "seed": seed or None}
+        given = {"environment": environment, **chosen, "steps": steps, "out": out, **settings}
+        if named := [name for name, value in given.items() if value is not None]:
+            raise ConfigError(
+                f"resume={os.fspath(resume)!r} goes on with what is recorded there; got {named[0]}: leave it out, or "
+                "repeat the whole call with out= and resume=True"
+            )
+        plan, recorded = recorded_plan(resume)
+        plans, resume = [plan], True
+        pauses = recorded | {name: value for name, value in pauses.items() if value is not None}
+    elif environment is None:
+        raise ConfigError("train needs an environment; got None: name it first, as in train('CartPole-v1')")
+    elif isinstance(seed, Iterable):
         raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}: compare(seeds=...) takes several")
-    plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, **settings)
-    failures = _work_through(plans, resume=resume, eval_every=eval_every, progress=progress)
+    else:
+        plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, **settings)
+    failures = _work_through(plans, resume=resume, progress=progress, **pauses)
     for _, error in failures:
         raise error
     return Run(plans[0].path)
@@ -76,6 +97,7 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     eval_every: int | None = None,
+    checkpoint_every: float | None = None,
     progress: "bool | Report | None" = None,
     **settings: Any,
 ) -> Runs:
@@ -87,9 +109,10 @@ def compare(
         seeds: A number N ≥ 1 for the seeds 0 … N−1, or the seeds themselves.
         steps: Environment steps per run; None takes the preset's.
         out: Folder of the run directories `OUT/ENV/AGENT/seed-N`; None is a new one, `runs/YYYYMMDD-HHMMSS`.
-        resume: Keep the finished runs in `out` and start the missing and unfinished ones; otherwise an existing run
-            directory is an error.
+        resume: Keep the finished runs in `out`, go on with the unfinished ones and start those that are missing;
+            otherwise an existing run directory is an error.
         eval_every: Environment steps between evaluations during training; None for none.
+        checkpoint_every: Seconds between two checkpoints of a run at least; None is 300.
         progress: Whether to show progress; None shows it on a terminal. A function is called with the `RunPlan` and
             the state of training of some run every second or so.
         **settings: Fields of `ppo.Config` to change in every run, such as `learning_rate=3e-4`.
@@ -103,7 +126,8 @@ def compare(
         KeyboardInterrupt: Ctrl-C, after the runs in progress were saved.
     """
     plans = plan_runs(environments, agents, seeds=seeds, steps=steps, out=out, **settings)
-    failures = _work_through(plans, resume=resume, eval_every=eval_every, progress=progress)
+    pauses = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
+    failures = _work_through(plans, resume=resume, progress=progress, **pauses)
     if len(failures) == len(plans):
         raise failures[0][1]
     if failures:
@@ -113,7 +137,12 @@ def compare(
 
 
 def _work_through(
-    plans: list[RunPlan], *, resume: bool, eval_every: int | None, progress: "bool | Report | None"
+    plans: list[RunPlan],
+    *,
+    resume: bool,
+    progress: "bool | Report | None",
+    eval_every: int | None = None,
+    checkpoint_every: float | None = None,
 ) -> list[tuple[RunPlan, Exception]]:
     todo, finished = divide(plans, resume=resume)
     terminal = sys.stderr.isatty()
@@ -125,7 +154,8 @@ def _work_through(
         say=describe if shown else None,
         report=progress if callable(progress) else None,
     ) as display:
-        outcomes, number = execute(todo, display, eval_every=eval_every)
+        every = CHECKPOINT_SECONDS if checkpoint_every is None else checkpoint_every
+        outcomes, number = execute(todo, display, eval_every=eval_every, checkpoint_every=every)
     if number is not None:
         signal.raise_signal(number)  # the runs are saved: now it does what it always does
     return [(outcome.plan, outcome.error) for outcome in outcomes if outcome.error is not None]

@@ -44,6 +44,7 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
         summary |= {
             "steps": run.status["steps"],
             "episodes": run.status["episodes"],
+            "new_steps": end.get("steps"),
             "seconds": end.get("seconds"),
             "steps_per_second": end.get("steps_per_second"),
             "return_mean": float(returns.mean()) if returns.size else None,
@@ -61,7 +62,8 @@ def describe(outcome: Outcome) -> str:
     if row.get("steps") is not None:
         text += f", {row['steps']:,} steps"
     if row.get("seconds") is not None and not outcome.skipped:
-        text += f" in {duration(row['seconds'])}"
+        resumed = f", {row['new_steps']:,} of them" if row["new_steps"] not in (None, row["steps"]) else ""
+        text += f"{resumed} in {duration(row['seconds'])}"
     if row.get("steps_per_second") is not None and not outcome.skipped:
         text += f" ({row['steps_per_second']:,.0f} steps/s)"
     if row.get("return_mean") is not None:
@@ -85,6 +87,7 @@ class _Row:
 
     plan: RunPlan
     total: int
+    before: int | None = None
     steps: int = 0
     phase: str = "starting"
     speed: float | None = None
@@ -116,7 +119,7 @@ class Display:
         self._rows: dict[Path, _Row] = {}
         self._count, self._ended = len(todo), 0
         self._total_steps = sum(map(_steps, todo))
-        self._ended_steps, self._planned_ended_steps = 0, 0
+        self._ended_steps, self._planned_ended_steps, self._steps_before = 0, 0, 0
         self._began = time.monotonic()
         self._stopping = False
         names = [("environment", "agent"), *((plan.environment, plan.agent) for plan in todo)]
@@ -142,6 +145,9 @@ class Display:
     def progress(self, plan: RunPlan, progress: "Progress") -> None:
         """Show how far a run has come."""
         row = self._rows[plan.path]
+        if row.before is None:  # steps of a run that goes on: they say nothing about the speed of now
+            row.before = progress.steps
+            self._steps_before += progress.steps
         row.steps, row.total, row.phase = progress.steps, progress.total_steps, progress.phase
         row.speed, row.left, row.recent = progress.steps_per_second, progress.seconds_left, progress.recent_return
         if self._report is not None:
@@ -214,8 +220,9 @@ class Display:
         seconds = time.monotonic() - self._began
         left = self._total_steps - self._planned_ended_steps - sum(row.steps for row in self._rows.values())
         text = f"{self._ended} of {self._count} runs done, {done:,} of {self._total_steps:,} steps"
-        if done and seconds > 0:
-            text += f", {done / seconds:,.0f} steps/s, {duration(left * seconds / done)} left"
+        new = done - self._steps_before
+        if new > 0 and seconds > 0:
+            text += f", {new / seconds:,.0f} steps/s, {duration(left * seconds / new)} left"
         return text
 
     def _hint(self) -> str:

@@ -1,0 +1,77 @@
+"""Going on with a run from its directory alone: what `config.json` records, without executing anything it names."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tddelta.errors import CheckpointError, ConfigError
+from tddelta.experiments.plan import RunPlan, differences
+from tddelta.runs import Run, find_runs
+
+_NAMED = ("eval_every", "checkpoint_every")
+
+
+def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]]:
+    """Plan to go on with the run that a directory records.
+
+    Args:
+        path: A run directory, or a folder with exactly one.
+
+    Returns:
+        The run, and with what pauses it was last trained: `eval_every` and `checkpoint_every`, where they are known.
+
+    Raises:
+        ConfigError: There is not one run; or its environment, network or agent is somebody's own; or this version
+            would train it with other settings.
+        CheckpointError: `config.json` is damaged.
+    """
+    found = find_runs(path)
+    if len(found) > 1:
+        raise ConfigError(
+            f"{path} has {len(found)} runs, {found[0]} among them: name one of them, or repeat the command that "
+            "started them with --out and --resume (resume=True)"
+        )
+    run = Run(found[0])
+    try:
+        config = _config(run)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{run.path / 'config.json'} is no complete config of a run ({error!r})") from error
+    from tddelta.deep import training
+
+    content = json.loads(json.dumps(training.run_config(config, run.seed), allow_nan=False))
+    if other := differences(run.config, content):
+        raise ConfigError(
+            f"{run.path} would be trained with other settings by this version, {'; '.join(other)}: go on with the "
+            "version that timing.jsonl names, or start it anew"
+        )
+    plan = RunPlan(run.environment, run.agent, run.seed, run.path, config, content)
+    return plan, _pauses(run)
+
+
+def _config(run: Run) -> Any:
+    from tddelta.deep.agents import AGENTS
+    from tddelta.deep.policy import config_of
+
+    repeat = "repeat the command that started it, with --out and --resume (resume=True)"
+    agent = AGENTS.get(str(run.config["agent"]["name"]))
+    if agent is None or agent.to_dict() != run.config["agent"]:
+        raise ConfigError(f"the agent {run.config['agent']['name']!r} of {run.path} is not part of tddelta: {repeat}")
+    try:
+        config = config_of(run.config)
+    except ConfigError as error:
+        if "is not part of tddelta" not in str(error):
+            raise
+        raise ConfigError(f"{str(error).partition(':')[0]}: {repeat}") from error
+    return dataclasses.replace(config, agent=agent)
+
+
+def _pauses(run: Run) -> dict[str, Any]:
+    """The pauses that the last start or resumption was called with."""
+    for event in reversed(run.timing):
+        options = event.get("options")
+        if event.get("event") in ("start", "resume") and isinstance(options, Mapping):
+            found = {name: options.get(name) for name in _NAMED}
+            return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {}
