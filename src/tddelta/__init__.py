@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tddelta.errors import StorageError as StorageError
     from tddelta.errors import TDDeltaError as TDDeltaError
     from tddelta.experiments import compare as compare
+    from tddelta.experiments import sweep as sweep
     from tddelta.experiments import train as train
     from tddelta.runs import load_runs as load_runs
     from tddelta.targets import advantages as advantages
@@ -41,7 +42,7 @@ _HOMES = {
     "decomposition": ("compose", "decompose"),
     "targets": ("advantages", "lambda_targets", "n_step_targets", "successors", "td_errors"),
     "deep.agents": ("AGENTS", "Agent"),
-    "experiments": ("compare", "train"),
+    "experiments": ("compare", "sweep", "train"),
     "deep.policy": ("load",),
     "runs": ("load_runs",),
     "errors": (
@@ -81,6 +82,7 @@ __all__ = [
     "load_runs",
     "n_step_targets",
     "successors",
+    "sweep",
     "tabular",
     "td_errors",
     "testing",

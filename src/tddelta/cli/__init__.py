@@ -18,6 +18,7 @@ import tyro
 import tddelta
 from tddelta.cli.reading import Evaluate, Report, Scales
 from tddelta.cli.reproduce import Reproduce
+from tddelta.cli.sweep import Sweep
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.cli.values import Values
 from tddelta.errors import (
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Any] = {
     "scales": Scales,
     "train": Train,
     "compare": Compare,
+    "sweep": Sweep,
     "evaluate": Evaluate,
     "report": Report,
     "reproduce": Reproduce,

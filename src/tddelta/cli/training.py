@@ -181,7 +181,7 @@ def _work_through(
             todo, display, eval_every=options.eval_every, checkpoint_every=every, command=command
         )
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    _explain(failed)
+    explain(failed)
     if number is not None:
         done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
         print(
@@ -198,7 +198,7 @@ def _work_through(
     return 1 if failed else 0
 
 
-def _explain(failed: Sequence["Outcome"]) -> None:
+def explain(failed: Sequence["Outcome"]) -> None:
     """Say what made runs fail: in a sentence, or once with its traceback where nobody expected it."""
     unexpected: dict[tuple[type, str], list[Outcome]] = {}
     for outcome in failed:

@@ -1,10 +1,12 @@
 """Experiments as data: plan every run, check the whole plan, then work through it.
 
-`compare` and `train` are all that a caller needs; `plan_runs` and `execute` are their two halves.
+`compare`, `train` and, for a study in a file, `sweep` are all that a caller needs; `plan_runs` and `execute` are two
+halves of the first two.
 """
 
 from tddelta.experiments.comparison import compare, train
 from tddelta.experiments.execution import Outcome, execute
 from tddelta.experiments.plan import RunPlan, plan_runs
+from tddelta.experiments.sweeping import sweep
 
-__all__ = ["Outcome", "RunPlan", "compare", "execute", "plan_runs", "train"]
+__all__ = ["Outcome", "RunPlan", "compare", "execute", "plan_runs", "sweep", "train"]

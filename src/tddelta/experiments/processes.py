@@ -85,13 +85,13 @@ class Processes:
         self._count, self._options, self._command, self._program = count, dict(options or {}), command, program
         self._workers: list[_Worker] = []
         self._started, self._false_starts = 0, 0
+
+    def __enter__(self) -> "Processes":
         self._folder = tempfile.TemporaryDirectory(prefix="tddelta-")
         self._selector = selectors.DefaultSelector()
         self._woken, self._bell = os.pipe()
         os.set_blocking(self._bell, False)
         self._selector.register(self._woken, selectors.EVENT_READ)
-
-    def __enter__(self) -> "Processes":
         return self
 
     def __exit__(

@@ -17,7 +17,7 @@ from tddelta.errors import ConfigError
 from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
 
 _OF_A_PART = ("environments", "agents", "seeds", "steps", "settings", "environment_kwargs", "grid", "list")
-_OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "retries", "extend", "resources", "slurm")
+_OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "track", "retries", "extend", "resources", "slurm")
 _APART = {"environment": "environments", "agent": "agents", "environment_kwargs": "[environment_kwargs]"}
 
 
@@ -48,6 +48,7 @@ class Study:
         parts: The study itself, and what extends it.
         eval_every: Environment steps between evaluations during training; None for none.
         checkpoint_every: Seconds between checkpoints; None is the default of training.
+        track: Trackers that follow every run.
         retries: How often a run is tried again when it fails for a reason that may pass.
         cpus: Processor cores that a run asks for, on Ray and Slurm.
         gpus: GPUs that a run asks for, on Ray and Slurm; may be a fraction on Ray.
@@ -60,6 +61,7 @@ class Study:
     parts: tuple[Part, ...]
     eval_every: int | None = None
     checkpoint_every: float | None = None
+    track: tuple[str, ...] | None = None
     retries: int = 2
     cpus: float = 1
     gpus: float = 0
@@ -168,6 +170,7 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
         tuple(parts),
         eval_every=_number(table, "eval_every", int, above=0),
         checkpoint_every=_number(table, "checkpoint_every", float),
+        track=_names(table, "track") if "track" in table else None,
         retries=_number(table, "retries", int) if "retries" in table else Study.retries,
         cpus=_number(resources, "cpus", float, above=0) if "cpus" in resources else Study.cpus,
         gpus=_number(resources, "gpus", float) if "gpus" in resources else Study.gpus,

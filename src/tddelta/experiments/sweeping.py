@@ -1,0 +1,281 @@
+"""Working through a study: skip what is finished, go on with what was interrupted, try again what failed."""
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tddelta.errors import CheckpointError, ConfigError, own_checks
+from tddelta.experiments.board import Board, Entry, RunState, entries
+from tddelta.experiments.display import Display, describe
+from tddelta.experiments.execution import execute
+from tddelta.experiments.loop import Executor, Outcome, work_through
+from tddelta.experiments.plan import RunPlan, divide
+from tddelta.experiments.processes import Processes
+from tddelta.experiments.study import Study, plan_study, read_study
+from tddelta.experiments.sweep_display import SweepDisplay
+from tddelta.runs import FORMAT, Run, Runs, check_trackers, files
+
+if sys.platform != "win32":
+    import fcntl
+
+MEMORY = "study.json"
+"""File in the folder of a study's runs that says which runs it has, and how many seeds were added."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A study and its runs.
+
+    Attributes:
+        study: What its file says.
+        added: Seeds that each part got beside its own.
+        plans: The runs.
+    """
+
+    study: Study
+    added: int
+    plans: Sequence[RunPlan]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of training."""
+        study = self.study
+        given = {"eval_every": study.eval_every, "checkpoint_every": study.checkpoint_every, "track": study.track}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def plan(path: Path, add_seeds: int = 0, **changes: Any) -> Planned:
+    """Read and plan a study, with the seeds that were added before and those that come now.
+
+    Args:
+        path: The TOML file.
+        add_seeds: How many seeds each part gets more.
+        **changes: Fields of `Study` in place of what the file says.
+
+    Raises:
+        ConfigError: The study has a mistake, or `add_seeds` is below 0.
+        MissingExtra: A tracker's package is not installed.
+    """
+    if add_seeds < 0:
+        raise ConfigError(f"add_seeds must be at least 0; got {add_seeds}: seeds can only be added")
+    study = replace(read_study(path), **changes)
+    check_trackers(study.track or ())
+    added = _remembered(study).get("added_seeds", 0) + add_seeds
+    return Planned(study, added, plan_study(study, added))
+
+
+def status(path: Path) -> list[RunState]:
+    """How far every run of a study is, without training anything.
+
+    Args:
+        path: The TOML file.
+
+    Raises:
+        ConfigError: The study has a mistake.
+    """
+    return Board(known(path)).look()
+
+
+def known(path: Path) -> list[Entry]:
+    """The runs of a study: from its memory while the file is the same, which is quicker than planning them."""
+    study = read_study(path)
+    memory = _remembered(study)
+    if memory.get("sha256") != study.digest:
+        return entries(plan(path).plans)
+    return [_entry(study, row) for row in memory["runs"]]
+
+
+def remember(planned: Planned) -> None:
+    """Write the memory of a study."""
+    study = planned.study
+    runs = [{**vars(entry), "path": entry.path.relative_to(study.out).as_posix()} for entry in entries(planned.plans)]
+    memory = {
+        "format": FORMAT,
+        "study": study.path.name,
+        "sha256": study.digest,
+        "added_seeds": planned.added,
+        "runs": runs,
+    }
+    study.out.mkdir(parents=True, exist_ok=True)
+    files.replace(study.out / MEMORY, lambda file: file.write(files.to_json(memory)))
+
+
+def _remembered(study: Study) -> Mapping[str, Any]:
+    place = study.out / MEMORY
+    if not place.exists():
+        return {}
+    memory = files.read_json(place)
+    version, added = memory.get("format"), memory.get("added_seeds")
+    if not isinstance(version, int) or not isinstance(added, int) or not isinstance(memory.get("runs"), list):
+        raise CheckpointError(f"{place} is no memory of a study: remove it, and name the seeds in {study.path.name}")
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{place} has format {version}, and this tddelta reads up to {FORMAT}: install a newer one"
+        )
+    return memory
+
+
+def _entry(study: Study, row: Any) -> Entry:
+    """A run as the memory has it, which may be a stranger's."""
+    try:
+        path = PurePosixPath(row["path"])
+        if len(path.parts) == 3 and not path.is_absolute() and ".." not in path.parts:
+            names = str(row["environment"]), str(row["agent"])
+            return Entry(*names, int(row["seed"]), study.out / path, int(row["steps"]))
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise CheckpointError(f"{study.out / MEMORY} names {row!r}, which is no run of a study: remove that file")
+
+
+@contextmanager
+def _claim(out: Path, *, shared: bool = False) -> Iterator[None]:
+    """Keep a second sweep out of a folder; those that train one run each share it.
+
+    Raises:
+        ConfigError: Another sweep works there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".sweep.lock").open("ab") as file:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except OSError as error:  # else a file system without locks, where those of the runs do not help either
+                if isinstance(error, BlockingIOError):
+                    raise ConfigError(
+                        f"another sweep is working in {out}: wait for it, or watch it with --status --watch"
+                    ) from None
+        yield
+
+
+def executor(
+    planned: Planned,
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    ray_fetch: bool = False,
+    command: Sequence[str] = (),
+) -> Executor:
+    """Return who trains the runs: processes of this machine, or a Ray cluster; see `sweep`.
+
+    Raises:
+        ConfigError: The arguments contradict each other.
+        MissingExtra: Ray is not installed.
+    """
+    if ray is None:
+        if ray_fetch:
+            raise ConfigError("ray_fetch is for a Ray cluster; got no address: name it with --ray (ray=)")
+        return Processes(workers, options=planned.options, command=command)
+    if workers is not None:
+        raise ConfigError(f"workers is for processes of this machine; got {workers} and a Ray cluster: drop one")
+    from tddelta.experiments.ray_cluster import RayCluster
+
+    study = planned.study
+    return RayCluster(
+        ray,
+        fetch=ray_fetch,
+        cpus=study.cpus,
+        gpus=study.gpus,
+        retries=study.retries,
+        options=planned.options,
+        command=command,
+    )
+
+
+def work(
+    planned: Planned, executor: Executor, *, live: bool = False, say: Callable[[Outcome], str] | None = None
+) -> tuple[list[Outcome], int | None]:
+    """Train every run of a study that is not finished.
+
+    Args:
+        planned: The study.
+        executor: Who trains them.
+        live: Whether to draw a table of all runs on the standard error.
+        say: Makes the line for a run that ended; None says nothing.
+
+    Returns:
+        How every run ended, those finished before first, and the signal that stopped them, if one did.
+
+    Raises:
+        ConfigError: Another sweep works on the study, or a run directory is not what the study says.
+    """
+    with _claim(planned.study.out):
+        todo, finished = divide(planned.plans, resume=True)
+        remember(planned)
+        with SweepDisplay(Board(entries(planned.plans), locks=False), finished, live=live, say=say) as display:
+            outcomes, number = work_through(
+                todo,
+                executor,
+                display,
+                retries=planned.study.retries,
+                again=display.again,
+                every=display.seconds,
+            )
+    return [*(Outcome(plan, "finished", skipped=True) for plan in finished), *outcomes], number
+
+
+def work_on_one(
+    planned: Planned, index: int, *, say: Callable[[Outcome], str] | None = None, command: Sequence[str] = ()
+) -> tuple[list[Outcome], int | None]:
+    """Train one run of a study in this process, as a job of a cluster does; see `work`.
+
+    Args:
+        planned: The study.
+        index: Place of the run in the study, from 0.
+        say: Makes the line for the run when it has ended; None says nothing.
+        command: The command line, for `timing.jsonl`.
+    """
+    if not 0 <= index < len(planned.plans):
+        raise ConfigError(f"the study has the runs 0 to {len(planned.plans) - 1}; got {index}: name one of them")
+    with _claim(planned.study.out, shared=True):
+        todo, finished = divide([planned.plans[index]], resume=True)
+        with Display(todo, finished, live=False, say=say) as display:
+            outcomes, number = execute(todo, display, command=command, **planned.options)
+    return [*(Outcome(plan, "finished", skipped=True) for plan in finished), *outcomes], number
+
+
+@own_checks
+def sweep(
+    study: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    ray_fetch: bool = False,
+    add_seeds: int = 0,
+    progress: bool | None = None,
+) -> Runs:
+    """Train every run of a study that is not finished.
+
+    Args:
+        study: The TOML file; docs/sweeps.md explains its keys.
+        workers: Processes at a time; None is one per core, and one where there is a GPU.
+        ray: Address of a Ray cluster to train on, or "auto" for the one that this machine belongs to.
+        ray_fetch: Whether what the machines of the cluster write comes back over the network; otherwise they write
+            into the folder of the study, which they share.
+        add_seeds: How many seeds every part of the study gets more, now and for good.
+        progress: Whether to show progress; None shows it on a terminal.
+
+    Returns:
+        All runs that have begun, in order of environment, agent and seed. A warning names those that failed.
+
+    Raises:
+        ConfigError: The study has a mistake, or another sweep works on it. Nothing has been started then.
+        KeyboardInterrupt: Ctrl-C, after the runs in progress were saved.
+    """
+    planned = plan(Path(study), add_seeds)
+    terminal = sys.stderr.isatty()
+    shown = terminal if progress is None else progress
+    trainer = executor(planned, workers=workers, ray=ray, ray_fetch=ray_fetch)
+    outcomes, number = work(planned, trainer, live=shown and terminal, say=describe if shown else None)
+    if number is not None:
+        signal.raise_signal(number)  # the runs are saved: now it does what it always does
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    if failed:
+        texts = "; ".join(f"{one.plan.name}: {type(one.error).__name__}: {one.error}" for one in failed)
+        warnings.warn(f"{len(failed)} of {len(planned.plans)} runs failed: {texts}", RuntimeWarning, stacklevel=2)
+    return Runs([Run(one.path) for one in planned.plans if (one.path / "config.json").exists()])
