@@ -20,6 +20,7 @@ from tddelta.cli.reading import Evaluate, Report, Scales
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep
 from tddelta.cli.training import Compare, Train, with_settings
+from tddelta.cli.tune import Tune
 from tddelta.cli.values import Values
 from tddelta.errors import (
     CheckpointError,
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Any] = {
     "train": Train,
     "compare": Compare,
     "sweep": Sweep,
+    "tune": Tune,
     "evaluate": Evaluate,
     "report": Report,
     "reproduce": Reproduce,
@@ -99,7 +101,7 @@ def _dispatch(given: list[str]) -> int:
             sys.path.append(os.getcwd())
         command = COMMANDS[name]
         parsed: Any = tyro.cli(
-            with_settings(command) if issubclass(command, Train | Compare) else command,
+            with_settings(command) if issubclass(command, Train | Compare | Tune) else command,
             prog=f"tddelta {name}",
             description=_description(command),
             args=given[1:],

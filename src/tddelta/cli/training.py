@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tddelta.experiments.plan import RunPlan
 
 _HELP = {"network": "Network: mlp, minatar-conv, or package.module:function."}  # where text can say less than Python
+Tracker = Literal["tensorboard", "wandb"]
+"""What can follow a run."""
+
 _OF_A_CALL = ("eval_every", "checkpoint_every", "json", "track")  # options that are no settings of a run
 _NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields of Config with options of their own
 
@@ -57,6 +60,10 @@ class Train:
     """Evaluate the policy every so many steps; the training stays the same to the byte."""
     checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
     """Save a checkpoint after so many seconds, or later where that takes over a hundredth of the time."""
+    preset: Annotated[tuple[Path, ...], arg(metavar="FILE [...]", help_behavior_hint="")] = ()
+    """Preset files that tune wrote; each sets what no option here sets, for the agent and environment it names."""
+    track: Annotated[tuple[Tracker, ...], arg(metavar="tensorboard|wandb [...]", help_behavior_hint="")] = ()
+    """Let TensorBoard or Weights & Biases follow the run."""
     env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
     """Keyword arguments of the environment, as key=value or one JSON object."""
     json: bool = False
@@ -100,6 +107,10 @@ class Compare:
     """Evaluate every policy every so many steps; the training stays the same to the byte."""
     checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
     """Save a checkpoint of every run after so many seconds, or later where that takes over a hundredth of the time."""
+    preset: Annotated[tuple[Path, ...], arg(metavar="FILE [...]", help_behavior_hint="")] = ()
+    """Preset files that tune wrote; each sets what no option here sets, for the agent and environment it names."""
+    track: Annotated[tuple[Tracker, ...], arg(metavar="tensorboard|wandb [...]", help_behavior_hint="")] = ()
+    """Let TensorBoard or Weights & Biases follow every run."""
     env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
     """Keyword arguments of the environments, as key=value or one JSON object."""
     json: bool = False
@@ -130,8 +141,10 @@ def _run(
     changed = dataclasses.asdict(options).get("settings", {})
     settings = {name: value for name, value in changed.items() if value is not None}
     if options.env_kwargs:
-        settings["environment_kwargs"] = _keywords(options.env_kwargs)
-    plans = plan_runs(environments, agents, seeds=seeds, steps=options.steps, out=out, **settings)
+        settings["environment_kwargs"] = keywords(options.env_kwargs)
+    plans = plan_runs(
+        environments, agents, seeds=seeds, steps=options.steps, out=out, presets=options.preset, **settings
+    )
     again = [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
     return _work_through(options, plans, out, command, again)
 
@@ -158,8 +171,8 @@ def _go_on(options: Train, command: Sequence[str]) -> int:
             "out, or repeat the command that started the run with --out and --resume"
         )
     plan, recorded = recorded_plan(path)
-    pauses = {name: value for name, value in recorded.items() if given[name] is None}
-    return _work_through(dataclasses.replace(options, **pauses), [plan], plan.path, command, command)
+    recorded = {name: value for name, value in recorded.items() if given[name] in (None, ())}
+    return _work_through(dataclasses.replace(options, **recorded), [plan], plan.path, command, command)
 
 
 def _work_through(
@@ -178,7 +191,12 @@ def _work_through(
     with Display(todo, finished, live=sys.stderr.isatty(), say=say) as display:
         every = CHECKPOINT_SECONDS if options.checkpoint_every is None else options.checkpoint_every
         outcomes, number = execute(
-            todo, display, eval_every=options.eval_every, checkpoint_every=every, command=command
+            todo,
+            display,
+            eval_every=options.eval_every,
+            checkpoint_every=every,
+            track=options.track,
+            command=command,
         )
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     explain(failed)
@@ -211,7 +229,7 @@ def explain(failed: Sequence["Outcome"]) -> None:
         traceback.print_exception(outcomes[0].error)
 
 
-def _keywords(given: Sequence[str]) -> dict[str, Any]:
+def keywords(given: Sequence[str]) -> dict[str, Any]:
     """Read `--env-kwargs`: key=value with JSON values or plain text, or one JSON object."""
     form = "--env-kwargs must be KEY=VALUE ... or one JSON object"
     if len(given) == 1 and given[0].lstrip().startswith("{"):
@@ -219,19 +237,19 @@ def _keywords(given: Sequence[str]) -> dict[str, Any]:
             return dict(json.loads(given[0]))
         except ValueError as error:
             raise ConfigError(f"{form}; got {given[0]!r}, which is not JSON: {error}") from error
-    keywords: dict[str, Any] = {}
+    read: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise ConfigError(f"{form}; got {text!r}: write it as {key or 'KEY'}=VALUE")
         try:
-            keywords[key] = json.loads(value)
+            read[key] = json.loads(value)
         except ValueError:  # plain text
-            keywords[key] = value
-    return keywords
+            read[key] = value
+    return read
 
 
-def with_settings(command: type[Train] | type[Compare]) -> Any:
+def with_settings(command: type[Any]) -> Any:
     """Return the command with one option for every field of `ppo.Config` that text can name.
 
     An option that is left out leaves the setting to the environment's preset, so all defaults are None.

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import print_report
-from tddelta.cli.training import keywords
+from tddelta.cli.training import Tracker, keywords
 from tddelta.errors import ConfigError
 
 if TYPE_CHECKING:
     from tddelta.experiments.tuning import Tuned
-
-Tracker = Literal["tensorboard", "wandb"]
-"""What can follow a run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

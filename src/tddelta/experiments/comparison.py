@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tddelta.errors import ConfigError, own_checks
@@ -12,7 +12,7 @@ from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
 from tddelta.experiments.plan import RunPlan, divide, plan_runs
 from tddelta.experiments.resuming import recorded_plan
-from tddelta.runs import CHECKPOINT_SECONDS, Run, Runs
+from tddelta.runs import CHECKPOINT_SECONDS, Run, Runs, Track
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -32,6 +32,8 @@ def train(
     resume: bool | str | os.PathLike[str] = False,
     eval_every: int | None = None,
     checkpoint_every: float | None = None,
+    track: Track = (),
+    presets: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     progress: "bool | Report | None" = None,
     **settings: Any,
 ) -> Run:
@@ -48,6 +50,8 @@ def train(
             what is recorded there; nothing that it names is executed.
         eval_every: Environment steps between evaluations during training; None for none.
         checkpoint_every: Seconds between two checkpoints at least; None is 300.
+        track: Trackers that follow the run: "tensorboard", "wandb", or functions that make one.
+        presets: Preset files, as `tddelta tune` writes them; `settings` win over them.
         progress: Whether to show progress; None shows it on a terminal. A function is called with the `RunPlan` and
             the state of training every second or so.
         **settings: Fields of `ppo.Config` to change, such as `learning_rate=3e-4`.
@@ -62,10 +66,11 @@ def train(
         StorageError: The run directory cannot be written. What was saved before is intact.
         KeyboardInterrupt: Ctrl-C, after the run was saved.
     """
-    pauses = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
+    options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track or None}
     if not isinstance(resume, bool):
         chosen = {"agent": None if agent == "ppo-delta" else agent, "seed": seed or None}
-        given = {"environment": environment, **chosen, "steps": steps, "out": out, **settings}
+        given = {"environment": environment, **chosen, "steps": steps, "out": out, "presets": presets or None}
+        given |= settings
         if named := [name for name, value in given.items() if value is not None]:
             raise ConfigError(
                 f"resume={os.fspath(resume)!r} goes on with what is recorded there; got {named[0]}: leave it out, or "
@@ -73,14 +78,14 @@ def train(
             )
         plan, recorded = recorded_plan(resume)
         plans, resume = [plan], True
-        pauses = recorded | {name: value for name, value in pauses.items() if value is not None}
+        options = recorded | {name: value for name, value in options.items() if value is not None}
     elif environment is None:
         raise ConfigError("train needs an environment; got None: name it first, as in train('CartPole-v1')")
     elif isinstance(seed, Iterable):
         raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}: compare(seeds=...) takes several")
     else:
-        plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, **settings)
-    failures = _work_through(plans, resume=resume, progress=progress, **pauses)
+        plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, presets=presets, **settings)
+    failures = _work_through(plans, resume=resume, progress=progress, **options)
     for _, error in failures:
         raise error
     return Run(plans[0].path)
@@ -98,6 +103,8 @@ def compare(
     resume: bool = False,
     eval_every: int | None = None,
     checkpoint_every: float | None = None,
+    track: Track = (),
+    presets: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     progress: "bool | Report | None" = None,
     **settings: Any,
 ) -> Runs:
@@ -113,6 +120,8 @@ def compare(
             otherwise an existing run directory is an error.
         eval_every: Environment steps between evaluations during training; None for none.
         checkpoint_every: Seconds between two checkpoints of a run at least; None is 300.
+        track: Trackers that follow every run: "tensorboard", "wandb", or functions that make one.
+        presets: Preset files, as `tddelta tune` writes them; `settings` win over them.
         progress: Whether to show progress; None shows it on a terminal. A function is called with the `RunPlan` and
             the state of training of some run every second or so.
         **settings: Fields of `ppo.Config` to change in every run, such as `learning_rate=3e-4`.
@@ -125,9 +134,9 @@ def compare(
         ConfigError: A name or setting is wrong, or a run directory exists already. Nothing has been started then.
         KeyboardInterrupt: Ctrl-C, after the runs in progress were saved.
     """
-    plans = plan_runs(environments, agents, seeds=seeds, steps=steps, out=out, **settings)
-    pauses = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
-    failures = _work_through(plans, resume=resume, progress=progress, **pauses)
+    plans = plan_runs(environments, agents, seeds=seeds, steps=steps, out=out, presets=presets, **settings)
+    options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track}
+    failures = _work_through(plans, resume=resume, progress=progress, **options)
     if len(failures) == len(plans):
         raise failures[0][1]
     if failures:
@@ -143,6 +152,7 @@ def _work_through(
     progress: "bool | Report | None",
     eval_every: int | None = None,
     checkpoint_every: float | None = None,
+    track: Track | None = None,
 ) -> list[tuple[RunPlan, Exception]]:
     todo, finished = divide(plans, resume=resume)
     terminal = sys.stderr.isatty()
@@ -155,7 +165,7 @@ def _work_through(
         report=progress if callable(progress) else None,
     ) as display:
         every = CHECKPOINT_SECONDS if checkpoint_every is None else checkpoint_every
-        outcomes, number = execute(todo, display, eval_every=eval_every, checkpoint_every=every)
+        outcomes, number = execute(todo, display, eval_every=eval_every, checkpoint_every=every, track=track or ())
     if number is not None:
         signal.raise_signal(number)  # the runs are saved: now it does what it always does
     return [(outcome.plan, outcome.error) for outcome in outcomes if outcome.error is not None]

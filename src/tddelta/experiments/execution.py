@@ -183,7 +183,8 @@ def train_group(
     """
     from tddelta.deep import training
 
-    options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
+    names = [one for one in track if isinstance(one, str)]
+    options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": names}
     opened: dict[Path, RunWriter] = {}
     raised: dict[Path, Exception] = {}
     with ExitStack() as stack:

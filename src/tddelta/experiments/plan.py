@@ -56,7 +56,7 @@ def plan_runs(
     seeds: int | Iterable[int] = 3,
     steps: int | None = None,
     out: str | os.PathLike[str] | None = None,
-    presets: Sequence[str | os.PathLike[str]] = (),
+    presets: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     **settings: Any,
 ) -> list[RunPlan]:
     """Lay out environments × agents × seeds, in this order, and check every name and setting.
@@ -86,7 +86,8 @@ def plan_runs(
     folder = default_out() if out is None else Path(out)
     plans: dict[Path, RunPlan] = {}
     pairs = [*itertools.product(_several("environments", environments), _several("agents", agents))]
-    each = preset_files.with_preset_files([*map(preset_files.read_preset, presets)], pairs, settings)
+    files = [presets] if isinstance(presets, str | os.PathLike) else presets
+    each = preset_files.with_preset_files([*map(preset_files.read_preset, files)], pairs, settings)
     for (environment, agent), own in zip(pairs, each, strict=True):
         config = ppo.preset(environment, agent, **own)
         plain = ppo.preset(environment, agent, steps=config.steps)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments.plan import RunPlan, differences
-from tddelta.runs import Run, find_runs
+from tddelta.runs import TRACKERS, Run, find_runs
 
 _NAMED = ("eval_every", "checkpoint_every")
 
@@ -20,7 +20,8 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
         path: A run directory, or a folder with exactly one.
 
     Returns:
-        The run, and with what pauses it was last trained: `eval_every` and `checkpoint_every`, where they are known.
+        The run, and with what it was last trained that is no setting: `eval_every`, `checkpoint_every` and `track`,
+        where they are known.
 
     Raises:
         ConfigError: There is not one run; or its environment, network or agent is somebody's own; or this version
@@ -47,7 +48,7 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
             "version that timing.jsonl names, or start it anew"
         )
     plan = RunPlan(run.environment, run.agent, run.seed, run.path, config, content)
-    return plan, _pauses(run)
+    return plan, _options(run)
 
 
 def _config(run: Run) -> Any:
@@ -67,11 +68,14 @@ def _config(run: Run) -> Any:
     return dataclasses.replace(config, agent=agent)
 
 
-def _pauses(run: Run) -> dict[str, Any]:
-    """The pauses that the last start or resumption was called with."""
+def _options(run: Run) -> dict[str, Any]:
+    """The options that the last start or resumption was called with."""
     for event in reversed(run.timing):
         options = event.get("options")
         if event.get("event") in ("start", "resume") and isinstance(options, Mapping):
-            found = {name: options.get(name) for name in _NAMED}
-            return {name: value for name, value in found.items() if isinstance(value, int | float)}
+            found = {name: options[name] for name in _NAMED if isinstance(options.get(name), int | float)}
+            trackers = options.get("track")
+            return found | {
+                "track": tuple(name for name in TRACKERS if isinstance(trackers, list) and name in trackers)
+            }
     return {}
