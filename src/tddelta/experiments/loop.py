@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tddelta.errors import TDDeltaError
 from tddelta.experiments.plan import RunPlan
@@ -71,10 +71,11 @@ class Advance:
     progress: "Progress"
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Trains runs somewhere. It is entered before the first run and left after the last one."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Executor":
         """Get ready."""
 
     def __exit__(

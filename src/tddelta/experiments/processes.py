@@ -82,7 +82,8 @@ class Processes:
     ) -> None:
         if count is not None and count < 1:
             raise ConfigError(f"workers must be at least 1; got {count}: leave it out for one per core")
-        self._count, self._options, self._command, self._program = count, dict(options or {}), command, program
+        self._options = {"eval_every": None, **(options or {})}
+        self._count, self._command, self._program = count, command, program
         self._workers: list[_Worker] = []
         self._started, self._false_starts = 0, 0
 

@@ -152,7 +152,7 @@ class RayCluster:
             self._environment["JAX_PLATFORMS"] = "cpu"  # Ray may let a task see GPUs that it did not ask for
         elif gpus < 1:
             self._environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 * gpus:.3f}"
-        self._options, self._command = dict(options or {}), command
+        self._options, self._command = {"eval_every": None, **(options or {})}, command
         self._tasks: dict[Any, RunPlan] = {}
         self._connected = False
 

@@ -45,9 +45,8 @@ class Planned:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of training."""
-        study = self.study
-        given = {"eval_every": study.eval_every, "checkpoint_every": study.checkpoint_every, "track": study.track}
-        return {name: value for name, value in given.items() if value is not None}
+        given = {"checkpoint_every": self.study.checkpoint_every, "track": self.study.track}
+        return {"eval_every": self.study.eval_every, **{k: value for k, value in given.items() if value is not None}}
 
 
 def plan(path: Path, add_seeds: int = 0, **changes: Any) -> Planned:
