@@ -170,7 +170,7 @@ def test_statistics_are_those_of_all_shards():
     def explained(values, targets, axis=()):
         return losses.explained_variance(values.reshape(-1, 3), targets.reshape(-1, 3), axis)
 
-    whole = explained(values, targets)
+    whole = explained(jnp.asarray(values), jnp.asarray(targets))
     assert np.isnan(whole[2]) and np.all(np.isfinite(whole[:2]))
     for shard in in_shards(explained, values, targets):
         np.testing.assert_allclose(shard, whole, rtol=1e-5)

@@ -84,7 +84,7 @@ def _seeds_program(row: Mesh, leading: tuple[int, ...], structure: Any, kind: An
         count = int(np.prod(leading))
         return jax.tree.map(lambda leaf: leaf[:count].reshape(*leading, *leaf.shape[1:]), found)
 
-    return jax.jit(train)
+    return jax.jit(train, in_shardings=NamedSharding(row, EVERYWHERE))
 
 
 @own_checks
@@ -127,7 +127,7 @@ def _environments_program(row: Mesh, kind: Any) -> Any:
         found: tuple[ppo.State, ppo.Metrics] = _in_shards(row, updates, (), (STATE, METRICS))(config, state)
         return found
 
-    return jax.jit(train)
+    return jax.jit(train, in_shardings=NamedSharding(row, EVERYWHERE))
 
 
 @own_checks
@@ -179,7 +179,7 @@ def _components_program(row: Mesh, kind: Any) -> Any:
         state = placed(ppo.init(config, jax.random.wrap_key_data(data, impl=kind)))
         return jax.lax.scan(lambda state, _: step(config, state), state, length=config.updates)
 
-    return jax.jit(train)
+    return jax.jit(train, in_shardings=NamedSharding(row, EVERYWHERE))
 
 
 def gathered(tree: Any) -> Any:
