@@ -63,8 +63,8 @@ class Study:
     checkpoint_every: float | None = None
     track: tuple[str, ...] | None = None
     retries: int = 2
-    cpus: float = 1
-    gpus: float = 0
+    cpus: float = 1.0
+    gpus: float = 0.0
     slurm: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
 
@@ -146,7 +146,8 @@ def _check_inside(study: Study, plans: Collection[RunPlan]) -> None:
 
 def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
     _check_keys(table, (*_OF_A_PART, *_OF_THE_STUDY), "")
-    if "environments" not in table and not all("environments" in part for part in _tables(table, "extend")):
+    named = ["environments" in part for part in (table, *_tables(table, "extend"))]
+    if not named[0] and not (named[1:] and all(named[1:])):
         raise ConfigError('environments is missing: name one or several, as in environments = ["CartPole-v1"]')
     parts = [] if "environments" not in table else [_part(table)]
     for number, extension in enumerate(_tables(table, "extend"), start=1):
@@ -168,11 +169,11 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
         path,
         _out(path, table.get("out", path.stem)),
         tuple(parts),
-        eval_every=_number(table, "eval_every", int, above=0),
+        eval_every=_number(table, "eval_every", int, positive=True),
         checkpoint_every=_number(table, "checkpoint_every", float),
         track=_names(table, "track") if "track" in table else None,
         retries=_number(table, "retries", int) if "retries" in table else Study.retries,
-        cpus=_number(resources, "cpus", float, above=0) if "cpus" in resources else Study.cpus,
+        cpus=_number(resources, "cpus", float, positive=True) if "cpus" in resources else Study.cpus,
         gpus=_number(resources, "gpus", float) if "gpus" in resources else Study.gpus,
         slurm=_slurm(_table(table, "slurm")),
         digest=digest,
@@ -263,17 +264,15 @@ def _names(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _number(table: Mapping[str, Any], name: str, kind: type, *, above: float | None = None) -> Any:
-    """A number of at least 0, or above a bound; None where there is none."""
+def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool = False) -> Any:
+    """A number of at least 0, or above it; None where there is none."""
     value = table.get(name)
     if value is None:
         return None
     fits = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-    if not fits or not math.isfinite(value) or value < 0 or (above is not None and value <= above):
+    if not fits or not math.isfinite(value) or value < 0 or (positive and value == 0):
         what = "a whole number" if kind is int else "a number"
-        raise ConfigError(
-            f"{name} must be {what} {'of at least 0' if above is None else f'above {above}'}; got {value!r}"
-        )
+        raise ConfigError(f"{name} must be {what} {'above 0' if positive else 'of at least 0'}; got {value!r}")
     return kind(value)
 
 
