@@ -90,13 +90,25 @@ class Tune:
             print(json.dumps(summarize(tuned), allow_nan=False))
         else:
             print("\n".join(describe(tuned)))
-        print_report([out / "evaluation"], out, [tuned.preset[0].agent], table=not self.json)
+        print_report([out / "evaluation"], out, baselines(tuned), table=not self.json)
         print(f"preset: {tuned.file}", file=sys.stderr if self.json else sys.stdout)
         return 0
 
 
+def baselines(tuned: "Tuned") -> list[str] | None:
+    """What the report calls the preset, where there is something to compare with it."""
+    from tddelta.report.naming import agent_names
+    from tddelta.runs import load_runs
+
+    if not tuned.settings:
+        return None
+    runs = load_runs(tuned.out / "evaluation")
+    preset = tuned.preset[0].path.resolve()
+    return [next(name for run, name in zip(runs, agent_names(runs), strict=True) if run.path.resolve() == preset)]
+
+
 def summarize(tuned: "Tuned") -> dict[str, Any]:
-    """The result as a strict JSON object."""
+    """Return the result as a strict JSON object."""
     return {
         "preset": str(tuned.file),
         "settings": dict(tuned.settings),
@@ -110,7 +122,7 @@ def summarize(tuned: "Tuned") -> dict[str, Any]:
 
 
 def describe(tuned: "Tuned") -> list[str]:
-    """The result in sentences."""
+    """Return the result in sentences."""
     lines = [f"{tuned.trials} trials, {tuned.pruned} given up early, {tuned.failed} failed"]
     if not tuned.settings:
         return [*lines, "no trial was better than the preset: keep it"]
@@ -120,4 +132,4 @@ def describe(tuned: "Tuned") -> list[str]:
         return [*lines, f"{text}, without an interval: that needs seeds whose scores differ"]
     low, high = tuned.interval
     verdict = "better" if low > 0 else "worse: keep the preset" if high < 0 else "no clear difference"
-    return [*lines, f"{text}, 95 % interval {low:+.4g} to {high:+.4g}: {verdict}"]
+    return [*lines, f"{text}, 95 % interval by Welch's t {low:+.4g} to {high:+.4g}: {verdict}"]

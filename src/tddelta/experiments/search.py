@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from tddelta.errors import ConfigError
-from tddelta.timescales import RULES
+from tddelta.timescales import Rule
 
 if TYPE_CHECKING:
     import optuna
@@ -91,7 +91,7 @@ class Space:
         if "lam" in bounds:
             chosen["lam"] = _rounded(trial.suggest_float("lam", *bounds["lam"]))
         if "rule" in self.names:
-            chosen["rule"] = trial.suggest_categorical("rule", RULES)
+            chosen["rule"] = trial.suggest_categorical("rule", get_args(Rule))
         count = len(self.config.ladder)
         if set(_LADDER) & set(self.names):
             shortest = self.config.ladder.horizons[0]
