@@ -66,7 +66,7 @@ class Processes:
         count: Processes at a time; None is one per core, and one where there is a GPU.
         options: Keyword arguments of training.
         command: The command line, for `timing.jsonl`.
-        program: The command that starts a worker.
+        program: The command that starts a worker; None is `PROGRAM`.
 
     Raises:
         ConfigError: `count` is below 1.
@@ -78,12 +78,12 @@ class Processes:
         *,
         options: Mapping[str, Any] | None = None,
         command: Sequence[str] = (),
-        program: Sequence[str] = PROGRAM,
+        program: Sequence[str] | None = None,
     ) -> None:
         if count is not None and count < 1:
             raise ConfigError(f"workers must be at least 1; got {count}: leave it out for one per core")
         self._options = {"eval_every": None, **(options or {})}
-        self._count, self._command, self._program = count, command, program
+        self._count, self._command, self._program = count, command, program or PROGRAM
         self._workers: list[_Worker] = []
         self._started, self._false_starts = 0, 0
 

@@ -1,0 +1,199 @@
+"""Sweeps: what is finished is skipped, what died is replaced, what failed is tried again, and everybody hears of it."""
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import tddelta
+from tddelta.errors import ConfigError, DataError
+from tddelta.experiments import plan_runs
+from tddelta.experiments.loop import work_through
+from tddelta.experiments.processes import Processes
+from tddelta.experiments.worker import WorkerError
+
+HERE = Path(__file__).parent
+CATCH = "Catch-bsuite"
+PRETENDING = (sys.executable, str(HERE / "sweep_worker.py"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Watcher:
+    """Writes down what it is told; `do` is called with each."""
+
+    def __init__(self, do=lambda *what: None):
+        self.told, self._do = [], do
+
+    def _tell(self, *what):
+        self.told.append(what)
+        self._do(*what)
+
+    def begin(self, plan):
+        self._tell("begin", plan.seed)
+
+    def progress(self, plan, progress):
+        raise AssertionError("a process says nothing before the end")
+
+    def end(self, outcome):
+        self._tell("end", outcome.plan.seed, outcome.state)
+
+    def again(self, outcome):
+        self._tell("again", outcome.plan.seed, outcome.state)
+
+    def stopping(self):
+        self._tell("stopping")
+
+    def tick(self):
+        pass
+
+
+def sweep(seeds, *, workers=2, retries=2, watcher=None, program=PRETENDING, agents=("ppo",)):
+    plans = plan_runs(CATCH, list(agents), seeds=seeds, steps=64, out="o")
+    watcher = watcher or Watcher()
+    return work_through(
+        plans, Processes(workers, program=program), watcher, retries=retries, again=watcher.again, every=None
+    )
+
+
+def jobs():
+    """Seeds and processes in the order in which the runs began."""
+    return [tuple(map(int, line.split())) for line in Path("o/jobs").read_text().splitlines()]
+
+
+def children():
+    """Processes that this one started and that are not gone, zombies included."""
+    mine = str(os.getpid())
+    found = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat")]
+    return [stat for stat in found if stat.rpartition(")")[2].split()[1] == mine]
+
+
+# ---------------------------------------------------------------- processes
+
+
+def test_one_failing_run_stops_no_other_and_is_tried_again_if_that_can_help():
+    watcher = Watcher()
+    outcomes, number = sweep([0, 13, 14, 20, 21, 22, 1], watcher=watcher)
+    assert [outcome.state for outcome in outcomes] == [
+        *("finished", "failed", "failed", "finished", "failed", "finished", "finished")
+    ]
+    assert number is None
+    count = {seed: sum(seed == begun for begun, _ in jobs()) for seed in (0, 13, 14, 20, 21, 22, 1)}
+    assert count == {0: 1, 13: 1, 14: 3, 20: 2, 21: 3, 22: 2, 1: 1}
+    errors = [outcome.error for outcome in outcomes]
+    assert isinstance(errors[1], DataError) and str(errors[1]) == "reward is not a number"
+    assert isinstance(errors[2], WorkerError) and str(errors[2]) == "KeyError: a bug"
+    assert errors[2].__notes__ == ["In the process that trained it:\nTraceback: here\n"]
+    assert "ended with signal 9 (SIGKILL); its last words: a word of seed 21" in str(errors[4])
+    assert ("again", 22, "interrupted") in watcher.told
+    # a run that is tried again waits until all others have had their turn
+    assert [seed for seed, _ in jobs()].index(1) < len(jobs()) - 4
+    assert not children()
+
+
+def test_the_order_is_kept_and_a_process_prefers_the_program_that_it_has():
+    watcher = Watcher()
+    sweep(range(30, 33), agents=("ppo", "ppo+"), watcher=watcher)
+    begun = [what[1] for what in watcher.told if what[0] == "begin"]
+    assert sorted(begun) == sorted([30, 31, 32] * 2)
+    processes = [process for _, process in jobs()]
+    assert len(set(processes)) == 2
+    # the second process begins with the agent that the first one does not have
+    seeds = [[seed for seed, process in jobs() if process == one] for one in dict.fromkeys(processes)]
+    assert seeds == [[30, 31, 32], [30, 31, 32]]
+    watcher = Watcher()
+    sweep(5, workers=1, watcher=watcher)
+    assert [what[1] for what in watcher.told if what[0] == "begin"] == [0, 1, 2, 3, 4]
+
+
+def test_on_a_gpu_one_process_trains_the_waiting_seeds_of_an_agent_together(monkeypatch):
+    monkeypatch.setattr("tddelta.experiments.processes.available_cores", lambda: 8)
+    outcomes, _ = sweep(4, workers=None, program=(*PRETENDING, "gpu"), agents=("ppo", "ppo+"))
+    assert {outcome.state for outcome in outcomes} == {"finished"} and len(outcomes) == 8
+    assert len({process for _, process in jobs()}) == 1
+
+
+def test_without_a_gpu_there_is_a_process_per_core(monkeypatch):
+    monkeypatch.setattr("tddelta.experiments.processes.available_cores", lambda: 3)
+
+    def all_begun(*what):
+        if what[0] == "begin" and sum(told[0] == "begin" for told in watcher.told) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = Watcher(all_begun)
+    outcomes, number = sweep([15, 0, 1, 2], workers=None, watcher=watcher)
+    assert number == signal.SIGINT and outcomes[0].state == "interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_every_run_save_and_starts_no_other(number):
+    watcher = Watcher(lambda *what: what == ("begin", 15) and signal.raise_signal(number))
+    before = signal.getsignal(number)
+    outcomes, received = sweep([15, 0, 1, 2, 3], workers=1, watcher=watcher)
+    assert received == number and watcher.told == [("begin", 15), ("stopping",), ("end", 15, "interrupted")]
+    assert [outcome.state for outcome in outcomes] == ["interrupted"]
+    assert signal.getsignal(number) == before and not children()
+
+
+def test_a_second_signal_ends_the_processes_at_once():
+    def twice(*what):
+        if what in (("begin", 16), ("stopping",)):
+            signal.raise_signal(signal.SIGINT)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        sweep([16, 0], workers=1, watcher=Watcher(twice))
+    assert time.monotonic() - began < 30 and not children()
+
+
+def test_processes_that_cannot_start_are_not_tried_for_ever():
+    program = (sys.executable, "-c", "raise SystemExit('no JAX here')")
+    with pytest.raises(ConfigError, match="processes for training cannot start, exit code 1: no JAX here"):
+        sweep([0], program=program)
+    assert not children()
+
+
+def test_wrong_numbers_of_processes_and_runs_planned_from_objects_are_refused():
+    with pytest.raises(ConfigError, match="workers must be at least 1; got 0"):
+        Processes(0)
+    (planned,) = plan_runs(CATCH, tddelta.AGENTS["ppo"], seeds=1, out="o")
+    with pytest.raises(ConfigError, match="objects, and other processes can only be told names"):
+        work_through([planned], Processes(1, program=PRETENDING), Watcher())
+
+
+def test_waiting_costs_no_processor_time():
+    def stop_later(*what):
+        if what == ("begin", 15):
+            used.append(time.process_time())
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        elif what == ("stopping",):
+            used.append(time.process_time())
+
+    used = []
+    sweep([15, 0], workers=1, watcher=Watcher(stop_later))
+    assert used[1] - used[0] < 0.02
+
+
+def test_many_runs_leave_nothing_behind():
+    sweep(10)
+    before = (
+        len(os.listdir("/proc/self/fd")),
+        threading.active_count(),
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    )
+    outcomes, _ = sweep(range(100, 400))
+    after = (
+        len(os.listdir("/proc/self/fd")),
+        threading.active_count(),
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    )
+    assert len(outcomes) == 300 and after[:2] == before[:2] and not children()
+    assert after[2] < 1.05 * before[2]
