@@ -53,7 +53,7 @@ results: $(VENV)/.train
 # Installs everything anew in an empty environment and writes down what came.
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,test,check,docs]"
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,test,check,docs]"
 	{ echo "# The versions that tests, docs and \`make demo\` use, for all extras together; \`make constraints\` renews the list."; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools --exclude wheel; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-constraints
@@ -73,13 +73,13 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing tddelta[train,tabular,test] into $(VENV) ..."
-	$(INSTALL) --editable ".[train,tabular,test]"
+	@echo "Installing every extra for tests into $(VENV) ..."
+	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,test]"
 	@touch $@ $(VENV)/.train
 
 $(VENV)/.check: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing tddelta[train,test,check,docs] into $(VENV) ..."
-	$(INSTALL) --editable ".[train,tabular,test,check,docs]"
+	@echo "Installing every extra into $(VENV) ..."
+	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,test,check,docs]"
 	@touch $@ $(VENV)/.train $(VENV)/.test
 
 # The tests with PyTorch tensors run where PyTorch is installed: on Python 3.11, and elsewhere with TORCH=1.
