@@ -116,8 +116,8 @@ def _restored(arrays: Mapping[str, np.ndarray], name: str, leaf: Any, place: str
     restored = jnp.array(array)  # a copy: the state is handed over to the next update
     if not _is_key(leaf):
         return restored
-    keys = (jax.random.wrap_key_data(restored, impl=name) for name in _GENERATORS)
-    return next(key for key in keys if key.dtype == leaf.dtype)
+    generator = next(name for name in _GENERATORS if jax.random.key(0, impl=name).dtype == leaf.dtype)
+    return jax.random.wrap_key_data(restored, impl=generator)
 
 
 def _misfit(place: str, what: str) -> CheckpointError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tddelta.errors import DataError
 from tddelta.experiments.loop import Advance, Outcome, Watcher, work_through
 from tddelta.experiments.plan import RunPlan
+from tddelta.experiments.resuming import unset
 from tddelta.runs import CHECKPOINT_SECONDS, Run, RunWriter, Track, TrackerFactory, check_trackers
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def train_group(
 
     names = [one for one in track if isinstance(one, str)]
     options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": names}
+    options["unset"] = unset(group[0].config)
     opened: dict[Path, RunWriter] = {}
     raised: dict[Path, Exception] = {}
     with ExitStack() as stack:

@@ -4,13 +4,24 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments.plan import RunPlan, differences
 from tddelta.runs import TRACKERS, Run, find_runs
 
+if TYPE_CHECKING:
+    from tddelta.deep.ppo import Config
+
 _NAMED = ("eval_every", "checkpoint_every")
+
+_FOLLOWING = ("actor_lam", "reward_discount")
+"""Settings that follow others where they are None; `config.json` records the number that they come to."""
+
+
+def unset(config: "Config") -> list[str]:
+    """Settings that `config.json` records as a number although they have none of their own."""
+    return [name for name in _FOLLOWING if getattr(config, name) is None]
 
 
 def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]]:
@@ -35,8 +46,9 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
             "started them with --out and --resume (resume=True)"
         )
     run = Run(found[0])
+    options = _options(run)
     try:
-        config = _config(run)
+        config = _config(run, options.pop("unset", []))
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{run.path / 'config.json'} is no complete config of a run ({error!r})") from error
     from tddelta.deep import training
@@ -48,10 +60,10 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
             "version that timing.jsonl names, or start it anew"
         )
     plan = RunPlan(run.environment, run.agent, run.seed, run.path, config, content)
-    return plan, _options(run)
+    return plan, options
 
 
-def _config(run: Run) -> Any:
+def _config(run: Run, without: list[str]) -> Any:
     from tddelta.deep.agents import AGENTS
     from tddelta.deep.policy import config_of
 
@@ -64,8 +76,9 @@ def _config(run: Run) -> Any:
     except ConfigError as error:
         if "is not part of tddelta" not in str(error):
             raise
-        raise ConfigError(f"{str(error).partition(':')[0]}: {repeat}") from error
-    return dataclasses.replace(config, agent=agent)
+        raise ConfigError(f"{str(error).rpartition(': pass')[0]}: {repeat}") from error
+    # given as a number it would enter the program at another place, and round otherwise
+    return dataclasses.replace(config, agent=agent, **dict.fromkeys(without))
 
 
 def _options(run: Run) -> dict[str, Any]:
@@ -75,7 +88,9 @@ def _options(run: Run) -> dict[str, Any]:
         if event.get("event") in ("start", "resume") and isinstance(options, Mapping):
             found = {name: options[name] for name in _NAMED if isinstance(options.get(name), int | float)}
             trackers = options.get("track")
+            without = options.get("unset")
             return found | {
-                "track": tuple(name for name in TRACKERS if isinstance(trackers, list) and name in trackers)
+                "track": tuple(name for name in TRACKERS if isinstance(trackers, list) and name in trackers),
+                "unset": [name for name in _FOLLOWING if isinstance(without, list) and name in without],
             }
     return {}
