@@ -38,7 +38,7 @@ class _Worker:
         words: The file that its standard error goes to.
         backend: "cpu", "gpu" or "tpu"; None until it is ready.
         runs: The runs of its job.
-        program: Folder of the last ones, whose programs it has compiled.
+        program: What tells the program of the last ones from others.
         unread: The beginning of its next line.
     """
 
@@ -46,7 +46,7 @@ class _Worker:
     words: Path
     backend: str | None = None
     runs: Sequence[RunPlan] = ()
-    program: Path | None = None
+    program: Any = None
     unread: bytes = field(default=b"", repr=False)
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -55,6 +55,13 @@ class _Worker:
         with suppress(OSError):
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
+
+
+def _program(plan: RunPlan) -> Any:
+    """What runs have in common that share a compiled program: all settings but the continuous ones, and no seed."""
+    import jax
+
+    return jax.tree.structure(plan.config)
 
 
 class Processes:
@@ -117,7 +124,7 @@ class Processes:
             if left and worker.backend is not None and not worker.runs:
                 group = self._choose(worker, left)
                 job = make_job(group, self._options, self._command)
-                worker.runs, worker.program = group, group[0].path.parent
+                worker.runs, worker.program = group, _program(group[0])
                 os.truncate(worker.words, 0)  # last words are those about the run that was lost
                 worker.send({"job": job})
                 taken += group
@@ -138,7 +145,8 @@ class Processes:
     def _choose(self, worker: _Worker, waiting: Sequence[RunPlan]) -> list[RunPlan]:
         """Prefer a program that the worker has compiled, and else one that no other has."""
         taken = {other.program for other in self._workers if other is not worker}
-        ranks = [0 if p.path.parent == worker.program else 2 if p.path.parent in taken else 1 for p in waiting]
+        programs = map(_program, waiting)
+        ranks = [0 if program == worker.program else 2 if program in taken else 1 for program in programs]
         first = waiting[min(range(len(waiting)), key=ranks.__getitem__)]
         if worker.backend == "cpu":
             return [first]

@@ -79,7 +79,7 @@ def do_job(job: Mapping[str, Any], stop: threading.Event, out: Path | None = Non
         How each run ended, for `read_outcome`.
     """
     try:
-        plans = plan_runs(**_arguments(job["recipe"]), seeds=job["seeds"], out=job["out"] if out is None else out)
+        plans = _plan(job["recipe"], job["seeds"], Path(job["out"]) if out is None else out)
         if config_hash(plans[0].content) != job["digest"]:
             raise ConfigError(
                 f"{plans[0].name} has other settings in this process than where it was planned: install the same "
@@ -94,10 +94,10 @@ def do_job(job: Mapping[str, Any], stop: threading.Event, out: Path | None = Non
     return [_record(outcome.plan.seed, outcome.state, outcome.error) for outcome in outcomes]
 
 
-def _arguments(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def _plan(recipe: Mapping[str, Any], seeds: list[int], out: Path) -> list[RunPlan]:
     settings = {name: value for name, value in recipe.items() if name not in ("environment", "agent")}
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    return {"agents": recipe["agent"], **tuples}
+    return plan_runs(recipe["environment"], recipe["agent"], seeds=seeds, out=out, **tuples)
 
 
 _origin = functools.cache(describe_origin)
