@@ -90,7 +90,8 @@ class Tune:
             print(json.dumps(summarize(tuned), allow_nan=False))
         else:
             print("\n".join(describe(tuned)))
-        print_report([out / "evaluation"], out, baselines(tuned), table=not self.json)
+        # without its table, which is too wide where agents differ in all that was searched
+        print_report([out / "evaluation"], out, baselines(tuned), table=False)
         print(f"preset: {tuned.file}", file=sys.stderr if self.json else sys.stdout)
         return 0
 

@@ -166,6 +166,8 @@ class Tracking:
             name, make = (getattr(one, "__name__", str(one)), one) if callable(one) else (one, TRACKERS[one])
             try:
                 tracker = make(path, config)
+                if not isinstance(tracker, Tracker):  # a function of somebody's own made it
+                    raise TypeError(f"{type(tracker).__name__} lacks methods of a Tracker")
                 logged = tracker.start(steps)
             except Exception as error:
                 _warn(name, path, error)

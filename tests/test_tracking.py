@@ -1,0 +1,314 @@
+"""Trackers: what they show equals the run directory, also after a break, and no run is lost for a curve."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from deep_runs import BATCH, cartpole
+from tddelta.deep import training
+from tddelta.errors import ConfigError, MissingExtra, TrackingWarning
+from tddelta.experiments.resuming import recorded_plan
+from tddelta.runs import Logged, Run, RunWriter, check_trackers
+from tddelta.runs.tensorboard import event_files, read_events
+from tddelta.runs.tracking import Tracking, scalars
+from tddelta.runs.weights_and_biases import logged_rows
+
+CONFIG = {"format": 1, "environment": "E", "agent": {"name": "a"}, "seed": 0, "settings": {"gamma": 0.9}}
+ROWS = [
+    {"update": n, "steps": 10 * n, "episodes": n, "return_mean": n / 2, "value_loss/gamma=0.5": n} for n in range(1, 9)
+]
+EVALUATIONS = [
+    {"steps": 20, "mode": "sampled", "seed": 3, "return_mean": 1.0, "returns": [1.0]},
+    {"steps": 60, "return_mean": 2.0},
+]
+
+
+def curves(folder):
+    """Every (tag, step) and its value, in the order in which they were written."""
+    points = [
+        ((value.tag, event.step), value.simple_value)
+        for file in event_files(folder)
+        for event, _ in read_events(file)
+        for value in event.summary.value
+    ]
+    assert len(dict(points)) == len(points), "a (tag, step) came twice"
+    return dict(points)
+
+
+def expected(rows, evaluations):
+    found = {(name, row["steps"]): value for row in rows for name, value in scalars(row, "train").items()}
+    return found | {(name, row["steps"]): x for row in evaluations for name, x in scalars(row, "evaluation").items()}
+
+
+def lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_what_is_not_a_finite_number_has_no_curve():
+    row = {
+        "steps": 5,
+        "seed": 7,
+        "mode": "sampled",
+        "return_mean": None,
+        "x": float("nan"),
+        "returns": [1.0],
+        "flag": True,
+    }
+    assert scalars({**row, "a": 1, "b/gamma=0.5": 2.0}, "train") == {"train/a": 1.0, "b/gamma=0.5": 2.0}
+
+
+def test_tensorboard_shows_the_run_directory(tmp_path):
+    with RunWriter(tmp_path / "seed-0", CONFIG, {}) as writer:
+        writer.track(["tensorboard"])
+        writer.metrics(ROWS[:4])
+        writer.timing({"event": "block", "steps": 40, "seconds": 1.0, "steps_per_second": 40.0})
+        writer.evaluation(EVALUATIONS[0])
+        writer.metrics(ROWS[4:])
+        writer.status("finished")
+    found = curves(tmp_path / "seed-0" / "tensorboard")
+    speed, config = found.pop(("time/steps_per_second", 40)), found.pop(("config/text_summary", 0))
+    assert speed == 40.0 and config == 0.0
+    assert found == expected(ROWS, EVALUATIONS[:1])
+    (file,) = event_files(tmp_path / "seed-0" / "tensorboard")
+    text = next(
+        v.tensor.string_val[0] for event, _ in read_events(file) for v in event.summary.value if "config" in v.tag
+    )
+    assert b"| gamma | 0.9 |" in text and b'| environment | "E" |' in text
+
+
+def test_event_files_have_the_checksums_that_tensorboard_demands(tmp_path):
+    from tensorboardX.record_writer import masked_crc32c
+
+    tracking = Tracking(["tensorboard"], tmp_path, CONFIG)
+    tracking.metrics(ROWS)
+    tracking.close("finished")
+    (file,) = event_files(tmp_path / "tensorboard")
+    content, start = file.read_bytes(), 0
+    for event, end in read_events(file):
+        length, checksum = struct.unpack_from("<QI", content, start)
+        assert checksum == masked_crc32c(content[start : start + 8])
+        assert struct.unpack_from("<I", content, end - 4)[0] == masked_crc32c(content[start + 12 : start + 12 + length])
+        assert start or event.file_version == "brain.Event:2"
+        start = end
+    assert start == len(content)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 5], ids=["nothing", "a part", "all"])
+@pytest.mark.parametrize("cut", [0, 3], ids=["whole", "cut short"])
+def test_tensorboard_goes_on_where_the_run_goes_on(tmp_path, kept, cut):
+    """The run broke off after 50 steps; its checkpoint is at 30, and some of its events never reached the disk."""
+    if kept:
+        tracking = Tracking(["tensorboard"], tmp_path, CONFIG)
+        tracking.metrics(ROWS[:2])
+        tracking.evaluation(EVALUATIONS[0])
+        tracking.metrics(ROWS[2:kept])
+        tracking.close("interrupted")
+        (file,) = event_files(tmp_path / "tensorboard")
+        os.truncate(file, file.stat().st_size - cut)
+    (tmp_path / "metrics.jsonl").write_text(lines(ROWS[:3]))
+    (tmp_path / "evaluations.jsonl").write_text(lines(EVALUATIONS[:1]))
+    tracking = Tracking(["tensorboard"], tmp_path, CONFIG, 30)
+    tracking.metrics([{**row, "return_mean": row["return_mean"] + 1} for row in ROWS[3:6]])
+    tracking.evaluation(EVALUATIONS[1])
+    tracking.metrics(ROWS[6:])
+    tracking.close("finished")
+    found = curves(tmp_path / "tensorboard")
+    del found["config/text_summary", 0]
+    later = [{**row, "return_mean": row["return_mean"] + 1} for row in ROWS[3:6]]
+    assert found == expected([*ROWS[:3], *later, *ROWS[6:]], EVALUATIONS)
+    steps = [step for tag, step in found if tag == "train/return_mean"]
+    assert steps == sorted(steps)
+
+
+class Listening:
+    """A tracker of one's own, which already has the updates up to 20 steps."""
+
+    def __init__(self, path, config):
+        self.heard = [(path.name, config["environment"])]
+
+    def start(self, steps):
+        self.heard.append(steps)
+        return Logged(metrics=20)
+
+    def metrics(self, rows):
+        self.heard.extend(row["steps"] for row in rows)
+
+    def evaluation(self, row):
+        self.heard.append(("evaluation", row["steps"]))
+
+    def speed(self, steps, steps_per_second):
+        self.heard.append(("speed", steps))
+
+    def close(self, state):
+        self.heard.append(state)
+
+
+def test_a_tracker_of_ones_own_hears_every_row_once(tmp_path):
+    made = []
+
+    def mine(path, config):
+        made.append(Listening(path, config))
+        return made[0]
+
+    (tmp_path / "metrics.jsonl").write_text(lines(ROWS[:3]))
+    (tmp_path / "evaluations.jsonl").write_text(lines(EVALUATIONS[:1]))
+    tracking = Tracking(check_trackers(mine), tmp_path, CONFIG, 30)
+    tracking.metrics(ROWS[2:4])
+    tracking.timing({"event": "block", "steps": 40, "seconds": 1, "steps_per_second": 10.0})
+    tracking.timing({"event": "end", "seconds": 1})
+    tracking.close("finished")
+    assert made[0].heard == [(tmp_path.name, "E"), 30, ("evaluation", 20), 30, 40, ("speed", 40), "finished"]
+
+
+def test_a_tracker_that_fails_costs_no_run(tmp_path):
+    class Broken(Listening):
+        def metrics(self, rows):
+            raise OSError(28, "No space left on device")
+
+    def never(path, config):
+        raise RuntimeError("no server")
+
+    with RunWriter(tmp_path / "seed-0", CONFIG, {}) as writer:
+        with pytest.warns(TrackingWarning, match=r"seed-0 is no longer tracked by never \(RuntimeError: no server\)"):
+            writer.track([never, Broken])
+        with pytest.warns(TrackingWarning, match="Broken .*No space left.*the run goes on"):
+            writer.metrics(ROWS)
+        writer.metrics(ROWS[:1])  # and no second warning
+        writer.status("finished")
+    assert len((tmp_path / "seed-0" / "metrics.jsonl").read_text().splitlines()) == 9
+
+
+def test_trackers_are_checked_before_a_run_starts(monkeypatch):
+    assert check_trackers(()) == () and check_trackers(["tensorboard", "tensorboard"]) == ("tensorboard",)
+    with pytest.raises(ConfigError, match="unknown tracker 'tensorbord': did you mean tensorboard"):
+        check_trackers("tensorbord")
+    with pytest.raises(ConfigError, match="unknown tracker 'x': use tensorboard or wandb"):
+        check_trackers(["x"])
+    monkeypatch.setattr("tddelta.runs.tracking.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r'needs tensorboardX: pip install "tddelta\[track\]"'):
+        check_trackers("tensorboard")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_curves_of_one_without_a_break(tmp_path):
+    config, stop = cartpole(), threading.Event()
+    content = training.run_config(config, 0)
+    options = {"options": {"track": ["tensorboard", "no such"]}}
+
+    def halt(progress):
+        if progress.steps >= 10 * BATCH:
+            stop.set()
+
+    for name, breaks in (("straight", [None]), ("broken/seed-0", [halt, None])):
+        for progress in breaks:
+            stop.clear()
+            with RunWriter(tmp_path / name, content, options, resume=True) as writer:
+                writer.track(["tensorboard"])
+                training.train_run(config, 0, writer, progress=progress, stop=stop)
+    straight, broken = (curves(tmp_path / name / "tensorboard") for name in ("straight", "broken/seed-0"))
+    timeless = [{k: v for k, v in found.items() if k[0] != "time/steps_per_second"} for found in (straight, broken)]
+    assert timeless[0] == timeless[1] and len(timeless[0]) > 100
+    assert len(event_files(tmp_path / "broken/seed-0/tensorboard")) == 2
+    run = Run(tmp_path / "broken/seed-0")
+    assert {step for tag, step in timeless[1] if tag == "train/update"} == set(run.metrics["steps"].tolist())
+    # and a run that is resumed by its directory goes on with the trackers that it had
+    assert recorded_plan(run.path)[1]["track"] == ("tensorboard",)
+
+
+# ---------------------------------------------------------------- Weights & Biases
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    """W&B as it is on a machine without a network, its own files in a temporary folder."""
+    import wandb
+
+    for name in ("CONFIG", "CACHE", "DATA"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / name))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("WANDB_API_KEY", "WANDB_PROJECT", "WANDB_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import test_tracking as here
+from tddelta.runs.tracking import Tracking
+path = Path(sys.argv[1])
+tracking = Tracking(["wandb"], path, here.CONFIG)
+tracking.metrics(here.ROWS[:2])
+tracking.evaluation(here.EVALUATIONS[0])
+tracking.metrics(here.ROWS[2:5])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_wandb_goes_on_under_its_id_after_a_kill(tmp_path, offline):
+    path = tmp_path / "E" / "a" / "seed-0"
+    path.mkdir(parents=True)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=Path(__file__).parent, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (path / "metrics.jsonl").write_text(lines(ROWS[:3]))  # back at the checkpoint
+    (path / "evaluations.jsonl").write_text(lines(EVALUATIONS[:1]))
+    tracking = Tracking(["wandb"], path, CONFIG, 30)
+    tracking.metrics(ROWS[3:6])
+    tracking.timing({"event": "block", "steps": 60, "seconds": 1.0, "steps_per_second": 60.0})
+    tracking.evaluation(EVALUATIONS[1])
+    tracking.metrics(ROWS[6:])
+    tracking.close("finished")
+    found = {}
+    for step, values in logged_rows(path / "wandb"):
+        for name, value in values.items():
+            if not name.startswith("_") and name != "evaluation/steps":
+                assert found.setdefault((name, step), value) is value, "a (name, step) came twice"
+    assert found.pop(("time/steps_per_second", 60)) == 60.0
+    assert found == expected(ROWS, EVALUATIONS)
+    files = [*(path / "wandb").glob("offline-run-*/run-*.wandb")]
+    assert len(files) == 2
+    assert {file.stem for file in files} == {f"run-{json.loads((path / 'wandb' / 'id.json').read_bytes())['id']}"}
+
+
+@pytest.mark.slow
+def test_wandb_reads_long_logs_and_those_that_were_cut_short(tmp_path, offline):
+    path = tmp_path / "seed-0"
+    path.mkdir()
+    # rows longer than a block of the log, 32 KiB, and many short ones over its borders
+    long = [{"steps": step, **{f"metric_{i}": float(i) for i in range(2000)}} for step in (1, 2)]
+    short = [{"steps": step, "return_mean": float(step)} for step in range(3, 500)]
+    tracking = Tracking(["wandb"], path, CONFIG)
+    tracking.metrics([*long, *short])
+    tracking.close("failed")
+    assert [step for step, _ in logged_rows(path / "wandb")] == list(range(1, 500))
+    (file,) = (path / "wandb").glob("offline-run-*/run-*.wandb")
+    os.truncate(file, file.stat().st_size - 3000)
+    steps = [step for step, _ in logged_rows(path / "wandb")]
+    assert steps == list(range(1, len(steps) + 1)) and 2 <= len(steps) < 499
+
+
+@pytest.mark.slow
+def test_wandb_without_an_account_is_refused_and_without_a_server_goes_offline(tmp_path, offline, monkeypatch):
+    import wandb
+
+    assert check_trackers("wandb") == ("wandb",)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    wandb.teardown()
+    with pytest.raises(ConfigError, match=r"no account to log to .*wandb login.*WANDB_MODE=offline"):
+        check_trackers("wandb")
+    with pytest.warns(TrackingWarning, match="cannot be reached .*logging offline.*wandb sync"):
+        tracking = Tracking(["wandb"], tmp_path, CONFIG)
+    tracking.metrics(ROWS)
+    tracking.close("interrupted")
+    assert [step for step, _ in logged_rows(tmp_path / "wandb")] == [row["steps"] for row in ROWS]
