@@ -1,0 +1,348 @@
+"""Checkpoints on disk: whole or passed over, never executed; one writer; sentences where nothing can be written."""
+
+import errno
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, StorageError
+from tddelta.runs import Run, RunWriter, checkpoints, set_aside
+
+CONFIG = {"format": 1, "environment": "e", "agent": {"name": "a"}, "seed": 0, "settings": {}, "scales": {}}
+
+
+def arrays(number):
+    return {"table": np.full((3, 4), number, np.float32), "key": np.array([1, number], np.uint32)}
+
+
+def two(path):
+    """Checkpoints 1 and 2 of a folder."""
+    path.mkdir(exist_ok=True)
+    for number in (1, 2):
+        checkpoints.save(path, number, arrays(number), {"updates": number})
+    return path / "checkpoints" / "0000000001", path / "checkpoints" / "0000000002"
+
+
+def begin(path, rows):
+    """A run directory with so many updates, of 10 steps and one episode each, and a checkpoint of the last."""
+    writer = RunWriter(path, CONFIG, {"command": ["test"]})
+    train(writer, 0, rows)
+    return writer
+
+
+def train(writer, first, last):
+    writer.metrics([{"update": n + 1, "steps": 10 * (n + 1)} for n in range(first, last)])
+    steps = 10 * np.arange(1, last + 1)
+    writer.episodes(steps, steps / 10, steps)
+    writer.checkpoint(arrays(last), steps=10 * last, updates=last, episodes=last)
+
+
+def names(path):
+    return sorted(file.relative_to(path).as_posix() for file in path.rglob("*"))
+
+
+# ---------------------------------------------------------------- saving and loading
+
+
+def test_the_newest_comes_back_and_two_are_kept(tmp_path):
+    assert checkpoints.latest(tmp_path) is None
+    for number in (7, 30, 200):
+        checkpoints.save(tmp_path, number, arrays(number), {"updates": number, "note": "é"})
+    found = checkpoints.latest(tmp_path)
+    assert found.path.name == "0000000200" and found.count("updates") == 200 and found.record["note"] == "é"
+    for name, array in arrays(200).items():
+        np.testing.assert_array_equal(found.arrays[name], array)
+        assert found.arrays[name].dtype == array.dtype
+    assert names(tmp_path / "checkpoints") == [
+        name
+        for number in ("0000000030", "0000000200")
+        for name in (number, f"{number}/checkpoint.json", f"{number}/state.safetensors")
+    ]
+    checkpoints.discard(tmp_path, newer_than=30)
+    assert checkpoints.latest(tmp_path).count("updates") == 30
+    checkpoints.discard(tmp_path)
+    assert names(tmp_path) == []
+    with pytest.raises(CheckpointError, match=r"checkpoint\.json must count steps; got None"):
+        found.count("steps")
+    with pytest.raises(DataError, match="a checkpoint holds numbers only; got object in 'a'"):
+        checkpoints.save(tmp_path, 1, {"a": np.array([None])}, {})
+
+
+def test_equal_states_have_equal_bytes(tmp_path):
+    first, _ = two(tmp_path / "a")
+    other, _ = two(tmp_path / "b")
+    for name in ("state.safetensors", "checkpoint.json"):
+        assert (first / name).read_bytes() == (other / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "checkpoint.json"])
+def test_every_damage_is_noticed_and_the_one_before_is_taken(name, tmp_path):
+    # Field case B51.
+    _, newest = two(tmp_path / "run")
+    content = (newest / name).read_bytes()
+    damages = [b"", content[: len(content) // 2], content[:-3], content + b" \n}", b"\0" * len(content)]
+    for place in range(0, len(content), 13):
+        damages.append(content[:place] + bytes([content[place] ^ 0x11]) + content[place + 1 :])
+    for damaged in damages:
+        (newest / name).write_bytes(damaged)
+        with pytest.warns(CheckpointWarning, match=rf"0000000002.{name} .*; this checkpoint is passed over"):
+            assert checkpoints.latest(tmp_path / "run").count("updates") == 1
+    (newest / name).unlink()
+    with pytest.warns(CheckpointWarning, match=f"{name} cannot be read .No such file"):
+        assert checkpoints.latest(tmp_path / "run").count("updates") == 1
+    (newest / name).write_bytes(content)
+    assert checkpoints.latest(tmp_path / "run").count("updates") == 2
+
+
+def test_without_a_whole_one_there_is_none(tmp_path):
+    for path in two(tmp_path / "run"):
+        (path / "state.safetensors").write_bytes(b"")
+    with pytest.warns(CheckpointWarning) as told:
+        assert checkpoints.latest(tmp_path / "run") is None
+    assert len(told) == 2
+
+
+def test_a_newer_format_says_which_version_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "FORMAT", 2)
+    monkeypatch.setattr(checkpoints, "__version__", "9.1.0")
+    two(tmp_path / "run")
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=r"has format 2, and .* up to format 1: install tddelta >= 9\.1\.0"):
+        checkpoints.latest(tmp_path / "run")
+
+
+def test_what_would_be_executed_is_refused(tmp_path):
+    # Field case B52. The checksums are right: whoever makes such a file can make those, too.
+    canary = tmp_path / "canary"
+
+    class Malicious:
+        def __reduce__(self):
+            return (Path.touch, (canary,))
+
+    older, newest = two(tmp_path / "run")
+    record = json.loads((newest / "checkpoint.json").read_text())
+    archive = tmp_path / "archive.npz"
+    np.savez(archive, table=np.array([Malicious()], object))
+    for content in (pickle.dumps(Malicious()), archive.read_bytes(), b"\xff" * 4096):
+        (newest / "state.safetensors").write_bytes(content)
+        forged = record | {"bytes": len(content), "sha256": checkpoints.hashlib.sha256(content).hexdigest()}
+        forged["checksum"] = checkpoints._checksum(forged)
+        (newest / "checkpoint.json").write_text(json.dumps(forged))
+        with pytest.warns(CheckpointWarning, match="holds no arrays in the form of safetensors"):
+            assert checkpoints.latest(tmp_path / "run").path == older
+    (newest / "checkpoint.json").write_bytes(pickle.dumps(Malicious()))
+    with pytest.warns(CheckpointWarning, match=r"checkpoint\.json is damaged, not JSON"):
+        assert checkpoints.latest(tmp_path / "run").path == older
+    # The episodes of a run directory are an archive, too.
+    begin(tmp_path / "seed-0", 2).close()
+    np.savez(tmp_path / "seed-0" / "episodes.npz", steps=np.array([Malicious(), 1], object))
+    with pytest.warns(CheckpointWarning, match=r"episodes\.npz is no archive of plain arrays"):
+        RunWriter(tmp_path / "seed-0", CONFIG, {}, resume=True).close()
+    assert not canary.exists()
+
+
+# ---------------------------------------------------------------- run directories
+
+
+def test_a_writer_goes_on_where_the_checkpoint_is(tmp_path):
+    path = tmp_path / "seed-0"
+    with begin(path, 3) as writer:
+        saved = (path / "metrics.jsonl").read_bytes()
+        train(writer, 3, 5)
+        (path / "checkpoints" / "0000000005" / "state.safetensors").write_bytes(b"")
+        (path / ".status.json.tmp").touch()
+        writer.fault({"fault": "loss"})
+    with pytest.warns(CheckpointWarning), RunWriter(path, CONFIG, {"command": ["again"]}, resume=True) as writer:
+        assert writer.restored.count("updates") == 3 and (path / "metrics.jsonl").read_bytes() == saved
+        assert writer.episodes_before["steps"].tolist() == [10, 20, 30]
+        assert Run(path).episodes["steps"].tolist() == [10, 20, 30]
+        status = {"state": "running", "steps": 30, "updates": 3, "episodes": 3, "message": None}
+        assert Run(path).status == status
+        # The damaged one is gone: it would count as the newest for ever.
+        assert [found.name for found in (path / "checkpoints").iterdir()] == ["0000000003"]
+        assert not (path / "fault.json").exists() and not list(path.glob(".*"))
+        train(writer, 3, 4)
+        writer.status("finished")
+    assert not (path / "checkpoints").exists()
+    assert [row["event"] for row in Run(path).timing] == ["start", "resume"]
+
+
+def test_a_checkpoint_without_its_rows_is_passed_over(tmp_path):
+    def damaged(name, change):
+        path = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
+        with begin(path, 1) as writer:
+            writer.evaluation({"steps": 10})
+            train(writer, 1, 3)
+        content = (path / name).read_bytes()
+        (path / name).write_bytes(change(content))
+        with pytest.warns(CheckpointWarning, match=rf"{name} "):
+            writer = RunWriter(path, CONFIG, {}, resume=True)
+        writer.close()
+        return 0 if writer.restored is None else writer.restored.count("updates")
+
+    assert damaged("metrics.jsonl", lambda text: text[:-4]) == 1
+    assert damaged("metrics.jsonl", lambda text: b"{}\n" + text) == 0
+    assert damaged("evaluations.jsonl", lambda text: b"") == 1
+    assert damaged("episodes.npz", lambda text: text[:-40]) == 0
+
+
+def test_without_a_checkpoint_a_directory_makes_room(tmp_path):
+    path = tmp_path / "seed-0"
+    RunWriter(path, CONFIG, {}).close()
+    for number in (1, 2):
+        with RunWriter(path, CONFIG, {}, resume=True) as writer:
+            assert writer.restored is None and writer.episodes_before is None
+        assert (tmp_path / f"seed-0.unfinished-{number}" / "config.json").exists()
+    assert set_aside(tmp_path / "nowhere") is None
+
+
+def test_two_writers_at_once_are_refused(tmp_path):
+    path = tmp_path / "seed-0"
+    with begin(path, 2), pytest.raises(ConfigError, match="seed-0 is being written by another process: wait for it"):
+        RunWriter(path, CONFIG, {}, resume=True)
+    outcomes = []
+
+    def race():
+        try:
+            with RunWriter(path, CONFIG, {}, resume=True):
+                outcomes.append("writes")
+                time.sleep(1.5)
+        except ConfigError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("writes") == 1 and sum("another process" in text for text in outcomes) == 3
+
+
+HOLDS = """
+import sys, time
+from test_checkpoints import begin
+writer = begin(sys.argv[1], 2)
+print("go", flush=True)
+time.sleep(60)
+"""
+
+
+def start(program, path):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    return subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    path = tmp_path / "seed-0"
+    with start(HOLDS, path) as process:
+        assert process.stdout.readline() == "go\n"
+        with pytest.raises(ConfigError, match="is being written by another process"):
+            RunWriter(path, CONFIG, {}, resume=True)
+        process.kill()
+    with RunWriter(path, CONFIG, {}, resume=True) as writer:
+        assert writer.restored.count("updates") == 2
+
+
+WRITES = """
+import sys
+from test_checkpoints import CONFIG, train
+from tddelta.runs import RunWriter
+writer = RunWriter(sys.argv[1], CONFIG, {}, resume=True)
+done = 0 if writer.restored is None else writer.restored.count("updates")
+print(done, flush=True)
+while True:
+    train(writer, done, done + 1)
+    done += 1
+"""
+
+
+def test_kill_9_while_writing_loses_nothing(tmp_path):
+    path, last, draw = tmp_path / "seed-0", 0, random.Random(0)
+    for _ in range(4):
+        with start(WRITES, path) as process:
+            done = int(process.stdout.readline())
+            assert done >= last
+            time.sleep(draw.uniform(0.05, 0.3))
+            process.send_signal(signal.SIGKILL)
+        found = checkpoints.latest(path)  # a warning would be an error
+        last = done if found is None else found.count("updates")
+    with RunWriter(path, CONFIG, {}, resume=True):
+        run = Run(path)
+        assert run.metrics["update"].tolist() == list(range(1, last + 1)) and last > 4
+        assert run.episodes["steps"].tolist() == list(range(10, 10 * last + 1, 10))
+    assert not list(tmp_path.glob("*unfinished*"))
+
+
+# ---------------------------------------------------------------- what cannot be written
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, r"\(No space left on device\): free some space there, then go on"),
+        (errno.EROFS, r"\(Read-only file system\): make its folder writable"),
+        (errno.ESTALE, r"\(Stale file handle\): check that its folder still exists"),
+    ],
+)
+@pytest.mark.parametrize("call", ["fsync", "mkdir", "rename"])
+def test_a_failed_save_leaves_the_one_before(call, number, advice, tmp_path, monkeypatch):
+    path = tmp_path / "seed-0"
+    with begin(path, 2) as writer:
+
+        def fail(*arguments, **options):
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            with pytest.raises(StorageError, match=advice):
+                writer.checkpoint(arrays(3), steps=20, updates=2, episodes=2)
+        assert checkpoints.latest(path).count("updates") == 2
+        assert not list((path / "checkpoints").glob(".*"))
+        train(writer, 2, 3)
+    assert checkpoints.latest(path).count("updates") == 3
+
+
+def test_a_folder_that_vanishes_is_a_sentence(tmp_path):
+    path = tmp_path / "seed-0"
+    with begin(path, 1) as writer:
+        path.rename(tmp_path / "gone")
+        for write in (lambda: train(writer, 1, 2), lambda: writer.status("running"), lambda: writer.timing({})):
+            with pytest.raises(StorageError, match=r"seed-0.* cannot be written \(No such file or directory\): check"):
+                write()
+    assert checkpoints.latest(tmp_path / "gone").count("updates") == 1
+
+
+FULL = """
+import resource, sys, tempfile
+import numpy as np
+from test_checkpoints import CONFIG, arrays
+from tddelta.errors import StorageError
+from tddelta.runs import RunWriter
+writer = RunWriter(sys.argv[1], CONFIG, {})
+writer.checkpoint(arrays(0), steps=0, updates=0, episodes=0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as full as a disk can be made without a disk
+try:
+    writer.checkpoint({"a": np.zeros(10**6)}, steps=0, updates=0, episodes=0)
+except StorageError as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_is_really_full(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    path = tmp_path / "seed-0"
+    done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, env=environment)
+    assert "checkpoints/0000000000 cannot be written (File too large): free some space there" in done.stdout, (
+        done.stderr
+    )
+    np.testing.assert_array_equal(checkpoints.latest(path).arrays["key"], [1, 0])
