@@ -14,8 +14,9 @@ from deep_runs import BATCH, UPDATES, cartpole, finished, trained
 from tddelta import CheckpointError, CheckpointWarning, ConfigError, train
 from tddelta.cli import main
 from tddelta.deep import training
-from tddelta.deep.checkpointing import Pauses, from_arrays, to_arrays
+from tddelta.deep.checkpointing import from_arrays, to_arrays
 from tddelta.runs import Run, RunWriter, checkpoints
+from tddelta.runs.checkpoints import Pauses
 
 EVAL_EVERY = 300
 

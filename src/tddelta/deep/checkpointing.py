@@ -1,8 +1,6 @@
 """The state of training as named arrays, and back: what a checkpoint holds. Everything is in it, also random keys."""
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,38 +9,9 @@ import numpy as np
 
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs import Arrays
-
-SHARE = 0.01
-"""Saving takes at most about this share of the time: the pauses between two saves grow with what one costs."""
+from tddelta.runs.checkpoints import Pauses
 
 _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
-
-
-class Pauses:
-    """Tells when something that takes time is due again.
-
-    Args:
-        seconds: Pause between two; longer where one takes more than a hundredth of it, and none if 0.
-        at_once: Whether the first is due without a pause.
-    """
-
-    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
-        self._seconds, self._cost = seconds, 0.0
-        self._last = -np.inf if at_once else time.perf_counter()
-
-    @property
-    def over(self) -> bool:
-        """Whether it is due."""
-        pause = max(self._seconds, self._cost / SHARE) if self._seconds else 0.0
-        return time.perf_counter() - self._last >= pause
-
-    @contextmanager
-    def ended(self) -> Iterator[None]:
-        """Measure what it takes this time; the next pause begins after it."""
-        began = time.perf_counter()
-        yield
-        self._last = time.perf_counter()
-        self._cost = self._last - began
 
 
 def check_pauses(eval_every: int | None, checkpoint_every: float) -> None:
@@ -53,10 +22,7 @@ def check_pauses(eval_every: int | None, checkpoint_every: float) -> None:
     """
     if eval_every is not None and eval_every < 1:
         raise ConfigError(f"eval_every must be at least 1 step; got {eval_every}: leave it out for no evaluations")
-    if not 0 <= checkpoint_every < float("inf"):
-        raise ConfigError(
-            f"checkpoint_every must be a number of seconds >= 0; got {checkpoint_every}: 300 is five minutes"
-        )
+    Pauses(checkpoint_every)
 
 
 def to_arrays(state: Any) -> Arrays:

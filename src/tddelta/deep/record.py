@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from tddelta.deep import evaluation, ppo
-from tddelta.deep.checkpointing import Pauses
 from tddelta.deep.config import Config
 from tddelta.deep.policy import tensors
 from tddelta.runs import Arrays, RunWriter
+from tddelta.runs.checkpoints import Pauses
 
 EPISODES_SECONDS = 10.0
 """`episodes.npz` is written again at most this often."""

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tddelta.deep import devices, ppo, shards
-from tddelta.deep.checkpointing import Pauses, check_pauses, from_arrays, to_arrays
+from tddelta.deep.checkpointing import check_pauses, from_arrays, to_arrays
 from tddelta.deep.config import Config
 from tddelta.deep.record import Record, run_key
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import CHECKPOINT_SECONDS, FORMAT, RunWriter
+from tddelta.runs.checkpoints import Pauses
 
 BLOCK_SECONDS, LONGEST_BLOCK = 1.0, 32
 """A block takes about this long, so that progress moves and Ctrl-C is heard; and never more updates than that."""

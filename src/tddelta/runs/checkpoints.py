@@ -14,8 +14,10 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tddelta import __version__
-from tddelta.errors import CheckpointError, CheckpointWarning, DataError
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError
 from tddelta.runs.files import Arrays, storing, sync, to_json
 
 FORMAT = 1
@@ -34,6 +36,9 @@ KEPT = 2
 
 CHECKPOINT_SECONDS = 300.0
 """A run makes a checkpoint this often, or more rarely where that takes long; where nothing else is said."""
+
+SHARE = 0.01
+"""Saving takes at most about this share of the time: the pauses between two saves grow with what one costs."""
 
 _FOLDER, _STATE, _RECORD = "checkpoints", "state.safetensors", "checkpoint.json"
 
@@ -66,6 +71,38 @@ class Checkpoint:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise CheckpointError(f"{self.path / _RECORD} must count {name}; got {value!r}: it is of something else")
         return value
+
+
+class Pauses:
+    """Tells when something that takes time is due again.
+
+    Args:
+        seconds: Pause between two; longer where one takes more than a hundredth of it, and none if 0.
+        at_once: Whether the first is due without a pause.
+
+    Raises:
+        ConfigError: `seconds` is below 0 or not finite.
+    """
+
+    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
+        if not 0 <= seconds < np.inf:
+            raise ConfigError(f"checkpoint_every must be a number of seconds >= 0; got {seconds}: 300 is five minutes")
+        self._seconds, self._cost = seconds, 0.0
+        self._last = -np.inf if at_once else time.perf_counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is due."""
+        pause = max(self._seconds, self._cost / SHARE) if self._seconds else 0.0
+        return time.perf_counter() - self._last >= pause
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Measure what it takes this time; the next pause begins after it."""
+        began = time.perf_counter()
+        yield
+        self._last = time.perf_counter()
+        self._cost = self._last - began
 
 
 def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> None:

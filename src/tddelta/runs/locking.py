@@ -30,9 +30,21 @@ def lock(path: Path) -> IO[bytes] | None:
         StorageError: The directory cannot be written to.
     """
     place = path / "timing.jsonl"
-    busy = ConfigError(f"{path} is being written by another process: wait for it, or choose another --out (out=)")
-    if not place.is_file():
-        return None
+    return lock_file(place, "choose another --out (out=)") if place.is_file() else None
+
+
+def lock_file(place: Path, advice: str) -> IO[bytes]:
+    """Lock a folder by one of its files, which is made if need be, until what is returned is closed.
+
+    Args:
+        place: The file.
+        advice: What to do in place of waiting.
+
+    Raises:
+        ConfigError: It is locked.
+        StorageError: The folder cannot be written to.
+    """
+    busy = ConfigError(f"{place.parent} is being written by another process: wait for it, or {advice}")
     with storing(place):
         file = place.open("ab")  # network file systems lock only what is open for writing
     try:
