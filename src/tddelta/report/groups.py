@@ -1,5 +1,6 @@
 """The seeds of an agent on an environment, as far as a report needs them, and their scores."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +14,11 @@ from tddelta.report.statistics import CriticQuality, FloatArray, Summary
 from tddelta.runs import Run, is_being_written
 from tddelta.timescales import TimeScales
 
-Measure = Literal["asymptotic", "average"]
-"""What a run is scored by: the return of its last 100 training episodes, or of all."""
+Measure = Literal["asymptotic", "average", "hold_out"]
+"""What a run is scored by: the return of its last 100 training episodes, of all, or of hold-out episodes."""
+
+SHOWN_SEED = 1153780
+"""The seed whose recorded episode is shown where it is among the seeds: the paper shows that one."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,18 @@ class Seed:
         """Mean return of all training episodes."""
         return statistics.average_score(self.returns)
 
+    @cached_property
+    def hold_out(self) -> float:
+        """Mean return of the last hold-out evaluation with sampled actions; NaN where there is none."""
+        rows = [row for row in self.run.evaluations if (row.get("starts"), row.get("mode")) == ("no-ops", "sampled")]
+        return float(rows[-1]["return_mean"]) if rows and rows[-1].get("return_mean") is not None else math.nan
+
+    @cached_property
+    def reward_density(self) -> Mapping[str, float] | None:
+        """Rewards other than 0 per 100 steps, "trained" and "random"; None where nobody counted them."""
+        found = self.run.reward_density
+        return None if found is None else {name: float(found[name]) for name in ("trained", "random")}
+
     @property
     def title(self) -> str:
         """Environment, agent and seed, for a sentence."""
@@ -120,8 +136,9 @@ class Group:
         return int(self.seeds[0].run.config.get("steps", 0))
 
     def scores(self, measure: Measure) -> FloatArray:
-        """Score of each seed that counts, shape (n,)."""
-        return np.array([getattr(seed, measure) for seed in self.scored], np.float64)
+        """Score of each seed that counts, shape (n,); of those that have hold-out episodes for that measure."""
+        values = np.array([getattr(seed, measure) for seed in self.scored], np.float64)
+        return values[np.isfinite(values)] if measure == "hold_out" else values
 
     def summary(self, measure: Measure) -> Summary:
         """Mean ± standard error of the score over seeds."""
@@ -136,7 +153,7 @@ class Group:
         """Mean return of the last evaluation in a mode, "sampled" or "greedy", of each seed that has one."""
         found = []
         for seed in self.scored:
-            rows = [row for row in seed.run.evaluations if row.get("mode") == mode]
+            rows = [row for row in seed.run.evaluations if row.get("mode") == mode and "starts" not in row]
             if rows and rows[-1].get("return_mean") is not None:
                 found.append(float(rows[-1]["return_mean"]))
         return found
@@ -161,7 +178,7 @@ class Group:
     @cached_property
     def recorded(self) -> tuple[Seed, Mapping[str, Any]] | None:
         """The first seed that recorded an episode, with the recording."""
-        for seed in self.scored:
+        for seed in sorted(self.scored, key=lambda seed: seed.number != SHOWN_SEED):
             try:
                 arrays = seed.run.rollout
                 if arrays is not None and len(arrays["rewards"]) > 1:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from tddelta.errors import ConfigError
 from tddelta.report import plots, tables
+from tddelta.report.atari import atari_tables, hold_out_table
 from tddelta.report.figures import drawings, to_bytes, to_svg
 from tddelta.report.formatting import Table, text_of
 from tddelta.report.headline import critic_sentences, headline
@@ -93,12 +94,16 @@ def write_report(
 def _tables(study: Study) -> dict[str, Any]:
     differing, common = tables.settings_tables(study)
     suites = study.suites[0]
+    hold_out = hold_out_table(study)
+    measures = [*tables.MEASURES, *(["hold_out"] if hold_out.rows else [])]
     return {
         "scores": tables.score_table(study),
-        "differences": [tables.difference_table(study, measure) for measure in tables.MEASURES if study.pairs],
+        "hold_out": hold_out,
+        "differences": [tables.difference_table(study, measure) for measure in measures if study.pairs],
         "aggregates": [tables.aggregate_table(suite) for suite in suites],
         "improvements": [tables.improvement_table(study, suite) for suite in suites if study.pairs],
         "evaluations": tables.evaluation_table(study),
+        "atari": atari_tables(study),
         "ladder": tables.ladder_table(study),
         "critic": tables.critic_table(study, every=False),
         "critic_every": tables.critic_table(study),

@@ -77,15 +77,28 @@ def find_reference(
         return None
     for table in _TABLES:
         content = _table(table)
-        name = environment
-        if table == "atari":
-            match = _ATARI_NAME.fullmatch(environment)
-            name = match.group(1) if match else environment
+        name = _atari_name(environment) if table == "atari" else environment
         row = content["environments"].get(name)
         if row is not None:
             sources = dict.fromkeys(content["sources"][row[key]] for key in ("random_source", "reference_source"))
             return Reference(content["name"], content["unit"], row["random"], row["reference"], " ".join(sources))
     return None
+
+
+def atari_game(environment: str, config: Mapping[str, Any]) -> str | None:
+    """Return the game that a run is of, such as "Qbert", or None where it is not one under the classic protocol.
+
+    Args:
+        environment: Name of the environment.
+        config: What `config.json` holds.
+    """
+    game = _atari_name(environment)
+    return game if game in _table("atari")["environments"] and not config.get("environment_kwargs") else None
+
+
+def _atari_name(environment: str) -> str:
+    match = _ATARI_NAME.fullmatch(environment)
+    return match.group(1) if match else environment
 
 
 @cache

@@ -176,7 +176,7 @@ class Study:
                 for agent, baseline in self.pairs:
                     ours, theirs = self.group(environment, agent), self.group(environment, baseline)
                     if ours is not None and theirs is not None:
-                        rows.append(_compare(ours, theirs, measure))
+                        rows.append(compare_groups(ours, theirs, measure))
             corrected = statistics.holm([row.welch.p_value for row in rows])
             self._comparisons[measure] = [
                 Comparison(r.environment, r.agent, r.baseline, r.welch, r.interval, p, r.note)
@@ -232,7 +232,8 @@ class Study:
         return next(seed.run.config for seed in self.seeds if seed.environment == environment)
 
 
-def _compare(ours: Group, theirs: Group, measure: Measure) -> Comparison:
+def compare_groups(ours: Group, theirs: Group, measure: Measure) -> Comparison:
+    """Compare two agents on one environment; p is not corrected yet."""
     notes = []
     if ours.complete and theirs.complete:
         scores = ours.scores(measure), theirs.scores(measure)

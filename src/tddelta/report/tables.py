@@ -25,7 +25,10 @@ from tddelta.report.study import Comparison, Study, Suite
 from tddelta.runs import Run
 
 MEASURES: dict[Measure, str] = {"asymptotic": "Last 100 episodes", "average": "All episodes"}
-"""The measures by the name a reader sees."""
+"""The measures of training by the name a reader sees."""
+
+TITLES: dict[Measure, str] = {**MEASURES, "hold_out": "Hold-out episodes"}
+"""All measures by the name a reader sees."""
 
 AGGREGATES = {
     "interquartile_mean": "Interquartile mean",
@@ -125,7 +128,7 @@ def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
         notes.append("A bootstrap interval from fewer than five seeds is too narrow: trust the test more.")
     return Table(
         f"differences-{measure}",
-        f"Differences: {MEASURES[measure].lower()}",
+        f"Differences: {TITLES[measure].lower()}",
         ("Environment", "Agent", "Against", "Difference", "95 % interval", "p", "p (Holm)", "Finding"),
         rows,
         [

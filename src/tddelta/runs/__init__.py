@@ -7,7 +7,8 @@ OUT/ENV/AGENT/seed-N/
   metrics.jsonl           one line per update
   timing.jsonl            wall-clock times, versions, machine and command; nothing else in the folder holds any
   episodes.npz            steps, returns and lengths of the training episodes
-  evaluations.jsonl       one line per evaluation, if there was any
+  evaluations.jsonl       one line per evaluation, if there was any; `"starts": "no-ops"` are hold-out episodes
+  reward_density.json     rewards per 100 steps, where they were counted
   rollout.npz             one recorded episode of the final policy
   critic.npz              predicted values and realised discounted returns of held-out states
   parameters.safetensors  network parameters and normalisers
@@ -25,7 +26,7 @@ from tddelta.runs.files import FORMAT, Arrays, read_parameters
 from tddelta.runs.locking import is_being_written, set_aside
 from tddelta.runs.reading import Run, Runs, config_hash, find_runs, load_runs, run_path
 from tddelta.runs.tracking import TRACKERS, Logged, Track, Tracker, TrackerFactory, check_trackers
-from tddelta.runs.writing import RunWriter, append_evaluation
+from tddelta.runs.writing import RunWriter, append_evaluation, write_reward_density
 
 __all__ = [
     "CHECKPOINT_SECONDS",
@@ -49,4 +50,5 @@ __all__ = [
     "read_parameters",
     "run_path",
     "set_aside",
+    "write_reward_density",
 ]

@@ -157,6 +157,12 @@ class Run:
         """The evaluations so far, one mapping each."""
         return read_rows(self.path / "evaluations.jsonl")
 
+    @property
+    def reward_density(self) -> dict[str, Any] | None:
+        """Rewards other than 0 per 100 steps, `trained` and `random`, with `steps` and `seed`; or None."""
+        path = self.path / "reward_density.json"
+        return read_json(path) if path.exists() else None
+
     @cached_property
     def rollout(self) -> Arrays | None:
         """One recorded episode of the final policy, or None."""

@@ -246,5 +246,11 @@ def append_evaluation(path: str | os.PathLike[str], row: Mapping[str, Any]) -> N
     append_rows(Path(path) / "evaluations.jsonl", [row])
 
 
+def write_reward_density(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Replace the `reward_density.json` of an existing run directory."""
+    text = to_json(content)
+    replace(Path(path) / "reward_density.json", lambda file: file.write(text))
+
+
 def _event(name: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {"event": name, "time": datetime.now(UTC).isoformat(timespec="seconds"), **provenance}

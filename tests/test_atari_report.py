@@ -1,0 +1,150 @@
+"""Reports of Atari runs: beside the published numbers, hold-out episodes, reward densities. Runs are made up."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from report_synthetic import write_run
+from tddelta.report import write_report
+from tddelta.report.atari import (
+    Moments,
+    atari_tables,
+    published,
+    published_agent,
+    published_gains,
+    welch_of_moments,
+)
+from tddelta.report.statistics import welch_test
+from tddelta.report.study import Study
+from tddelta.runs import append_evaluation, load_runs, write_reward_density
+
+
+def runs_of(out: Path, agents: dict[str, float], game: str = "Qbert", seeds: int = 5, **settings: object) -> None:
+    for agent, score in agents.items():
+        for seed in range(seeds):
+            returns = np.full(150, score) + 300.0 * (seed - (seeds - 1) / 2)
+            write_run(out, game, agent, seed, returns=returns, steps=10_000_000, critic=False, **settings)
+
+
+def tables_of(out: Path) -> dict:
+    return {table.name: table for table in atari_tables(Study(load_runs(out)))}
+
+
+def test_a_welch_test_from_means_and_standard_errors_is_the_one_from_the_scores() -> None:
+    first, second = np.array([3.0, 5.0, 4.5, 7.0]), np.array([1.0, 2.0, 6.0])
+    moments = [Moments(x.mean(), x.std(ddof=1) / len(x) ** 0.5, len(x)) for x in (first, second)]
+    whole, summarised = welch_test(first, second), welch_of_moments(*moments)
+    for name in ("difference", "statistic", "degrees_of_freedom", "p_value"):
+        assert getattr(summarised, name) == pytest.approx(getattr(whole, name))
+
+
+def test_without_any_variance_there_is_no_p() -> None:
+    test = welch_of_moments(Moments(1.0, 0.0, 3), Moments(2.0, 0.0, 3))
+    assert (test.p_value, test.degenerate, test.difference) == (None, True, -1.0)
+
+
+def test_of_the_published_gains_few_survive_the_correction() -> None:
+    significant = {key: test.difference for key, (test, p) in published_gains().items() if p < 0.05}
+    assert {key for key, difference in significant.items() if difference > 0} == {
+        ("Hero", "ppo-delta-matched"), ("Hero", "ppo-delta"), ("Qbert", "ppo-delta-matched"),
+    }  # fmt: skip
+    assert {key for key, difference in significant.items() if difference < 0} == {
+        ("Zaxxon", "ppo-delta-matched"), ("Zaxxon", "ppo-delta"), ("WizardOfWor", "ppo-delta-matched"),
+        ("WizardOfWor", "ppo-delta"), ("BankHeist", "ppo-delta"),
+    }  # fmt: skip
+    assert len(published_gains()) == 18
+
+
+def test_scores_stand_beside_the_published_ones_with_both_p_values(tmp_path: Path) -> None:
+    runs_of(tmp_path, {"ppo": 11_700, "ppo-delta-matched": 9_000})
+    table = tables_of(tmp_path)["atari-published"]
+    ours = {row["agent"]: row for row in table.data}
+    assert ours["ppo"]["published"] == 11735
+    assert ours["ppo"]["difference"] == pytest.approx(-35)
+    assert ours["ppo-delta-matched"]["p"] < ours["ppo-delta-matched"]["p_holm"] < 0.01
+    findings = {row[1]: row[-1] for row in table.rows}
+    assert findings == {"ppo": "no clear difference", "ppo-delta-matched": "lower"}
+    assert "PPO-TD(λ,Δ)" in {row[5] for row in table.rows}
+
+
+def test_an_agent_that_repeats_the_released_code_is_compared_with_the_agent_of_the_paper() -> None:
+    assert published_agent("ppo-delta-matched-released") == "ppo-delta-matched"
+    assert published_agent("ppo-delta-published") == "ppo-delta"
+    assert published_agent("ppo-multi") is None
+
+
+def test_gains_are_over_the_better_baseline_here_and_in_the_paper(tmp_path: Path) -> None:
+    runs_of(tmp_path, {"ppo": 9_000, "ppo+": 10_000, "ppo-delta": 12_000})
+    (row,) = tables_of(tmp_path)["atari-gains"].data
+    assert (row["baseline"], row["published_baseline"]) == ("ppo+", "ppo")
+    assert row["difference"] == pytest.approx(2000)
+    assert row["published_difference"] == 13092 - 11735
+    assert row["published_p"] < 0.05 < row["published_p_holm"]
+
+
+def test_one_seed_stands_beside_the_paper_without_a_test(tmp_path: Path) -> None:
+    runs_of(tmp_path, {"ppo": 11_000}, seeds=1)
+    (row,) = tables_of(tmp_path)["atari-published"].data
+    assert (row["seeds"], row["p"], row["p_holm"]) == (1, None, None)
+    assert tables_of(tmp_path)["atari-published"].rows[0][-1] == "one seed: no standard error"
+
+
+def test_fewer_steps_than_published_are_pointed_out(tmp_path: Path) -> None:
+    write_run(tmp_path, "Qbert", "ppo", 0, steps=2_000_000)
+    table = tables_of(tmp_path)["atari-published"]
+    assert table.data[0]["steps"] == 2_000_000
+    assert any("The published runs had 10,000,000 steps" in note for note in table.notes)
+
+
+def test_games_of_other_kinds_have_no_published_numbers(tmp_path: Path) -> None:
+    write_run(tmp_path, "Breakout-MinAtar", "ppo", 0)
+    write_run(tmp_path, "Pong", "ppo", 0)
+    assert tables_of(tmp_path) == {}
+
+
+def test_hold_out_episodes_are_no_usual_evaluations(tmp_path: Path) -> None:
+    for seed in range(3):
+        path = write_run(tmp_path, "Qbert", "ppo", seed)
+        append_evaluation(path, {"steps": 1, "mode": "sampled", "return_mean": 50.0 + seed})
+        append_evaluation(path, {"steps": 1, "mode": "sampled", "starts": "no-ops", "return_mean": 10.0 + seed})
+    study = Study(load_runs(tmp_path))
+    group = study.groups["Qbert", "ppo"]
+    assert group.evaluated("sampled") == [50.0, 51.0, 52.0]
+    assert group.scores("hold_out").tolist() == [10.0, 11.0, 12.0]
+
+
+def test_reward_densities_have_a_table(tmp_path: Path) -> None:
+    for seed in range(2):
+        path = write_run(tmp_path, "Qbert", "ppo", seed)
+        write_reward_density(path, {"trained": 12.0 + seed, "random": 4.0, "steps": 10_000, "seed": seed})
+    table = tables_of(tmp_path)["reward-density"]
+    (row,) = table.data
+    assert (row["trained"], row["random"], row["published"]) == (12.5, 4.0, published()["Qbert"].density)
+
+
+def test_the_page_shows_what_is_there_so_far(tmp_path: Path) -> None:
+    runs_of(tmp_path, {"ppo": 11_000, "ppo-delta": 12_000}, seeds=2)
+    path = write_run(tmp_path, "MsPacman", "ppo", 1153780, state="running", returns=[])
+    append_evaluation(tmp_path / "Qbert/ppo/seed-0", {"mode": "sampled", "starts": "no-ops", "return_mean": 9.0})
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert 'id="published"' in page
+    assert 'id="table-hold-out"' in page
+    assert "MsPacman" in page and path.exists()
+    assert (tmp_path / "tables/atari-published.csv").read_text().startswith("environment,agent,seeds,steps,score")
+
+
+def test_the_shown_episode_is_that_of_the_papers_seed(tmp_path: Path) -> None:
+    for seed in (0, 1153780):
+        write_run(tmp_path, "Qbert", "ppo-delta", seed)
+    recorded = Study(load_runs(tmp_path)).groups["Qbert", "ppo-delta"].recorded
+    assert recorded is not None and recorded[0].number == 1153780
+
+
+def test_a_changed_protocol_has_no_published_numbers(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "Qbert", "ppo", 0)
+    config = json.loads((path / "config.json").read_text())
+    config["environment_kwargs"] = {"protocol": "machado"}
+    (path / "config.json").write_text(json.dumps(config))
+    assert tables_of(tmp_path) == {}
