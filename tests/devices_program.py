@@ -18,11 +18,11 @@ from tddelta.runs import Run, RunWriter
 ENVIRONMENTS = TwoLengths()
 
 
-def in_shards(shards: int) -> ppo.Config:
+def in_shards() -> ppo.Config:
     return tiny(
         ENVIRONMENTS,
         environments=16,
-        shards=shards,
+        shards=8,
         minibatches=2,
         steps=3 * 16 * 8,
         horizons=(2.0, 8.0),
@@ -44,10 +44,6 @@ def seeds(count: int) -> jax.Array:
     return jnp.stack([training.run_key(seed, "train") for seed in range(count)])
 
 
-def first(count: int) -> Mesh:
-    return Mesh(np.array(jax.devices()[:count]), ("any",))
-
-
 def blocks(config: ppo.Config, several: int | None) -> Any:
     """The last state, and the metrics of the second of the two blocks that led there, as run directories are made."""
     compiled = training.programs(config, several)
@@ -62,7 +58,7 @@ def blocks(config: ppo.Config, several: int | None) -> Any:
 
 def directory(path: Path) -> None:
     """A whole run directory of a run in shards."""
-    config = in_shards(8)
+    config = in_shards()
     with RunWriter(path, training.run_config(config, 0), {"command": ["test"]}) as writer:
         training.train_run(config, 0, writer)
     assert Run(path).status["state"] == "finished"
@@ -75,38 +71,31 @@ def where(state: ppo.State, pick: Callable[[ppo.State], Any]) -> int:
 
 
 def eight(folder: Path) -> dict[str, Any]:
+    """Eight devices of one process."""
     assert jax.device_count() == 8
     found = {
-        "seeds": devices.train_seeds(settings(), seeds(5)),
-        "environments on 8": devices.train_environments(in_shards(8), seeds(1)[0]),
-        "environments on 2": devices.train_environments(in_shards(8), seeds(1)[0], mesh=first(2)),
-        "components": devices.train_components(in_components(), seeds(1)[0]),
-        "blocks of seeds": blocks(settings()[0], 5),
-        "blocks of environments": blocks(in_shards(8), None),
-        "blocks of components": blocks(in_components(), None),
+        "all": devices.train_seeds(settings(), seeds(5)),
+        "seeds": blocks(settings()[0], 9),
+        "environments": blocks(in_shards(), None),
+        "components": blocks(in_components(), None),
     }
+    last = {name: state for name, (state, _) in found.items()}
     places = {
-        "environments": where(found["environments on 8"][0], lambda state: state.playing.observation),
-        "components": where(found["components"][0], lambda state: state.learned.parameters.critic.trunk),
-        "optimizer": where(found["components"][0], lambda state: state.optimizer[1].mu.critic.trunk),
-        "policy": where(found["components"][0], lambda state: state.learned.parameters.policy_trunk),
-        "blocks of environments": where(found["blocks of environments"][0], lambda state: state.playing.observation),
-        "blocks of components": where(
-            found["blocks of components"][0], lambda state: state.learned.parameters.critic.trunk
-        ),
+        "environments": where(last["environments"], lambda state: state.playing.observation),
+        "agent": where(last["environments"], lambda state: state.learned),
+        "components": where(last["components"], lambda state: state.learned.parameters.critic),
+        "optimizer": where(last["components"], lambda state: state.optimizer[1].mu.critic),
+        "policy": where(last["components"], lambda state: state.learned.parameters.policy_trunk),
     }
     directory(folder / "run")
     return {**found, "places": {name: np.array(count) for name, count in places.items()}}
 
 
-def several_processes() -> dict[str, Any]:
+def four() -> dict[str, Any]:
+    """Four devices of two processes."""
     assert jax.device_count() == 4 and jax.local_device_count() == 2
-    mesh = first(4)
-    return {
-        "environments": devices.train_environments(in_shards(4), seeds(1)[0], mesh=mesh),
-        "seeds": devices.train_seeds(settings(), seeds(2), mesh=mesh),
-        "components": devices.train_components(in_components(), seeds(1)[0], mesh=mesh),
-    }
+    mesh = Mesh(np.array(jax.devices()), ("any",))
+    return {"environments": devices.train_environments(in_shards(), seeds(1)[0], mesh=mesh)}
 
 
 def named(tree: Any) -> dict[str, np.ndarray]:
@@ -119,7 +108,7 @@ def main() -> None:
     folder, *process = sys.argv[1:]
     if process:
         jax.distributed.initialize(process[0], num_processes=2, process_id=int(process[1]))
-        found, name = several_processes(), process[1]
+        found, name = four(), process[1]
     else:
         found, name = eight(Path(folder)), "eight"
     np.savez(Path(folder, f"{name}.npz"), **named(found))

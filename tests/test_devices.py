@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +14,10 @@ import pytest
 from jax.sharding import Mesh
 
 import devices_program as program
-from deep_environments import QUICKLY, SCRIPTED, Faulty, init, state_of, tiny, update
+from deep_environments import QUICKLY, SCRIPTED, Faulty, state_of, tiny, update
 from tddelta import ConfigError
-from tddelta.deep import devices, losses, ppo, training
-from tddelta.deep.networks import Components, Trunk
+from tddelta.deep import devices, losses, ppo, shards, training
+from tddelta.deep.networks import Components
 from tddelta.deep.rollout import no_moments
 from tddelta.runs import Run, config_hash
 
@@ -72,15 +71,10 @@ def alone(kind):
     """The same on the one device of this process."""
     key = program.seeds(1)[0]
     if kind == "seeds":
-        runs = [[train(config, key) for key in program.seeds(5)] for config in program.settings()]
-        each = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *row) for row in runs]
-        return program.named(jax.tree.map(lambda *leaves: jnp.stack(leaves), *each))
-    configs = {
-        "components": program.in_components,
-        "8": lambda: program.in_shards(8),
-        "4": lambda: program.in_shards(4),
-    }
-    return program.named(train(configs[kind](), key))
+        return program.named(devices.train_seeds(program.settings(), program.seeds(9)))
+    if kind == "components":
+        return program.named(devices.train_components(program.in_components(), key))
+    return program.named(train(program.in_shards(), key))
 
 
 def check(found, name, expected):
@@ -89,98 +83,84 @@ def check(found, name, expected):
         np.testing.assert_allclose(found[f"{name}/{key}"], array, rtol=1e-5, atol=1e-5, err_msg=key)
 
 
+def without_first_update(expected, axis=0):
+    return {key: np.delete(array, 0, axis) if key.startswith("1/") else array for key, array in expected.items()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["environments on 8", "environments on 2"])
-def test_environments_on_devices_give_the_numbers_of_one(eight, name):
-    assert np.sum(alone("8")["1/finished_lengths"] > 0) > 30
-    check(eight[0], name, alone("8"))
+def test_environments_on_devices_give_the_numbers_of_one(eight):
+    assert np.sum(alone("environments")["1/finished_lengths"] > 0) > 30
+    found = {key: array for key, array in eight[0].items() if not key.endswith("0/2")}
+    check(found, "environments", without_first_update(alone("environments")))
 
 
 @pytest.mark.slow
 def test_components_on_devices_give_the_numbers_of_one(eight):
-    check(eight[0], "components", alone("components"))
+    check(eight[0], "components", without_first_update(alone("components")))
+
+
+@pytest.mark.slow
+def test_seeds_on_devices_give_the_numbers_of_one(eight):
+    check(eight[0], "seeds", without_first_update({key: array[0] for key, array in alone("seeds").items()}, axis=1))
 
 
 @pytest.mark.slow
 def test_settings_and_seeds_on_devices_give_the_numbers_of_one(eight):
-    check(eight[0], "seeds", alone("seeds"))
+    check(eight[0], "all", {key: array[:, :5] for key, array in alone("seeds").items()})
+    for config, rates in zip(program.settings(), alone("seeds")["1/learning_rate"], strict=True):
+        np.testing.assert_allclose(rates[:, 0], config.learning_rate, rtol=1e-6)
 
 
 @pytest.mark.slow
 def test_arrays_lie_where_they_should(eight):
     places = {name.removeprefix("places/"): int(eight[0][name]) for name in eight[0] if name.startswith("places/")}
-    assert places == {
-        "environments": 8,
-        "blocks of environments": 8,
-        "components": 4,
-        "optimizer": 4,
-        "blocks of components": 4,
-        "policy": 1,
-    }
+    assert places == {"environments": 8, "agent": 1, "components": 4, "optimizer": 4, "policy": 1}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("environments", "8"), ("components", "components"), ("seeds", "seeds")])
-def test_run_directories_use_all_devices_with_the_numbers_of_one(eight, name, kind):
-    expected = alone(kind)
-    if name == "seeds":
-        expected = {key: array[0] for key, array in expected.items()}
-    time = 1 if name == "seeds" else 0
-    later = {key: np.delete(array, 0, axis=time) for key, array in expected.items() if key.startswith("1/")}
-    check(eight[0], f"blocks of {name}", expected | later)
-
-
-@pytest.mark.slow
-def test_a_run_directory_of_shards_is_that_of_one_device(eight, tmp_path):
-    from deep_runs import trained
-
-    there, here = Run(eight[1] / "run"), trained(tmp_path / "run", config=program.in_shards(8))
-    assert there.config == here.config and there.config["settings"]["shards"] == 8
-    assert there.status["episodes"] == here.status["episodes"] > 30
-    for name, column in here.metrics.items():
-        np.testing.assert_allclose(there.metrics[name], column, rtol=1e-5, atol=1e-5, err_msg=name)
-    np.testing.assert_array_equal(there.episodes["lengths"], here.episodes["lengths"])
+def test_a_run_directory_of_eight_devices_holds_the_numbers_of_one(eight):
+    run, expected = Run(eight[1] / "run"), alone("environments")
+    assert run.config["settings"]["shards"] == 8 and run.status["state"] == "finished"
+    for name in ("policy_loss", "value_loss", "entropy", "gradient_norm", "explained_variance"):
+        np.testing.assert_allclose(run.metrics[name], expected[f"1/{name}"], rtol=1e-5, atol=1e-5, err_msg=name)
+    lengths = expected["1/finished_lengths"]
+    np.testing.assert_array_equal(run.episodes["lengths"], lengths[lengths > 0])
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one(two):
-    first, second = two
-    for key in first:
-        np.testing.assert_array_equal(first[key], second[key], err_msg=key)
-    check(first, "environments", alone("4"))
-    check(first, "components", alone("components"))
-    check(first, "seeds", {key: array[:, :2] for key, array in alone("seeds").items()})
+    for found in two:
+        check(found, "environments", alone("environments"))
 
 
-def in_shards(function, *arrays):
-    """The function of every shard, of arrays split along axis 1 into two."""
-    parts = [jnp.stack(jnp.split(jnp.asarray(array), 2, axis=1)) for array in arrays]
-    return jax.vmap(lambda *part: function(*part, AXIS), axis_name=AXIS[0])(*parts)
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICKLY)
+def whole_and_in_shards(function, *arrays):
+    """The function of arrays, and of every shard of them, split along axis 1 into two."""
+    parts = [jnp.stack(jnp.split(array, 2, axis=1)) for array in arrays]
+    return function(*arrays, ()), jax.vmap(lambda *part: function(*part, AXIS), axis_name=AXIS[0])(*parts)
+
+
+def explained(values, targets, axis):
+    return losses.explained_variance(values.reshape(-1, 3), targets.reshape(-1, 3), axis)
+
+
+def moments(more, axis):
+    return no_moments((3,)).updated(jnp.ones((2, 2, 3)), (0, 1)).updated(more, (0, 1), axis)
 
 
 def test_statistics_are_those_of_all_shards():
     random = np.random.default_rng(0)
     values, targets = random.normal(size=(2, 6, 4, 3)).astype(np.float32)
     targets[..., 2] = 1.5
-    advantages = targets[..., 0] + np.float32([0, 0, 9, 9])
-    expected = jnp.stack(jnp.split(losses.standardized(jnp.asarray(advantages)), 2, axis=1))
-    np.testing.assert_allclose(in_shards(losses.standardized, advantages), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(in_shards(losses.standardized, np.full((6, 4), 0.1, np.float32)), np.zeros((2, 6, 2)))
-
-    def explained(values, targets, axis=()):
-        return losses.explained_variance(values.reshape(-1, 3), targets.reshape(-1, 3), axis)
-
-    whole = explained(jnp.asarray(values), jnp.asarray(targets))
-    assert np.isnan(whole[2]) and np.all(np.isfinite(whole[:2]))
-    for shard in in_shards(explained, values, targets):
-        np.testing.assert_allclose(shard, whole, rtol=1e-5)
-
-    def updated(more, axis=()):
-        return no_moments((3,)).updated(jnp.ones((2, 2, 3)), (0, 1)).updated(more, (0, 1), axis)
-
-    for shard in zip(*in_shards(updated, values), strict=True):
-        for found, expected in zip(shard, updated(jnp.asarray(values)), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for advantages in (targets[..., 0] + np.float32([0, 0, 9, 9]), np.full((6, 4), 0.1, np.float32)):
+        expected, parts = whole_and_in_shards(losses.standardized, advantages)
+        np.testing.assert_allclose(np.concatenate(parts, axis=1), expected, rtol=1e-5, atol=1e-6)
+        assert np.any(expected != 0) == (advantages[0, 0] != advantages[0, 2])
+    for function, arrays in ((explained, (values, targets)), (moments, (values,))):
+        expected, parts = whole_and_in_shards(function, *arrays)
+        for whole, each in zip(*map(jax.tree.leaves, (expected, parts)), strict=True):
+            np.testing.assert_allclose(each, np.stack([whole, whole]), rtol=1e-5)
+    assert np.all(np.isnan(whole_and_in_shards(explained, values, targets)[0]) == [False, False, True])
 
 
 def test_a_gradient_step_of_shards_is_that_of_all_their_steps():
@@ -200,24 +180,30 @@ def test_a_gradient_step_of_shards_is_that_of_all_their_steps():
         return parameters, reports[-2]
 
     parts = jax.tree.map(lambda array: np.stack(np.split(array, 2, axis=1)), batch)
-    one = program.ppo.shards.part(config, 2)
+    one = shards.part(config, 2)
     assert (one.environments, one.updates, one.shards) == (2, config.updates, 1)
-    shared, norms = jax.vmap(lambda part: fitted(one, part, AXIS), axis_name=AXIS[0])(parts)
-    expected, norm = fitted(config, jax.tree.map(jnp.asarray, batch), ())
+
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    def both(parts, batch):
+        return jax.vmap(lambda part: fitted(one, part, AXIS), axis_name=AXIS[0])(parts), fitted(config, batch, ())
+
+    (shared, norms), (expected, norm) = both(parts, batch)
     np.testing.assert_allclose(norms[0], norm, rtol=1e-5)
     for found, leaf, old in zip(*map(jax.tree.leaves, (shared, expected, state.learned.parameters)), strict=True):
         np.testing.assert_allclose(found[0], leaf, rtol=1e-4, atol=1e-6)
         assert np.max(np.abs(leaf - old)) > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["reward", "observation"])
-def test_a_fault_in_a_shard_is_named_by_its_place_in_the_whole(kind):
+def test_a_fault_in_a_shard_is_named_by_its_place_in_the_whole():
     plain = tiny(Faulty(), environments=6, shards=3)
     identities = np.asarray(state_of(plain).playing.environment.identity)
-    config = tiny(Faulty(((int(identities[3]), kind), (int(identities[5]), kind))), environments=6, shards=3)
-    before = init(config, jax.random.key(0))
-    after, metrics = update(config, before)
-    assert ppo.FAULTS[int(metrics.fault)] == kind
+    faults = tuple(
+        (int(identities[place]), kind) for place, kind in ((3, "observation"), (5, "observation"), (4, "reward"))
+    )
+    before = state_of(plain)
+    after, metrics = update(tiny(Faulty(faults), environments=6, shards=3), before)
+    # The first of them, wherever it is: an environment that comes earlier, not a shard.
+    assert ppo.FAULTS[int(metrics.fault)] == "observation"
     assert (int(metrics.fault_step), int(metrics.fault_environment)) == (Faulty.step_of_fault, 3)
     for old, new in zip(*(jax.tree.leaves(state.learned) for state in (before, after)), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -225,21 +211,27 @@ def test_a_fault_in_a_shard_is_named_by_its_place_in_the_whole(kind):
 
 def test_every_component_has_a_trunk_of_its_own():
     config = tiny(SCRIPTED, horizons=(2.0, 4.0, 8.0), component_trunks=True, hidden_sizes=(8, 5))
-    parameters = state_of(config).learned.parameters
-    acting, observation = ppo.network(config, parameters), jnp.asarray([0.3, -0.2, 0.1, 0.7])
-    critic = acting.critic
-    assert isinstance(critic, Components) and acting.critic_trunk is None
+    parameters, observation = state_of(config).learned.parameters, jnp.asarray([0.3, -0.2, 0.1, 0.7])
+
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    def head_and_gradient(parameters):
+        gradient = jax.grad(lambda parameters: ppo.network(config, parameters)(observation)[1][1])(parameters)
+        return ppo.network(config, parameters)(observation)[1], gradient
+
+    heads, gradient = head_and_gradient(parameters)
+    critic = parameters.critic
+    assert isinstance(critic, Components) and parameters.critic_trunk is None
     assert [layer.weight.shape for layer in critic.trunk.layers] == [(3, 8, 4), (3, 5, 8)]
-    _, heads = acting(observation)
     for number in range(3):
-        trunk, output = jax.tree.map(lambda leaf, z=number: leaf[z], (critic.trunk, critic.output))
-        assert isinstance(trunk, Trunk)
-        np.testing.assert_allclose(heads[number], output(trunk(observation))[0], rtol=1e-5)
+        features = np.asarray(observation)
+        for layer in critic.trunk.layers:
+            features = np.tanh(np.asarray(layer.weight[number]) @ features + np.asarray(layer.bias[number]))
+        expected = np.asarray(critic.output.weight[number]) @ features + np.asarray(critic.output.bias[number])
+        np.testing.assert_allclose(heads[number], expected[0], rtol=1e-4)
     assert len(set(heads.tolist())) == 3
-    gradient = eqx.filter_grad(lambda network: network(observation)[1][1])(acting)
-    for leaf in jax.tree.leaves(gradient.critic):
-        assert np.any(leaf[1] != 0) and not np.any(leaf[np.array([0, 2])])
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves((gradient.policy_trunk, gradient.policy)))
+    for leaf in map(np.asarray, jax.tree.leaves(gradient.critic)):
+        assert np.any(leaf[1] != 0) and not np.any(leaf[[0, 2]])
+    assert not any(np.any(leaf) for leaf in map(np.asarray, jax.tree.leaves((gradient.policy_trunk, gradient.policy))))
 
 
 def test_new_settings_leave_the_record_of_other_runs_as_it_was():

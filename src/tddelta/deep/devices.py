@@ -112,22 +112,7 @@ def train_environments(config: Config, key: jax.Array, *, mesh: Mesh | None = No
             "devices, as in shards=8"
         )
     row = _row(mesh, dividing=config.shards, what="shards")
-    return _environments_program(row, jax.random.key_impl(key))(  # type: ignore[no-any-return]
-        jax.tree.map(float, config), np.asarray(jax.random.key_data(key))
-    )
-
-
-@functools.lru_cache(maxsize=16)
-def _environments_program(row: Mesh, kind: Any) -> Any:
-    def updates(config: Config, state: ppo.State, axis: shards.Axis) -> tuple[ppo.State, ppo.Metrics]:
-        return jax.lax.scan(lambda state, _: ppo.update(config, state, axis), state, length=config.updates)
-
-    def train(config: Config, data: jax.Array) -> tuple[ppo.State, ppo.Metrics]:
-        state = ppo.init(config, jax.random.wrap_key_data(data, impl=kind))
-        found: tuple[ppo.State, ppo.Metrics] = _in_shards(row, updates, (), (STATE, METRICS))(config, state)
-        return found
-
-    return jax.jit(train, in_shardings=NamedSharding(row, EVERYWHERE))
+    return _train(row, _environments_program, config, key)
 
 
 @own_checks
@@ -158,28 +143,30 @@ def train_components(config: Config, key: jax.Array, *, mesh: Mesh | None = None
             "set component_trunks=True"
         )
     row = _row(mesh, dividing=config.heads, what="the number of components")
-    return _components_program(row, jax.random.key_impl(key))(  # type: ignore[no-any-return]
-        jax.tree.map(float, config), np.asarray(jax.random.key_data(key))
-    )
+    return _train(row, _components_program, config, key)
+
+
+def _train(row: Mesh, program: Callable[..., Any], config: Config, key: jax.Array) -> tuple[ppo.State, ppo.Metrics]:
+    config = jax.tree.map(float, config)
+    init, rest = _whole(row, program, jax.tree.structure(config), jax.random.key_impl(key))
+    # A key as numbers: only those can be given to the devices of other processes.
+    found: tuple[ppo.State, ppo.Metrics] = rest(config, init(config, np.asarray(jax.random.key_data(key))))
+    return found
 
 
 @functools.lru_cache(maxsize=16)
-def _components_program(row: Mesh, kind: Any) -> Any:
-    def placed(state: ppo.State) -> ppo.State:
-        learned, optimizer = state.learned, state.optimizer
-        where = _where_components(row, (learned, optimizer))
-        learned, optimizer = jax.lax.with_sharding_constraint((learned, optimizer), where)
-        return state._replace(learned=learned, optimizer=optimizer)
+def _whole(row: Mesh, program: Callable[..., Any], structure: Any, kind: Any) -> Any:
+    """All of `ppo.train` in two programs, for the devices of a row."""
+    config = jax.tree.unflatten(structure, [0.5] * structure.num_leaves)
 
-    def step(config: Config, state: ppo.State) -> tuple[ppo.State, ppo.Metrics]:
-        state, metrics = ppo.update(config, state)
-        return placed(state), metrics
+    def init(config: Config, data: jax.Array) -> ppo.State:
+        return ppo.init(config, jax.random.wrap_key_data(data, impl=kind))
 
-    def train(config: Config, data: jax.Array) -> tuple[ppo.State, ppo.Metrics]:
-        state = placed(ppo.init(config, jax.random.wrap_key_data(data, impl=kind)))
-        return jax.lax.scan(lambda state, _: step(config, state), state, length=config.updates)
+    def rest(config: Config, state: ppo.State, axis: shards.Axis = ()) -> tuple[ppo.State, ppo.Metrics]:
+        return jax.lax.scan(lambda state, _: ppo.update(config, state, axis), state, length=config.updates)
 
-    return jax.jit(train, in_shardings=NamedSharding(row, EVERYWHERE))
+    shapes = jax.eval_shape(ppo.init, config, jax.random.key(0, impl=kind))
+    return program(row, shapes, init, rest, others=0, results=1)
 
 
 def gathered(tree: Any) -> Any:
@@ -191,9 +178,9 @@ def gathered(tree: Any) -> Any:
     def host(leaf: Any) -> np.ndarray:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
-        if leaf.is_fully_addressable or leaf.is_fully_replicated:
-            return np.asarray(leaf)
-        return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+        if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return np.asarray(leaf)
 
     return jax.tree.map(host, tree)
 
@@ -221,19 +208,55 @@ def placed(config: Config, seeds: int | None, init: Callable[..., Any], block: C
         deep = -(-seeds // row.size)
         return _seeds_placed(_row(None, at_most=-(-seeds // deep)), seeds, init, block)
     if row.size > 1 and config.shards > 1:
-        row = _row(None, dividing=config.shards)
-        block = _in_shards(row, block, (EVERYWHERE,), (STATE, METRICS, EVERYWHERE))
-        where = jax.tree.map(lambda spread: NamedSharding(row, spread), STATE, is_leaf=_is_spread)
+        row, program = _row(None, dividing=config.shards), _environments_program
     elif row.size > 1 and _has_components(config):
-        row = _row(None, dividing=config.heads)
-        where = _where_components(row, jax.eval_shape(init, config, jax.random.key(0)))
+        row, program = _row(None, dividing=config.heads), _components_program
     else:
         return jax.jit(init), jax.jit(block, donate_argnums=1)
+    shapes = jax.eval_shape(init, config, jax.random.key(0))
+    return program(row, shapes, init, block, others=1, results=2)
+
+
+def _environments_program(
+    row: Mesh, shapes: ppo.State, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+) -> tuple[Any, Any]:
+    """Both functions with the environments spread: f(config, key) → state, and f(config, state, …) → (state, …).
+
+    Args:
+        row: The devices.
+        shapes: Of the state.
+        init: The first.
+        go: The second; it takes an `axis`, and its second result are metrics of several updates.
+        others: How many arguments of the second follow the state.
+        results: How many results of the second follow the state.
+    """
+
+    def there(config: Config, state: ppo.State, *rest: Any) -> Any:
+        return go(shards.part(config, row.size), state, *rest, axis=(DEVICES,))
+
+    more = [EVERYWHERE] * (results - 1)
+    spread = _over(row, there, (EVERYWHERE, STATE, *[EVERYWHERE] * others), (STATE, METRICS, *more))
+    where = jax.tree.map(lambda spread: NamedSharding(row, spread), STATE, is_leaf=_is_spread)
+    return _jitted(row, where, init, spread, others, results)
+
+
+def _components_program(
+    row: Mesh, shapes: ppo.State, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+) -> tuple[Any, Any]:
+    """The same with the components spread: JAX inserts what they exchange."""
+    return _jitted(row, _where_components(row, shapes), init, go, others, results)
+
+
+def _jitted(
+    row: Mesh, where: Any, init: Callable[..., Any], go: Callable[..., Any], others: int, results: int
+) -> tuple[Any, Any]:
     everywhere = NamedSharding(row, EVERYWHERE)
-    block = jax.jit(
-        block, donate_argnums=1, in_shardings=(everywhere, where, everywhere), out_shardings=(where, None, None)
+    return jax.jit(init, in_shardings=everywhere, out_shardings=where), jax.jit(
+        go,
+        donate_argnums=1,
+        in_shardings=(everywhere, where, *[everywhere] * others),
+        out_shardings=(where, *[None] * results),
     )
-    return jax.jit(init, in_shardings=everywhere, out_shardings=where), block
 
 
 def _seeds_placed(row: Mesh, seeds: int, init: Callable[..., Any], block: Callable[..., Any]) -> tuple[Any, Any]:
@@ -291,15 +314,6 @@ def _over(row: Mesh, function: Callable[..., Any], arguments: Any, results: Any)
         function, mesh=row, in_specs=arguments, out_specs=results, check_vma=False
     )
     return spread
-
-
-def _in_shards(row: Mesh, function: Callable[..., Any], rest: tuple[Any, ...], results: Any) -> Callable[..., Any]:
-    """f(config, state, …, axis) on every device, with the environments there and the settings of that part."""
-
-    def there(config: Config, state: ppo.State, *others: Any) -> Any:
-        return function(shards.part(config, row.size), state, *others, axis=(DEVICES,))
-
-    return _over(row, there, (EVERYWHERE, STATE, *rest), results)
 
 
 def _has_components(config: Config) -> bool:
