@@ -1,6 +1,5 @@
 """Runs in processes of their own, with more devices than a test has: trains on them, and saves every number."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,16 +102,7 @@ def named(tree: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def main() -> None:
-    """`FOLDER`, or `FOLDER COORDINATOR NUMBER` as one of two processes."""
-    folder, *process = sys.argv[1:]
-    if process:
-        jax.distributed.initialize(process[0], num_processes=2, process_id=int(process[1]))
-        found, name = four(), process[1]
-    else:
-        found, name = eight(Path(folder)), "eight"
+def save(folder: str, name: str) -> None:
+    """Train as `name` says, and save the numbers."""
+    found = eight(Path(folder)) if name == "eight" else four()
     np.savez(Path(folder, f"{name}.npz"), **named(found))
-
-
-if __name__ == "__main__":
-    main()

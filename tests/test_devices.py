@@ -25,34 +25,36 @@ AXIS = ("shards",)
 train = jax.jit(ppo.train, compiler_options=QUICKLY)
 
 
-def start(folder: Path, count: int, *process: str) -> subprocess.Popen[str]:
+def start(folder: Path, count: int, name: str, before: str = "") -> subprocess.Popen[str]:
+    """The program in a process with so many devices; its output goes to a file."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(Path(program.__file__).parent),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0",
     }
-    command = [sys.executable, program.__file__, str(folder), *process]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    source = f"{before}\nimport devices_program\ndevices_program.save({str(folder)!r}, {name!r})"
+    with Path(folder, f"{name}.log").open("w") as output:
+        return subprocess.Popen([sys.executable, "-c", source], env=environment, stdout=output, stderr=output)
 
 
-def finish(*started: subprocess.Popen[str]) -> None:
+def finish(folder: Path, started: dict[str, subprocess.Popen[str]]) -> list[dict[str, np.ndarray]]:
+    """The numbers that the processes saved; none of them is left behind."""
     try:
-        for one in started:
-            output, _ = one.communicate(timeout=240)
-            assert one.returncode == 0, output
+        for name, process in started.items():
+            assert process.wait(timeout=240) == 0, Path(folder, f"{name}.log").read_text()
     finally:
-        for one in started:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+        for process in started.values():
+            process.kill()
+            process.wait()
+    return [dict(np.load(folder / f"{name}.npz")) for name in started]
 
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory):
     """Every number of eight devices of one process, and the folder with its run directory."""
     folder = tmp_path_factory.mktemp("eight")
-    finish(start(folder, 8))
-    return np.load(folder / "eight.npz"), folder
+    return finish(folder, {"eight": start(folder, 8, "eight")})[0], folder
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +64,9 @@ def two(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    finish(*(start(folder, 2, address, str(number)) for number in range(2)))
-    return [np.load(folder / f"{number}.npz") for number in range(2)]
+    # Before the other imports, since gymnax computes when it is imported.
+    join = "import jax; jax.distributed.initialize({!r}, num_processes=2, process_id={})".format
+    return finish(folder, {str(number): start(folder, 2, str(number), join(address, number)) for number in range(2)})
 
 
 @functools.cache
