@@ -127,7 +127,7 @@ class Sweep:
             )
 
     def _status(self) -> int:
-        from tddelta.experiments.board import Board
+        from tddelta.experiments.board import Board, summary
         from tddelta.experiments.sweeping import known
 
         board = Board(known(self.study))
@@ -144,6 +144,7 @@ class Sweep:
             console = Console()
             states = board.look()
             console.print(table(states, width=console.width))
+            print(summary(states))
             for state in states:
                 if state.message is not None:
                     print(f"{state.entry.name}: {state.message}")
@@ -155,13 +156,13 @@ def _watch(look: Callable[[], "list[RunState]"]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from tddelta.experiments.sweep_display import table
+    from tddelta.experiments.sweep_display import whole
 
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         while True:
             states = look()
-            live.update(table(states, width=console.width, height=console.height - 1), refresh=True)
+            live.update(whole(states, width=console.width, height=console.height - 1), refresh=True)
             if not any(state.state in ("running", "waiting") for state in states):
                 return
             time.sleep(1.0)

@@ -46,7 +46,7 @@ class _Worker:
     words: Path
     backend: str | None = None
     runs: Sequence[RunPlan] = ()
-    program: Any = None
+    program: int | None = None
     unread: bytes = field(default=b"", repr=False)
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -57,11 +57,11 @@ class _Worker:
             self.process.stdin.flush()
 
 
-def _program(plan: RunPlan) -> Any:
+def _program(plan: RunPlan) -> int:
     """What runs have in common that share a compiled program: all settings but the continuous ones, and no seed."""
     import jax
 
-    return jax.tree.structure(plan.config)
+    return hash(jax.tree.structure(plan.config))
 
 
 class Processes:

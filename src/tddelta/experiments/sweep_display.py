@@ -99,13 +99,18 @@ class SweepDisplay:
         if self._stopping:
             hint = "stopping: every run saves what it has; Ctrl-C again stops at once"
         size = self._console.size
-        shown = table(self._board.look(), width=size.width, height=size.height - 2)
+        shown = whole(self._board.look(), width=size.width, height=size.height - 2)
         self._live.update(Group(shown, Text(hint, style="dim")), refresh=True)
 
     def _clear(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live, self._looked = None, 0.0
+
+
+def whole(states: Sequence[RunState], *, width: int, height: int) -> RenderableType:
+    """Draw the table and the sums below it; see `table`."""
+    return Group(table(states, width=width, height=height), Text(summary(states), style="bold"))
 
 
 def table(states: Sequence[RunState], *, width: int, height: int | None = None) -> RenderableType:
@@ -133,7 +138,7 @@ def table(states: Sequence[RunState], *, width: int, height: int | None = None) 
                       f"{row.steps:,} {share:>4}" if wide else share, *speed,
                       _number(row.return_mean, ".4g"), left)  # fmt: skip
     more = [Text(f"… and {len(rows) - room:,} more")] if room < len(rows) else []
-    return Group(drawn, *more, Text(summary(states), style="bold"))
+    return Group(drawn, *more)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,0 +1,329 @@
+"""`tddelta sweep`: one command that starts a study, goes on with it, grows it and says how far it is."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pretend
+import tddelta
+import tddelta.deep
+from tddelta.cli import main
+from tddelta.errors import CheckpointError, ConfigError
+from tddelta.experiments import sweeping
+from tddelta.experiments.board import Board, entries, summary
+from tddelta.experiments.execution import Threads, train_group
+from tddelta.experiments.slurm import script
+from tddelta.runs import Run, RunWriter, load_runs
+
+ROOT = Path(__file__).parents[1]
+CATCH = "Catch-bsuite"
+STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\nretries = 1\n'
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Replace training by one that takes no time, and processes by threads."""
+    import threading
+
+    monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
+    monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
+
+    def threads(count, *, options, command):
+        stop = threading.Event()
+
+        def train(group, report):
+            return train_group(group, {"command": list(command)}, lambda *_: None, stop, **options)
+
+        return Threads(train, stop, count or 2, vectorized=False)
+
+    monkeypatch.setattr(sweeping, "Processes", threads)
+
+
+def write(text=STUDY, name="study.toml"):
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def run_of(seed, agent="ppo"):
+    return Path("study", CATCH, agent, f"seed-{seed}")
+
+
+def states(name="study.toml"):
+    return [state.state for state in sweeping.status(Path(name))]
+
+
+# ---------------------------------------------------------------- working through a study
+
+
+@pytest.mark.usefixtures("pretended")
+class TestSweep:
+    def test_finished_runs_are_skipped_interrupted_ones_go_on_failed_ones_are_tried_again(self, capsys):
+        write(STUDY.replace("seeds = 2", "seeds = [0, 1, 13, 14]"))
+        assert main(["sweep", "study.toml"]) == 1
+        out, err = capsys.readouterr()
+        assert out.endswith("2 of 4 runs are finished: study\n")
+        assert "seed 13 failed: step 0: reward is not a number" in err and "RuntimeError: a bug" in err
+        assert err.count("tried again later: RuntimeError: a bug") == 1 and "seed 13: tried again" not in err
+        assert err.endswith("to go on: tddelta sweep study.toml\n")
+        assert states() == ["finished", "finished", "failed", "failed"]
+        kept = (run_of(0) / "metrics.jsonl").stat().st_mtime_ns
+        interrupted = run_of(1) / "status.json"
+        interrupted.write_text(interrupted.read_text().replace("finished", "interrupted"))
+        assert main(["sweep", "study.toml", "--json"]) == 1
+        rows = {row["seed"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+        assert {seed: (row["state"], row["skipped"]) for seed, row in rows.items()} == {
+            0: ("finished", True), 1: ("finished", False), 13: ("failed", False), 14: ("failed", False)
+        }  # fmt: skip
+        assert (run_of(0) / "metrics.jsonl").stat().st_mtime_ns == kept
+
+    def test_seeds_are_added_once_and_remembered(self, capsys):
+        write()
+        assert main(["sweep", "study.toml"]) == 0
+        assert main(["sweep", "study.toml", "--add-seeds", "2"]) == 0
+        assert sorted(run.seed for run in load_runs("study")) == [0, 1, 2, 3]
+        assert main(["sweep", "study.toml"]) == 0  # without the option they stay
+        assert capsys.readouterr().out.count("finished before") == 2 + 4
+        assert main(["sweep", "study.toml", "--add-seeds", "1"]) == 0
+        assert [state.entry.seed for state in sweeping.status(Path("study.toml"))] == [0, 1, 2, 3, 4]
+        shutil.rmtree(run_of(4))
+        assert states()[-1] == "waiting"  # the study knows of runs that are not there
+        assert main(["sweep", "study.toml", "--add-seeds", "-1"]) == 2
+        assert "add_seeds must be at least 0; got -1" in capsys.readouterr().err
+
+    def test_a_second_sweep_is_refused_by_the_lock_of_the_first(self, capsys):
+        write()
+        with sweeping._claim(Path("study")):
+            assert main(["sweep", "study.toml"]) == 2
+            assert "another sweep is working in study: wait for it" in capsys.readouterr().err
+            assert main(["sweep", "study.toml", "--only", "0"]) == 2
+        with sweeping._claim(Path("study"), shared=True):  # the jobs of a cluster do not exclude each other
+            assert main(["sweep", "study.toml", "--only", "0"]) == 0
+            assert main(["sweep", "study.toml"]) == 2
+
+    def test_one_run_alone(self, capsys):
+        write()
+        assert main(["sweep", "study.toml", "--only", "1"]) == 0
+        assert states() == ["waiting", "finished"]
+        assert capsys.readouterr().out.endswith("1 of 1 runs are finished: study\n")
+        assert main(["sweep", "study.toml", "--only", "1"]) == 0  # a job that starts again
+        assert "finished before" in capsys.readouterr().out
+        assert main(["sweep", "study.toml", "--only", "2"]) == 2
+        assert "the study has the runs 0 to 1; got 2" in capsys.readouterr().err
+
+    def test_from_python(self):
+        write(STUDY.replace("seeds = 2", "seeds = [0, 13]"))
+        with pytest.warns(RuntimeWarning, match=r"2 of 3 runs failed: .*, seed 13: DataError: .*not a number"):
+            runs = tddelta.sweep("study.toml", add_seeds=1)  # 14 is the next one, a bug; its kind is tried twice
+        assert [run.status["state"] for run in runs] == ["finished", "failed", "failed"]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--slurm", "--status"], "--slurm and --status exclude each other"),
+            (["--only", "0", "--ray", "auto"], "--only and --ray exclude each other"),
+            (["--watch"], "--watch goes with --status"),
+            (["--status", "--watch", "--json"], "--watch shows a table, which is no JSON"),
+            (["--only", "0", "--workers", "2"], "--workers has no meaning with --only; got 2"),
+            (["--status", "--add-seeds", "1"], "--add-seeds changes the study, and --status must not; got 1"),
+            (["--ray-fetch"], "ray_fetch is for a Ray cluster"),
+            (["--ray", "auto", "--workers", "1"], "--workers has no meaning with --ray"),
+            (["--track", "tensorbord"], "unknown tracker 'tensorbord': did you mean tensorboard?"),
+        ],
+    )
+    def test_options_that_contradict_each_other(self, options, message, capsys):
+        write()
+        assert main(["sweep", "study.toml", *options]) == 2
+        assert message in capsys.readouterr().err and not Path("study", CATCH).exists()
+
+
+# ---------------------------------------------------------------- looking at it
+
+
+@pytest.mark.usefixtures("pretended")
+class TestStatus:
+    def test_every_state_is_told_from_the_files(self, capsys):
+        write(STUDY.replace("seeds = 2", "seeds = 6"))
+        planned = sweeping.plan(Path("study.toml"))
+        sweeping.remember(planned)
+        counts = {"steps": 500, "updates": 1, "episodes": 3}
+        for seed, state in ((1, "interrupted"), (2, "failed"), (3, "finished"), (4, "running")):
+            with RunWriter(run_of(seed), planned.plans[seed].content, {}) as writer:
+                writer.metrics([{"update": 1, "steps": 500, "return_mean": 1.5}, {"return_mean": None}])
+                writer.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
+                writer.status(state, message="not a number" if state == "failed" else None, **counts)
+        with RunWriter(run_of(5), planned.plans[5].content, {}) as alive:
+            alive.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
+            alive.status("running", **counts)
+            found = sweeping.status(Path("study.toml"))
+            assert main(["sweep", "study.toml", "--status", "--json"]) == 0
+            rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
+            assert main(["sweep", "study.toml", "--status"]) == 0
+        assert [state.state for state in found] == [
+            *("waiting", "interrupted", "failed", "finished", "cut off", "running")
+        ]
+        assert found[1].return_mean == 1.5 and found[1].steps_per_second == 100.0
+        assert found[5].seconds_left == (found[5].entry.steps - 500) / 100
+        assert rows[5] == found[5].to_dict() and rows[2]["message"] == "not a number"
+        text = capsys.readouterr().out
+        assert "1 of 6 runs finished, 1 running, 1 failed, 1 cut off, 1 interrupted, 1 waiting; 2,500 of" in text
+        assert "ppo, seed 4: its process ended without a word" in text and "seed 2: not a number" in text
+
+    def test_it_needs_no_training_library_once_the_study_is_remembered(self):
+        write()
+        sweeping.remember(sweeping.plan(Path("study.toml")))
+        program = (
+            "import sys; from tddelta.cli import main; main(['sweep', 'study.toml', '--status']);"
+            "print(sorted({'jax', 'gymnax'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]" and "0 of 2 runs finished, 2 waiting" in done.stdout
+
+    def test_a_study_that_was_changed_is_planned_again(self):
+        write()
+        sweeping.remember(sweeping.plan(Path("study.toml"), add_seeds=1))
+        write(STUDY.replace("seeds = 2", "seeds = 4"))
+        assert len(states()) == 5
+
+    @pytest.mark.parametrize("row", [{"path": "../../x/y"}, {"path": "/a/b/c"}, {"path": "a/b"}, {}, 3])
+    def test_a_strangers_memory_cannot_lead_elsewhere(self, row):
+        write()
+        sweeping.remember(sweeping.plan(Path("study.toml")))
+        memory = json.loads(Path("study/study.json").read_text())
+        memory["runs"][1] = {**memory["runs"][1], **row} if isinstance(row, dict) and row else row
+        Path("study/study.json").write_text(json.dumps(memory))
+        with pytest.raises(CheckpointError, match="which is no run of a study"):
+            sweeping.status(Path("study.toml"))
+
+    def test_memory_of_a_newer_version_or_another_program(self):
+        write()
+        Path("study").mkdir()
+        for text, message in (('{"format": 9, "added_seeds": 0, "runs": []}', "has format 9"), ("{}", "is no memory")):
+            Path("study/study.json").write_text(text)
+            with pytest.raises(CheckpointError, match=message):
+                sweeping.status(Path("study.toml"))
+
+    def test_looking_at_a_thousand_runs_is_cheap(self):
+        write(STUDY.replace("seeds = 2", "seeds = 1000"))
+        planned = sweeping.plan(Path("study.toml"))
+        for one in planned.plans[:300]:
+            one.path.mkdir(parents=True)
+            (one.path / "status.json").write_text('{"state": "finished", "steps": 1000, "message": null}')
+        board = Board(entries(planned.plans))
+        assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")
+        began = time.process_time()
+        board.look()
+        assert time.process_time() - began < 0.2
+
+
+# ---------------------------------------------------------------- Slurm
+
+
+class TestSlurm:
+    def test_the_script_is_a_job_array_of_the_runs_that_are_left(self, capsys, tmp_path):
+        folder = tmp_path / "a folder; rm -rf 'x' $HOME"
+        folder.mkdir()
+        text = STUDY.replace("seeds = 2", "seeds = 6") + '[resources]\ncpus = 2\ngpus = 1\n[slurm]\ntime = "1-0"\n'
+        study = folder / "my study.toml"
+        study.write_text(text)
+        planned = sweeping.plan(study)
+        for index in (1, 4):
+            with RunWriter(planned.plans[index].path, planned.plans[index].content, {}) as writer:
+                writer.status("finished")
+        assert main(["sweep", str(study), "--slurm"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "#!/bin/bash"
+        assert "#SBATCH --array=0,2-3,5" in lines and "#SBATCH --time=1-0" in lines
+        assert "#SBATCH --cpus-per-task=2" in lines and "#SBATCH --gpus-per-task=1" in lines
+        assert "#SBATCH --signal=B:TERM@120" in lines and "#SBATCH --requeue" in lines
+        assert (folder / "my study" / "slurm").is_dir()  # Slurm does not make the folder of its logs
+
+    @pytest.mark.usefixtures("pretended")
+    def test_its_jobs_train_one_run_each(self, tmp_path, capsys):
+        folder = tmp_path / "a folder; rm -rf 'x' $HOME"
+        folder.mkdir()
+        (folder / "my study.toml").write_text(STUDY)
+        assert main(["sweep", str(folder / "my study.toml"), "--slurm"]) == 0
+        text = capsys.readouterr().out
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        # in the place of the command a program that says what it was called with, and where
+        said = Path("tddelta")
+        said.write_text('#!/bin/bash\nprintf "%s\\n" "$PWD" "$@"\n')
+        said.chmod(0o755)
+        command = next(line for line in text.splitlines() if line.startswith("exec "))
+        program = str(Path(sys.executable).with_name("tddelta"))
+        changed = text.replace(command, command.replace(program, str(said.absolute())))
+        assert changed != text
+        done = subprocess.run(
+            ["bash"], input=changed, text=True, check=True, capture_output=True, env={"SLURM_ARRAY_TASK_ID": "1"}
+        )
+        assert done.stdout.splitlines() == [str(folder), "sweep", "my study.toml", "--only", "1"]
+
+    def test_nothing_is_left(self):
+        write()
+        planned = sweeping.plan(Path("study.toml"))
+        for one in planned.plans:
+            with RunWriter(one.path, one.content, {}) as writer:
+                writer.status("finished")
+        with pytest.raises(ConfigError, match=r"all 2 runs of study\.toml are finished: add seeds with --add-seeds"):
+            script(planned.study, Board(entries(planned.plans)).look())
+
+
+# ---------------------------------------------------------------- with real processes and real training
+
+
+def test_the_example_is_a_study():
+    shutil.copy(ROOT / "examples" / "study.toml", "study.toml")
+    plans = sweeping.plan(Path("study.toml")).plans
+    assert len(plans) == 9 and plans[-1].config.entropy_coefficient == 0
+
+
+@pytest.mark.slow
+def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # three processes compile its program
+    text = (ROOT / "examples" / "study.toml").read_text(encoding="utf-8").replace("16_384", "65_536")
+    text = text.replace('"ppo", "ppo-delta"', '"ppo"').replace('["ppo-delta"]', '["ppo"]')
+    write(text.replace("\n[settings]", "\n[settings]\nhidden_sizes = [8]\nepochs = 1\nminibatches = 1"))
+    command = [str(Path(sys.executable).with_name("tddelta")), "sweep", "study.toml", "--workers", "1"]
+    process = subprocess.Popen(
+        [*command, "--checkpoint-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+    def wait_for(condition):
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.05)
+
+    def begun():
+        return [path for path in Path("study").glob("*/*/seed-*/checkpoints") if any(path.iterdir())]
+
+    wait_for(begun)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    wait_for(lambda: "finished" in states())
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 143, err
+    assert "signal 9 (SIGKILL)" in err and "stopping: every run saves what it has" in err
+    assert err.endswith(f"to go on: {' '.join(['tddelta', *command[1:]])} --checkpoint-every 0\n")
+    assert 1 <= out.count(": finished") < 5
+    assert main([*command[1:]]) == 0
+    assert capsys.readouterr().out.endswith("5 of 5 runs are finished: study\n")
+    runs = load_runs("study")
+    assert len(runs) == 5 and not list(Path("study").rglob("*.unfinished-*"))
+    for run in runs:
+        assert (run.metrics["update"] == range(1, run.status["updates"] + 1)).all()
+    assert any(row["event"] == "resume" for run in runs for row in Run(run.path).timing)
