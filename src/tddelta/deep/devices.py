@@ -28,13 +28,15 @@ from tddelta.errors import ConfigError, own_checks
 DEVICES = "devices"
 """Name of the axis of a mesh."""
 
-EVERYWHERE, BY_FIRST_AXIS = Spread(), Spread(DEVICES)
+EVERYWHERE: Any = Spread()
+BY_FIRST_AXIS: Any = Spread(DEVICES)
+BY_THIRD_AXIS: Any = Spread(None, None, DEVICES)
 
 STATE: Any = ppo.State(EVERYWHERE, EVERYWHERE, playing=BY_FIRST_AXIS, key=EVERYWHERE, updates=EVERYWHERE)
 """Where a state lies whose environments are spread: every device knows the agent, and plays some environments."""
 
 METRICS: Any = ppo.Metrics(*[EVERYWHERE] * len(ppo.Metrics._fields))._replace(
-    finished_returns=Spread(None, None, DEVICES), finished_lengths=Spread(None, None, DEVICES)
+    finished_returns=BY_THIRD_AXIS, finished_lengths=BY_THIRD_AXIS
 )
 """The same for the metrics of several updates."""
 
@@ -341,8 +343,9 @@ def _where_components(row: Mesh, tree: Any) -> Any:
 
 def _check_alike(configs: Sequence[Config]) -> None:
     """Refuses configurations that need programs of their own."""
-    for other in configs[1:]:
-        if jax.tree.structure(other) == jax.tree.structure(configs[0]):
+    structures: list[Any] = [jax.tree.structure(config) for config in configs]
+    for other, structure in zip(configs, structures, strict=True):
+        if structure == structures[0]:
             continue
         for name, field in Config.__dataclass_fields__.items():
             one, two = (getattr(config, name) for config in (configs[0], other))

@@ -7,6 +7,7 @@ Every agent runs through these lines. Agents differ in the number and the basis 
 rule and in the functions that make targets and advantages: see `agents`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -213,10 +214,11 @@ def _together(config: Config, state: State, axis: shards.Axis) -> tuple[State, M
     one = shards.part(config, count)
     # Only environments and episodes are a shard's own: the axes where they stand, in the state and in the metrics.
     same: Any = None
+    first: Any = 0
     second: Any = 1
-    places = State(same, same, playing=0, key=same, updates=same)
+    places = State(same, same, playing=first, key=same, updates=same)
     episodes = Metrics(*[same] * len(Metrics._fields))._replace(finished_returns=second, finished_lengths=second)
-    updated = jax.vmap(
+    updated: Callable[[State], tuple[State, Metrics]] = jax.vmap(
         lambda part: update(one, part, (*axis, shards.SHARDS)), (places,), (places, episodes), axis_name=shards.SHARDS
     )
     split = jax.tree.map(lambda leaf: leaf.reshape(count, one.environments, *leaf.shape[1:]), state.playing)
