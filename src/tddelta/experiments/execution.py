@@ -35,6 +35,7 @@ def execute(
     stop: threading.Event | None = None,
     command: Sequence[str] = (),
     workers: int | None = None,
+    shared: bool = False,
 ) -> tuple[list[Outcome], int | None]:
     """Train every run of a plan, as many at a time as there are cores.
 
@@ -54,6 +55,7 @@ def execute(
         stop: Set by the watcher to let every run save what it has and end.
         command: The command line, for `timing.jsonl`.
         workers: Threads, each with a run of its own; None is one per core, and one on a GPU.
+        shared: Whether other machines work through the same folder: each takes what nobody has.
 
     Returns:
         One outcome per run that was started, in order of the plan, and the signal that stopped them, if one did.
@@ -75,7 +77,8 @@ def execute(
         return train_group(group, provenance, report, stop, eval_every, trackers, checkpoint_every)
 
     count = workers or (1 if vectorized else available_cores())
-    return work_through(plans, Threads(train, stop, count, vectorized=vectorized), watcher, stop=stop)
+    threads = Threads(train, stop, count, vectorized=vectorized)
+    return work_through(plans, Shared(threads) if shared else threads, watcher, stop=stop)
 
 
 class Threads:

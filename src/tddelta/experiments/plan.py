@@ -108,12 +108,13 @@ def plan_runs(
     return list(plans.values())
 
 
-def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], list[RunPlan]]:
+def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> tuple[list[RunPlan], list[RunPlan]]:
     """Divide a plan into the runs to start and those that are finished already.
 
     Args:
         plans: The plan.
         resume: Whether existing run directories are allowed.
+        shared: Whether others may be writing some of them at this moment; they are counted as runs to start.
 
     Returns:
         The runs to start or to go on with, and the finished ones.
@@ -134,7 +135,7 @@ def divide(plans: Sequence[RunPlan], *, resume: bool) -> tuple[list[RunPlan], li
         )
     finished = []
     for plan in existing:
-        if is_being_written(plan.path):
+        if not shared and is_being_written(plan.path):
             raise ConfigError(
                 f"{plan.path} is being written by another process: wait for it, or choose another --out (out=)"
             )

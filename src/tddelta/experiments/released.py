@@ -1,0 +1,126 @@
+"""What was run for the paper, where it differs from what is right: agents with target functions of their own.
+
+Two things are known of the released code, from its description. At the last step of every rollout the targets of all
+components above the first take V_{z−1} of the current state where that of the next state belongs; and a time limit is
+treated as a termination. The paper's text has the first one right and does not tell time limits from terminations.
+
+| agents | last step of a rollout | time limit |
+|---|---|---|
+| `ppo-delta-matched`, `ppo-delta` | next state | truncation |
+| `…-published` | next state | termination |
+| `…-released` | current state | termination |
+
+Neighbours in this table differ in one thing, so that its effect can be told.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tddelta import targets
+from tddelta.decomposition import compose
+from tddelta.deep.agents import AGENTS, Agent
+from tddelta.timescales import TimeScales
+
+
+def published_targets(
+    rewards: jax.Array,
+    deltas: jax.Array,
+    next_deltas: jax.Array,
+    *,
+    terminated: Any,
+    truncated: Any,
+    scales: TimeScales,
+) -> jax.Array:
+    """λ-returns of the components as `lambda_targets` makes them, with time limits as terminations.
+
+    Args:
+        rewards: (T, *batch).
+        deltas: W(s_t), (T, *batch, Z).
+        next_deltas: W of the true successors, (T, *batch, Z).
+        terminated: (T, *batch), boolean.
+        truncated: (T, *batch), boolean.
+        scales: with trace decays.
+
+    Returns:
+        Targets of W, (T, *batch, Z).
+    """
+    ends = {"terminated": terminated | truncated, "truncated": jnp.zeros_like(truncated)}
+    return targets.lambda_targets(rewards, deltas, next_deltas, scales=scales, **ends)
+
+
+def released_targets(
+    rewards: jax.Array,
+    deltas: jax.Array,
+    next_deltas: jax.Array,
+    *,
+    terminated: Any,
+    truncated: Any,
+    scales: TimeScales,
+) -> jax.Array:
+    """λ-returns of the components with the fault of the released code, and time limits as terminations.
+
+    At the last step T−1 the TD errors of the components z ≥ 1 are
+
+        δ^z = (1−d) [(γ_z − γ_{z−1}) V_{z−1}(s_{T−1}) + γ_z W_z(s')] − W_z(s_{T−1})
+
+    with V_{z−1}(s_{T−1}) in place of V_{z−1}(s'). For the arguments see `published_targets`.
+    """
+    last = mistaken(deltas[-1], next_deltas[-1], scales)
+    next_deltas = jnp.concatenate([next_deltas[:-1], last[None]])
+    return published_targets(rewards, deltas, next_deltas, terminated=terminated, truncated=truncated, scales=scales)
+
+
+def mistaken(deltas: jax.Array, next_deltas: jax.Array, scales: TimeScales) -> jax.Array:
+    """The W(s') with which the right TD errors become those of the released code: see `released_targets`.
+
+    U_0 = W_0(s'), and U_z = W_z(s') + (1 − γ_{z−1}/γ_z) (V_{z−1}(s) − Σ_{i<z} U_i) for z ≥ 1.
+
+    Args:
+        deltas: W(s), (*batch, Z).
+        next_deltas: W(s'), (*batch, Z).
+        scales: The time scales.
+
+    Returns:
+        U, (*batch, Z).
+    """
+    values = compose(deltas)
+    found = [next_deltas[..., 0]]
+    for z in range(1, len(scales)):
+        share = 1 - scales.gammas[z - 1] / scales.gammas[z]
+        found.append(next_deltas[..., z] + share * (values[..., z - 1] - sum(found)))
+    return jnp.stack(found, axis=-1)
+
+
+def published_advantages(
+    rewards: jax.Array,
+    deltas: jax.Array,
+    next_deltas: jax.Array,
+    *,
+    terminated: Any,
+    truncated: Any,
+    scales: TimeScales,
+    trace_decay: Any,
+) -> jax.Array:
+    """Generalised advantages with time limits as terminations; for the arguments see `tddelta.advantages`."""
+    ends = {"terminated": terminated | truncated, "truncated": jnp.zeros_like(truncated)}
+    return targets.advantages(rewards, deltas, next_deltas, scales=scales, trace_decay=trace_decay, **ends)
+
+
+def _variant(name: str, end: str, function: Any) -> Agent:
+    return AGENTS[name].replace(name=f"{name}-{end}", targets=function, advantages=published_advantages)
+
+
+MATCHED_PUBLISHED = _variant("ppo-delta-matched", "published", published_targets)
+MATCHED_RELEASED = _variant("ppo-delta-matched", "released", released_targets)
+CAPPED_PUBLISHED = _variant("ppo-delta", "published", published_targets)
+CAPPED_RELEASED = _variant("ppo-delta", "released", released_targets)
+
+VARIANTS: dict[str, str] = {
+    MATCHED_PUBLISHED.name: "tddelta.experiments.released:MATCHED_PUBLISHED",
+    MATCHED_RELEASED.name: "tddelta.experiments.released:MATCHED_RELEASED",
+    CAPPED_PUBLISHED.name: "tddelta.experiments.released:CAPPED_PUBLISHED",
+    CAPPED_RELEASED.name: "tddelta.experiments.released:CAPPED_RELEASED",
+}
+"""Where these agents are, by name: what `--agents` takes of somebody's own agents."""
