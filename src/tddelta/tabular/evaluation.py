@@ -1,8 +1,10 @@
 """Values of a policy from its trajectories: every tabular method, for one scale and for many."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,11 +14,12 @@ from tddelta import _ladders
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, own_checks
-from tddelta.tabular import _checks, _learning, _settings
+from tddelta.runs import CHECKPOINT_SECONDS
+from tddelta.tabular import _checks, _learning, _settings, resumable
 from tddelta.tabular._learning import Task
 from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
-from tddelta.tabular.sampling import Trajectory, sample
+from tddelta.tabular.sampling import Trajectory
 from tddelta.timescales import TimeScales
 
 Method = Literal[
@@ -30,8 +33,6 @@ Record = str | Iterable[int]
 METHODS: tuple[str, ...] = get_args(Method)
 """The same, as a tuple."""
 
-_ONLINE = ("td0", "traces", "true_online", "linear")
-_OFFLINE = ("lambda_return", "lambda_difference")
 _ENDLESS_CHUNK = 100  # many horizons of a trace, and few enough steps to learn soon
 
 
@@ -91,6 +92,8 @@ def evaluate(
     chunk: int | None = None,
     trajectories: int | None = None,
     threads: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> TabularResult:
     """Learn the values of a policy at all scales, from sampled or given steps.
 
@@ -137,15 +140,21 @@ def evaluate(
         trajectories: Trajectories n from every state in each phase of "phased". None means 1.
         threads: Threads; None means one per core. The result does not depend on it. A function of one's own is always
             called from one.
+        checkpoint: Folder in which what was learned so far is saved. A call with the same arguments goes on from
+            there, whatever ended the one before, and returns the same bytes as one without a break; what has come
+            to its end is read and returned at once.
+        checkpoint_every: Seconds between two checkpoints at least; more where one takes over a hundredth of that.
 
     Returns:
         Components, errors and what they were learned with.
 
     Raises:
         ConfigError: A setting is out of range, is missing, or has no meaning for the method; a discount is 1 and the
-            values do not converge.
+            values do not converge; the checkpoint is of a call with other arguments.
         ShapeError: An array has a shape that does not fit.
         DataError: A trajectory is broken, or leads to states that do not exist.
+        CheckpointError: The checkpoint is of a newer format.
+        StorageError: The checkpoint cannot be written.
         MissingExtra: numba is not installed.
 
     Example:
@@ -166,7 +175,7 @@ def evaluate(
         unused(given, "it follows short trajectories from every state, to fill a table; leave it out")
     else:
         unused({"trajectories": trajectories}, "'phased' samples from every state; leave it out")
-    if isinstance(method, str) and method not in (*_OFFLINE, "phased"):
+    if isinstance(method, str) and method not in (*_learning.OFFLINE, "phased"):
         unused({"chunk": chunk}, "it does not learn offline; leave it out")
     if method == "n_step":
         unused({"features": features}, "its loop is that of a table; use 'linear', 'true_online' or a λ-return")
@@ -174,12 +183,12 @@ def evaluate(
         raise ConfigError("method 'linear' needs features=, shape (S, F); got None: one_hot(range(S)) is a table")
     if trajectory is not None:
         unused({"seeds": seeds, "steps": steps, "time_limit": time_limit}, "the trajectory is given; leave it out")
-        stream: Trajectory | None = (given_steps := _settings.trajectory(trajectory, mdp.terminal))
+        given_steps: Trajectory | None = _settings.trajectory(trajectory, mdp.terminal)
         numbers, length = tuple(range(len(given_steps.states))), given_steps.states.shape[1]
     else:
+        given_steps = None
         numbers = _checks.seeds(1 if seeds is None else seeds)
         length = 1000 if steps is None else _ladders.length("steps", steps)
-        stream = None if method == "phased" else sample(mdp, length, numbers, time_limit=time_limit)
     default = 1.0 if method == "phased" else 0.1
     alphas, decaying = _settings.step_sizes(default if step_sizes is None else step_sizes, len(scales))
     columns, strengths, width = _settings.features(features, mdp.states)
@@ -205,12 +214,17 @@ def evaluate(
         averaged=averaged,
         threads=None if threads is None else _ladders.length("threads", threads),
     )
-    if stream is None:
-        errors = _learning.phases(task, 1 if trajectories is None else _ladders.length("trajectories", trajectories))
-        visits = task.visits + np.where(mdp.terminal, 0, length)
+    if chunk is not None:
+        chunk = _ladders.length("chunk", chunk)
     else:
-        errors = _by_steps(task, stream, method, record, chunk, endless=time_limit is None and not mdp.terminal.any())
-        visits = task.visits + np.stack([np.bincount(states, minlength=mdp.states) for states in stream.states])
+        cut = time_limit is not None or mdp.terminal.any() or (given_steps is not None and given_steps.truncated.any())
+        chunk = length if cut else min(length, _ENDLESS_CHUNK)
+    number = 1 if trajectories is None else _ladders.length("trajectories", trajectories)
+    lesson = _learning.Lesson(method, record, chunk, number, time_limit, given_steps)
+    if checkpoint is None:
+        errors, visits = lesson.learn(task)
+    else:
+        errors, visits = resumable.learn(task, lesson, Path(checkpoint), checkpoint_every)
     deltas = np.einsum("sm,ansmz->ansz", strengths, task.weights[:, :, columns])
     deltas[:, :, mdp.terminal] = 0.0
     return TabularResult(
@@ -224,23 +238,6 @@ def evaluate(
         visits=visits,
         weights=None if features is None else task.weights,
     )
-
-
-def _by_steps(
-    task: Task, stream: Trajectory, method: Any, record: Any, chunk: int | None, *, endless: bool
-) -> FloatArray:
-    """Errors of every method that follows a trajectory."""
-    if method == "n_step":
-        return _learning.windows(task, stream, record)
-    if method in _ONLINE:
-        return _learning.online(task, stream, method)
-    if chunk is not None:
-        chunk = _ladders.length("chunk", chunk)
-    else:
-        chunk = _ENDLESS_CHUNK if endless and not stream.truncated.any() else task.length
-    if callable(method):
-        return _learning.towards(task, stream, method, chunk)
-    return _learning.offline(task, stream, method, chunk)
 
 
 def _name(method: Any) -> str:

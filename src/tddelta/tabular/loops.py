@@ -3,6 +3,9 @@
 A state has a few features: `columns[s]` are their numbers and `strengths[s]` their values; in a table these are the
 state itself and 1. Runs are numbered step size by step size, `run = a · N + n`; each writes to its own entries only.
 
+What a run carries from step to step is in arrays with a row per run, `slot = (run - first) % rows`: a run that is
+interrupted goes on from there. A loop that does all steps at once needs a single row, which it clears for every run.
+
 Where the step size changes from visit to visit it belongs to the visit, and so enters the trace with it:
 θ += δ e with e ← c e + α φ. With constant α that is θ += α δ e with e ← c e + φ.
 """
@@ -98,20 +101,24 @@ def record(t, table, columns, strengths, exact, counted, checkpoints, averaged, 
 @no_type_check
 def online(
     first, last, states, rewards, next_states, terminated, truncated, columns, strengths, gammas, decays, step_sizes,
-    decaying, method, exact, counted, checkpoints, averaged, visits, weights, rms, absolute,
+    decaying, method, exact, counted, checkpoints, averaged, visits, weights, rms, absolute, begin, end, traces,
+    before, books, counts, begun,
 ):  # fmt: skip
     """Update after every step: TD(0), TD(λ) with accumulating traces, or true online TD(λ), W_z by W_z."""
-    streams, length = states.shape
+    streams = states.shape[0]
     scales = len(gammas)
     own, following, delta, alpha = np.empty(scales), np.empty(scales), np.empty(scales), np.empty(scales)
-    previous, overlap = np.empty(scales), np.empty(scales)
+    overlap = np.empty(scales)
     for run in range(first, last):
-        a, n = run // streams, run % streams
-        table, count = weights[a, n], visits[n].copy()
-        trace = np.zeros(table.shape)
-        previous[:] = 0.0
-        book = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-        for t in range(length):
+        a, n, slot = run // streams, run % streams, (run - first) % len(books)
+        table, count, trace, previous, book = weights[a, n], counts[slot], traces[slot], before[slot], books[slot]
+        if begin == 0:
+            count[:] = visits[n]
+            trace[:] = 0.0
+            previous[:] = 0.0
+            book[:] = 0.0
+            book[1] = 1.0
+        for t in range(begin, end):
             s = states[n, t]
             active, strength = columns[s], strengths[s]
             count[s] += 1
@@ -186,29 +193,34 @@ def lambda_returns(states, rewards, next_states, terminated, columns, strengths,
 @no_type_check
 def offline(
     first, last, states, rewards, next_states, terminated, truncated, columns, strengths, gammas, decays, step_sizes,
-    decaying, coupled, chunk, exact, counted, checkpoints, averaged, visits, weights, rms, absolute,
+    decaying, coupled, chunk, exact, counted, checkpoints, averaged, visits, weights, rms, absolute, begin, end, traces,
+    before, books, counts, begun,
 ):  # fmt: skip
     """Update at every episode's end, and after `chunk` steps: step by step towards λ-returns from the table before."""
     streams, length = states.shape
     scales = len(gammas)
     goal, alpha, own = np.empty((min(chunk, length), scales)), np.empty(scales), np.empty(scales)
     for run in range(first, last):
-        a, n = run // streams, run % streams
-        table, count = weights[a, n], visits[n].copy()
-        book = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-        begin = 0
-        for t in range(length):
-            closed = terminated[n, t] or truncated[n, t] or t + 1 - begin == chunk or t + 1 == length
+        a, n, slot = run // streams, run % streams, (run - first) % len(books)
+        table, count, book = weights[a, n], counts[slot], books[slot]
+        if begin == 0:
+            count[:] = visits[n]
+            book[:] = 0.0
+            book[1] = 1.0
+            begun[slot] = 0
+        for t in range(begin, end):
+            closed = terminated[n, t] or truncated[n, t] or t + 1 - begun[slot] == chunk or t + 1 == length
             if closed:
-                part = slice(begin, t + 1)
+                start = begun[slot]
+                part = slice(start, t + 1)
                 lambda_returns(states[n, part], rewards[n, part], next_states[n, part], terminated[n, part], columns,
                                strengths, gammas, decays, coupled, table, goal)  # fmt: skip
-                for i in range(begin, t + 1):
+                for i in range(start, t + 1):
                     s = states[n, i]
                     count[s] += 1
                     for z in range(scales):
                         alpha[z] = step_sizes[a, z] / count[s] if decaying[a, z] else step_sizes[a, z]
-                    step_towards(table, columns[s], strengths[s], goal[i - begin], alpha, own)
-                begin = t + 1
+                    step_towards(table, columns[s], strengths[s], goal[i - start], alpha, own)
+                begun[slot] = t + 1
                 book[1] = 1.0
             record(t, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n], absolute[a, n])

@@ -1,0 +1,226 @@
+"""Learning with checkpoints: seed by seed and, where the method allows it, some steps at a time.
+
+Every run does the same arithmetic in the same order, however the work is parted: the bytes are those of a call without
+a break.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tddelta.errors import ConfigError
+from tddelta.runs import checkpoints
+from tddelta.runs.checkpoints import Checkpoint, Pauses
+from tddelta.runs.files import Arrays, storing
+from tddelta.runs.locking import lock_file
+from tddelta.tabular._learning import Lesson, Memory, Task, loop_of, visits_after
+from tddelta.tabular.arrays import FloatArray, IntArray
+from tddelta.tabular.compiled import over_blocks, thread_count
+from tddelta.tabular.sampling import Trajectory
+
+PART_SECONDS = 0.5
+"""What is learned in one go takes about this long, so that a checkpoint comes in time."""
+
+MOST_STEPS = 4_000_000
+"""Steps of all seeds that are learned from in one go; beyond a single seed."""
+
+FIRST_STEPS = 20_000
+"""Steps of a run in the first go, before it is known how long they take."""
+
+
+def learn(task: Task, lesson: Lesson, place: Path, every: float) -> tuple[FloatArray, IntArray]:
+    """Learn a task to its end, from where the newest checkpoint is.
+
+    Args:
+        task: Settings × seeds; its weights become those in the end.
+        lesson: What is to be done.
+        place: Folder of the checkpoints; it is made if need be.
+        every: Seconds between two checkpoints.
+
+    Returns:
+        Errors, shape (2, A, N, C), and visits, shape (N, S).
+
+    Raises:
+        ConfigError: The checkpoints are of other arguments, or another process writes them.
+        CheckpointError: The newest checkpoint is of a newer format.
+        StorageError: A checkpoint cannot be written.
+    """
+    pauses = Pauses(every)
+    with storing(place):
+        place.mkdir(parents=True, exist_ok=True)
+    with lock_file(place / "lock", "choose another folder (checkpoint=)"):
+        state = _State(task, lesson, place)
+        count = len(task.seeds)
+        while state.done < count:
+            state.advance()
+            if state.done == count or pauses.over:
+                with pauses.ended():
+                    state.save()
+    return state.errors, state.visits
+
+
+class _State:
+    """How far learning has come: all seeds before `done`, and `step` steps of the next few."""
+
+    def __init__(self, task: Task, lesson: Lesson, place: Path) -> None:
+        self.task, self.lesson, self.place = task, lesson, place
+        self.errors, self.visits = task.no_errors(), task.visits.copy()
+        self.done, self.step, self.saves = 0, 0, 0
+        self.size = thread_count(task.threads)  # seeds that are learned together
+        self.steps = FIRST_STEPS
+        self.part: Task | None = None
+        self.memory: Memory | None = None
+        self.stream: Trajectory | None = None
+        self.part_errors: FloatArray | None = None
+        self.arguments = _arguments(task, lesson)
+        found = checkpoints.latest(place)
+        if found is not None:
+            self._restore(found)
+
+    def advance(self) -> None:
+        """Learn for about half a second."""
+        began = time.perf_counter()
+        if self.part is None:
+            self._next_seeds()
+        if self.lesson.loop:
+            whole = self._some_steps()
+            seconds = time.perf_counter() - began
+            self.steps = max(1, int(self.steps * min(2.0, PART_SECONDS / max(seconds, 1e-9))))
+        else:
+            whole = True
+            assert self.part is not None
+            self.part_errors, visits = self.lesson.learn(self.part, self.stream)
+            self.visits[self.seeds] = visits
+        if whole:
+            self._take_over()
+            if time.perf_counter() - began < PART_SECONDS and self.steps >= self.task.length:
+                self.size *= 2  # such short runs go by many at a time
+
+    @property
+    def seeds(self) -> slice:
+        """Those that are learned now."""
+        return slice(self.done, min(self.done + self.size, len(self.task.seeds)))
+
+    def _next_seeds(self) -> None:
+        self.size = max(1, min(self.size, MOST_STEPS // self.task.length))
+        self.part = self._task_of(self.seeds)
+        if self.lesson.method != "phased":
+            self.stream = self.lesson.stream(self.task, self.seeds)
+        if self.lesson.loop:
+            self.memory = Memory.of(self.part, len(self.part.step_sizes) * len(self.part.seeds))
+            self.part_errors = self.part.no_errors()
+
+    def _task_of(self, seeds: slice) -> Task:
+        task = self.task
+        return dataclasses.replace(
+            task,
+            seeds=task.seeds[seeds],
+            weights=np.ascontiguousarray(task.weights[:, seeds]),
+            visits=task.visits[seeds],
+        )
+
+    def _some_steps(self) -> bool:
+        """Some steps of the loops that can be interrupted; returns whether these were the last."""
+        part, stream, errors, memory = self.part, self.stream, self.part_errors, self.memory
+        assert part is not None and stream is not None and errors is not None and memory is not None
+        loop = loop_of(part, self.lesson.method, self.lesson.chunk)
+        end = min(self.step + self.steps, part.length)
+
+        def block(first: int, last: int) -> None:
+            part.call(loop, stream, errors, first, last, (self.step, end), memory.rows(first, last))
+
+        over_blocks(block, len(memory.begun), part.threads)
+        self.step = end
+        if end < part.length:
+            return False
+        self.visits[self.seeds] = visits_after(part, stream)
+        return True
+
+    def _take_over(self) -> None:
+        assert self.part is not None and self.part_errors is not None
+        self.task.weights[:, self.seeds] = self.part.weights
+        self.errors[:, :, self.seeds] = self.part_errors
+        self.done, self.step = self.seeds.stop, 0
+        self.part = self.memory = self.stream = self.part_errors = None
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        arrays: Arrays = {"weights": self.task.weights, "errors": self.errors, "visits": self.visits}
+        if self.part is not None and self.memory is not None and self.part_errors is not None:
+            arrays |= {f"memory.{name}": array for name, array in self.memory._asdict().items()}
+            arrays |= {"part.weights": self.part.weights, "part.errors": self.part_errors}
+        self.saves += 1
+        record = {"seeds_done": self.done, "seeds_begun": self.size, "step": self.step, "arguments": self.arguments}
+        checkpoints.save(self.place, self.saves, arrays, {"saves": self.saves, **record})
+
+    def _restore(self, found: Checkpoint) -> None:
+        stored = found.record.get("arguments")
+        stored = stored if isinstance(stored, Mapping) else {}
+        names = dict.fromkeys([*stored, *self.arguments])
+        other = [name for name in names if stored.get(name) != self.arguments.get(name)]
+        if other:
+            said = "; ".join(_difference(name, stored.get(name), self.arguments.get(name)) for name in other)
+            raise ConfigError(
+                f"{self.place} holds the checkpoint of a call with other arguments: {said}: pass the same, or another "
+                "folder (checkpoint=)"
+            )
+        checkpoints.discard(self.place, newer_than=found.count("saves"))
+        self.saves, self.done, self.step = (found.count(name) for name in ("saves", "seeds_done", "step"))
+        self.task.weights[:] = found.arrays["weights"]
+        # copies: what was read cannot be written to
+        self.errors, self.visits = np.array(found.arrays["errors"]), np.array(found.arrays["visits"])
+        if "part.weights" in found.arrays:
+            self.size = found.count("seeds_begun")
+            self._next_seeds()
+            assert self.part is not None and self.memory is not None
+            self.part.weights[:] = found.arrays["part.weights"]
+            self.part_errors = np.array(found.arrays["part.errors"])
+            self.memory = Memory(*(np.array(found.arrays[f"memory.{name}"]) for name in Memory._fields))
+
+
+def _arguments(task: Task, lesson: Lesson) -> dict[str, Any]:
+    """Everything that the bytes depend on, as strict JSON; large arrays by their checksums."""
+    method, record = lesson.method, lesson.record
+    mdp = [getattr(task.mdp, name) for name in ("transition", "reward", "terminal", "policy", "start")]
+    arguments = {
+        "method": _name(method) if callable(method) else method,
+        "scales": task.scales.to_dict(),
+        "step_sizes": np.where(task.decaying, "1/n", task.step_sizes.astype(str)).tolist(),
+        "seeds": list(task.seeds) if lesson.given is None else None,
+        "steps": task.length,
+        "record": record if isinstance(record, str) else list(record),
+        "time_limit": lesson.time_limit,
+        "chunk": lesson.chunk,
+        "trajectories": lesson.trajectories,
+        "mdp": _checksum(*mdp),
+        "features": _checksum(task.columns, task.strengths),
+        "initial_deltas": _checksum(task.weights, task.visits),
+        "trajectory": None if lesson.given is None else _checksum(*lesson.given),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(arguments))
+    return plain
+
+
+def _name(function: Any) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _checksum(*arrays: Any) -> str:
+    whole = hashlib.sha256()
+    for array in map(np.ascontiguousarray, arrays):
+        whole.update(f"{array.dtype}{array.shape}".encode())
+        whole.update(array.tobytes())
+    return whole.hexdigest()[:16]
+
+
+def _difference(name: str, stored: Any, given: Any) -> str:
+    if name in ("mdp", "features", "initial_deltas", "trajectory"):
+        return f"another {name}"
+    return f"{name} {json.dumps(stored):.80} there and {json.dumps(given):.80} now"

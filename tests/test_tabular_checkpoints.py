@@ -1,0 +1,165 @@
+"""Tabular learning with breaks: the same bytes as without, wherever the break is."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tddelta import ConfigError, StorageError, TimeScales, lambda_targets
+from tddelta.runs import checkpoints
+from tddelta.tabular import FiniteMDP, evaluate, resumable, sample
+
+SCALES = TimeScales.from_horizons([2.0, 5.0], lam=0.8, n_step=4)
+WALK = FiniteMDP.chain(4)
+FEATURES = np.array([[1.0, 0.0], [1.0, 1.0], [0.5, 1.0], [0.0, 1.0], [0.0, 0.0]])[: WALK.states]
+
+
+class StoppedError(Exception):
+    """What ends a call in the middle."""
+
+
+def learned(**options):
+    options = {"step_sizes": [0.1, (0.05, 0.2)], "seeds": [3, 1, 7], "steps": 60, "threads": 1} | options
+    result = evaluate(options.pop("mdp", WALK), SCALES, **options)
+    arrays = (result.deltas, result.rms_error, result.abs_error, result.visits, result.weights)
+    return [None if array is None else (array.shape, array.tobytes()) for array in arrays]
+
+
+@pytest.fixture
+def in_small_parts(monkeypatch):
+    """Let every call learn a few steps at a time, and save after each of them."""
+    monkeypatch.setattr(resumable, "FIRST_STEPS", 7)
+    monkeypatch.setattr(resumable, "PART_SECONDS", 0.0)  # parts only become shorter
+    return {"checkpoint_every": 0.0}
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """A function that makes the save of a number raise `StoppedError` after it was made, or none."""
+    save, number = checkpoints.save, [None, 0]
+
+    def counted(*arguments):
+        save(*arguments)
+        number[1] += 1
+        if number[1] == number[0]:
+            raise StoppedError
+
+    monkeypatch.setattr(checkpoints, "save", counted)
+
+    def at(which):
+        number[:] = [which, 0]
+
+    return at
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "td0"},
+        {"method": "traces", "record": "curve", "time_limit": 9},
+        {"method": "true_online", "features": FEATURES, "record": (10, 60)},
+        {"method": "lambda_return", "chunk": 13, "step_sizes": ["1/n", 0.1]},
+        {"method": "lambda_difference", "mdp": FiniteMDP.ring(), "record": (5, 50)},
+        {"method": "n_step", "record": "curve"},
+        {"method": "n_step", "step_sizes": ["1/n"]},
+        {"method": "phased", "steps": 5, "trajectories": 2},
+        {"method": lambda_targets, "features": FEATURES},
+    ],
+    ids=lambda options: str(options["method"]),
+)
+def test_breaks_do_not_change_a_byte(options, tmp_path, in_small_parts, breaking):
+    # Field case B50.
+    whole, calls = learned(**options), 0
+    place = tmp_path / "values"
+    for _ in range(100):
+        breaking(1 + calls % 3)  # sometimes far, sometimes not
+        try:
+            parts = learned(**options, **in_small_parts, checkpoint=place)
+            break
+        except StoppedError:
+            calls += 1
+    assert parts == whole and calls >= (1 if options["method"] in ("n_step", "phased", lambda_targets) else 5)
+    # What has come to its end is there at once, without learning anything.
+    breaking(1)
+    assert learned(**options, **in_small_parts, checkpoint=place) == whole
+
+
+def test_a_trajectory_and_a_beginning_can_be_given(tmp_path, in_small_parts, breaking):
+    steps = sample(WALK, 50, seeds=3, time_limit=7)
+    options = {"trajectory": steps, "seeds": None, "steps": None, "method": "traces", "step_sizes": ["1/n"]}
+    first = evaluate(WALK, SCALES, method="traces", step_sizes=["1/n"], seeds=3, steps=40)
+    options |= {"initial_deltas": first}
+    whole = learned(**options)
+    breaking(5)
+    with pytest.raises(StoppedError):
+        learned(**options, **in_small_parts, checkpoint=tmp_path)
+    breaking(None)
+    assert learned(**options, **in_small_parts, checkpoint=tmp_path) == whole
+
+
+def test_in_one_go_too_and_with_many_seeds(tmp_path):
+    options = {"method": "traces", "seeds": 40, "threads": 2}
+    assert learned(**options, checkpoint=tmp_path) == learned(**options)
+
+
+def test_other_arguments_are_refused_and_named(tmp_path):
+    learned(checkpoint=tmp_path)
+    for options, message in [
+        ({"steps": 70}, r"other arguments: steps 60 there and 70 now"),
+        ({"seeds": [3, 1]}, r"seeds \[3, 1, 7\] there and \[3, 1\] now: pass the same, or another folder"),
+        ({"step_sizes": [0.1]}, r"step_sizes \[.*\] there and"),
+        ({"method": "td0"}, r'method "n_step" there and "td0" now'),
+        ({"initial_deltas": np.ones((WALK.states, 2))}, "another initial_deltas"),
+        ({"mdp": FiniteMDP(WALK.transition, 2.0, terminal=WALK.terminal)}, "another mdp"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            learned(checkpoint=tmp_path, **options)
+    learned(checkpoint=tmp_path, threads=2)  # which does not matter
+
+
+def test_the_folder_must_be_free_and_writable(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file cannot be written"):
+        learned(checkpoint=tmp_path / "file")
+    with (
+        resumable.lock_file(tmp_path / "lock", "leave it"),
+        pytest.raises(ConfigError, match="is being written by another process: wait for it, or choose another folder"),
+    ):
+        learned(checkpoint=tmp_path)
+    with pytest.raises(ConfigError, match="checkpoint_every must be a number of seconds >= 0; got -1"):
+        learned(checkpoint=tmp_path, checkpoint_every=-1.0)
+
+
+LONG = """
+import sys
+import numpy as np
+from tddelta import TimeScales
+from tddelta.tabular import FiniteMDP, evaluate
+scales = TimeScales.halving(0.99, lam=0.9)
+result = evaluate(FiniteMDP.ring(), scales, method="true_online", seeds=2, steps=300_000, step_sizes=[0.01],
+                  record=(300_000,), threads=1, checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
+                  checkpoint_every=0.0)
+print(result.deltas.tobytes().hex(), result.rms_error.tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_gone_on_with_by_another(tmp_path):
+    def start(*arguments):
+        return subprocess.Popen([sys.executable, "-c", LONG, *arguments], stdout=subprocess.PIPE, text=True)
+
+    folder = tmp_path / "values" / "checkpoints"
+    with start(str(folder.parent)) as process:
+        while not list(folder.glob("[0-9]*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert checkpoints.latest(folder.parent).count("saves") > 0
+    results = []
+    for arguments in ([], [str(folder.parent)]):
+        with start(*arguments) as process:
+            results.append(process.communicate()[0])
+    assert results[0] == results[1] and len(results[0]) > 100
