@@ -17,6 +17,7 @@ from tddelta.errors import DataError
 from tddelta.experiments.loop import Advance, Outcome, Watcher, work_through
 from tddelta.experiments.plan import RunPlan
 from tddelta.experiments.resuming import unset
+from tddelta.experiments.sharing import Shared
 from tddelta.runs import CHECKPOINT_SECONDS, Run, RunWriter, Track, TrackerFactory, check_trackers
 
 if TYPE_CHECKING:

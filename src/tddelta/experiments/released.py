@@ -98,8 +98,8 @@ def published_advantages(
     deltas: jax.Array,
     next_deltas: jax.Array,
     *,
-    terminated: Any,
-    truncated: Any,
+    terminated: jax.Array,
+    truncated: jax.Array,
     scales: TimeScales,
     trace_decay: Any,
 ) -> jax.Array:
