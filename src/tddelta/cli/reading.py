@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -180,14 +181,20 @@ def print_report(
 ) -> None:
     """Write the report, then print its summary table and where it is."""
     from tddelta.report import summary_table, write_report
+    from tddelta.report.study import Study
+    from tddelta.report.tables import difference_table, score_table
     from tddelta.runs import load_runs
 
     page = write_report(paths, out, baselines=baselines)
-    rows = summary_table(load_runs(*paths), baselines=baselines) if table else []
+    runs = load_runs(*paths)
+    rows = summary_table(runs, baselines=baselines) if table else []
     if rows:
+        study = Study(runs, baselines)
         print()
         print_table(list(rows[0]), [list(row.values()) for row in rows], left=2)
         print()
+        notes = score_table(study).notes + (difference_table(study).notes if study.comparisons() else ())
+        print(textwrap.fill(" ".join(notes), 100))
     print(f"report: {page}", file=sys.stdout if table else sys.stderr)
 
 

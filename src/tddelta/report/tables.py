@@ -120,7 +120,7 @@ def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
     tested = sum(c.corrected is not None for c in comparisons)
     notes = [
         "Difference of means over seeds, 95 % bootstrap interval of it, and Welch's two-sided t-test, "
-        f"without and with Holm's correction for the {tested} comparisons tested here. The measures are corrected "
+        f"without and with Holm's correction ({tested} tested here). The measures are corrected "
         "apart: whoever picks the better of the two has more chances than that.",
     ]
     fewest = min((min(s.n for s in _summaries(study, c, measure)) for c in comparisons), default=5)
