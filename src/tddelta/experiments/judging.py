@@ -1,5 +1,6 @@
 """Scores of trials, on the way and at the end, and how sure a difference of scores is."""
 
+import itertools
 import math
 import threading
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def score_at(path: Path, steps: float) -> float:
     """
     rows = [row for row in read_rows(path / "metrics.jsonl") if row["steps"] <= steps]
     count, total = 0, 0.0
-    for row, before in zip(reversed(rows), [*reversed(rows[:-1]), {"episodes": 0}], strict=True):
+    for before, row in reversed([*itertools.pairwise([{"episodes": 0}, *rows])]):
         ended = row["episodes"] - before["episodes"]
         if ended:
             count, total = count + ended, total + ended * row["return_mean"]
@@ -82,7 +83,7 @@ class Judge:
             value = float(np.mean([score_at(plan.path, steps) for plan in self._plans]))
             if math.isfinite(value):  # else nothing has ended yet
                 self._trial.report(value, self._rung)
-                self._given_up = self._trial.should_prune()
+                self._given_up = bool(self._trial.should_prune())
         return self._given_up
 
 

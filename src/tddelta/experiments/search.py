@@ -54,7 +54,7 @@ class Space:
         every = {
             "learning_rate": (rate / _RATES, rate * _RATES),
             "lam": _LAMS,
-            "components": (max(_COMPONENTS[0], self.tops + 1), _COMPONENTS[1]),
+            "components": (max(_COMPONENTS[0], self.tops + 1), max(_COMPONENTS[1], len(self.config.ladder))),
             "shortest_horizon": (_SHORTEST, self.longest / 2),
         }
         return {name: every[name] for name in self.names if name in every}
