@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report_synthetic import write_run
+from report_synthetic import write_run as write_any_run
 from tddelta.report import write_report
 from tddelta.report.atari import (
     Moments,
@@ -19,6 +19,10 @@ from tddelta.report.atari import (
 from tddelta.report.statistics import welch_test
 from tddelta.report.study import Study
 from tddelta.runs import append_evaluation, load_runs, write_reward_density
+
+
+def write_run(out: Path, game: str, agent: str, seed: int, **given: object) -> Path:
+    return write_any_run(out, game, agent, seed, parameters={"game": game, "protocol": "classic"}, **given)
 
 
 def runs_of(out: Path, agents: dict[str, float], game: str = "Qbert", seeds: int = 5, **settings: object) -> None:
@@ -99,7 +103,7 @@ def test_fewer_steps_than_published_are_pointed_out(tmp_path: Path) -> None:
 
 
 def test_games_of_other_kinds_have_no_published_numbers(tmp_path: Path) -> None:
-    write_run(tmp_path, "Breakout-MinAtar", "ppo", 0)
+    write_any_run(tmp_path, "Breakout-MinAtar", "ppo", 0)
     write_run(tmp_path, "Pong", "ppo", 0)
     assert tables_of(tmp_path) == {}
 
@@ -143,8 +147,12 @@ def test_the_shown_episode_is_that_of_the_papers_seed(tmp_path: Path) -> None:
 
 
 def test_a_changed_protocol_has_no_published_numbers(tmp_path: Path) -> None:
+    write_any_run(tmp_path, "Qbert-v5", "ppo", 0, parameters={"game": "Qbert", "protocol": "machado"})
     path = write_run(tmp_path, "Qbert", "ppo", 0)
     config = json.loads((path / "config.json").read_text())
-    config["environment_kwargs"] = {"protocol": "machado"}
+    config["environment_kwargs"] = {"frame_skip": 2}
     (path / "config.json").write_text(json.dumps(config))
     assert tables_of(tmp_path) == {}
+    config["environment_kwargs"] = {"threads": 2}
+    (path / "config.json").write_text(json.dumps(config))
+    assert tables_of(tmp_path) != {}

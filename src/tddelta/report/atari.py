@@ -138,7 +138,7 @@ def atari_tables(study: Study) -> list[Table]:
     """Tables beside the published numbers, and of reward densities; none where no run is of a game of the paper."""
     games = {}
     for environment in study.environments:
-        game = atari_game(environment, study.first_config(environment))
+        game = atari_game(study.first_config(environment))
         if game in published():
             games[environment] = published()[game]
     tables = [score_table(study, games), gain_table(study, games), density_table(study, games)]

@@ -85,15 +85,15 @@ def find_reference(
     return None
 
 
-def atari_game(environment: str, config: Mapping[str, Any]) -> str | None:
+def atari_game(config: Mapping[str, Any]) -> str | None:
     """Return the game that a run is of, such as "Qbert", or None where it is not one under the classic protocol.
 
     Args:
-        environment: Name of the environment.
         config: What `config.json` holds.
     """
-    game = _atari_name(environment)
-    return game if game in _table("atari")["environments"] and not config.get("environment_kwargs") else None
+    meant = config.get("environment_parameters", {})
+    changed = set(config.get("environment_kwargs", {})) - {"protocol", "threads"}
+    return str(meant["game"]) if "game" in meant and meant.get("protocol") == "classic" and not changed else None
 
 
 def _atari_name(environment: str) -> str:
