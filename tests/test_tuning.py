@@ -208,6 +208,7 @@ def test_interval_of_a_difference_is_that_of_welch():
 # ---------------------------------------------------------------- searches
 
 
+@pytest.mark.slow
 def test_a_search_finds_what_is_better_and_judges_it_on_other_seeds(pretended, tmp_path):
     tuned = search(tmp_path / "out", trials=12)
     found = trials(tmp_path / "out")
@@ -234,6 +235,7 @@ def test_a_search_finds_what_is_better_and_judges_it_on_other_seeds(pretended, t
     assert plan.path.parent.name == tuned.chosen[0].path.parent.name, "it trains what was evaluated"
 
 
+@pytest.mark.slow
 def test_breaks_change_nothing(pretended, tmp_path):
     search(tmp_path / "straight")
     counted = []

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from tddelta.errors import ShapeError as ShapeError
     from tddelta.errors import StorageError as StorageError
     from tddelta.errors import TDDeltaError as TDDeltaError
+    from tddelta.errors import TrackingWarning as TrackingWarning
     from tddelta.experiments import compare as compare
     from tddelta.experiments import sweep as sweep
     from tddelta.experiments import train as train
+    from tddelta.experiments import tune as tune
     from tddelta.runs import load_runs as load_runs
     from tddelta.targets import advantages as advantages
     from tddelta.targets import lambda_targets as lambda_targets
@@ -55,6 +57,7 @@ _HOMES = {
         "ShapeError",
         "StorageError",
         "TDDeltaError",
+        "TrackingWarning",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -72,6 +75,7 @@ __all__ = [
     "StorageError",
     "TDDeltaError",
     "TimeScales",
+    "TrackingWarning",
     "__version__",
     "advantages",
     "compare",
@@ -87,6 +91,7 @@ __all__ = [
     "td_errors",
     "testing",
     "train",
+    "tune",
 ]
 
 

@@ -66,7 +66,7 @@ def train(
         StorageError: The run directory cannot be written. What was saved before is intact.
         KeyboardInterrupt: Ctrl-C, after the run was saved.
     """
-    options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track or None}
+    options: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track or None}
     if not isinstance(resume, bool):
         chosen = {"agent": None if agent == "ppo-delta" else agent, "seed": seed or None}
         given = {"environment": environment, **chosen, "steps": steps, "out": out, "presets": presets or None}
@@ -135,7 +135,7 @@ def compare(
         KeyboardInterrupt: Ctrl-C, after the runs in progress were saved.
     """
     plans = plan_runs(environments, agents, seeds=seeds, steps=steps, out=out, presets=presets, **settings)
-    options = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track}
+    options: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track}
     failures = _work_through(plans, resume=resume, progress=progress, **options)
     if len(failures) == len(plans):
         raise failures[0][1]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
 from tddelta.experiments.loop import Outcome, Watcher
 from tddelta.experiments.plan import RunPlan
@@ -135,6 +134,8 @@ def compare_scores(first: Sequence[float], second: Sequence[float]) -> tuple[flo
         The mean of the first minus that of the second, and the interval; None where there is one seed only, or where
         no seed differs from another.
     """
+    from scipy import stats  # a second, which nobody else here needs
+
     difference = float(np.mean(first) - np.mean(second))
     if min(len(first), len(second)) < 2:
         return difference, None

@@ -79,7 +79,7 @@ class Space:
             point |= {f"weight_{z}": weight for z, weight in enumerate(weights)}
         return point
 
-    def suggest(self, trial: "optuna.trial.Trial") -> dict[str, Any]:
+    def suggest(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
         """Let the sampler choose, and return the settings of the trial without the fixed ones.
 
         Number of components n and shortest horizon h_0 make a ladder of n − 1 equal ratios (H/h_0)^{1/(n − 1)}.

@@ -284,7 +284,7 @@ class _Search:
             value = float(np.mean(scores))
             self._end(trial, chosen, TrialState.COMPLETE, value, f"score {value:.5g}")
 
-    def _chosen(self, trial: "optuna.Trial | optuna.trial.FixedTrial") -> dict[str, Any]:
+    def _chosen(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
         """The settings of a trial; none for the preset itself, which would have the same numbers by other settings."""
         chosen = self.space.suggest(trial)
         return {} if trial.user_attrs.get("preset") else chosen

@@ -179,11 +179,15 @@ class Tracking:
 
     def _repeat(self, steps: int) -> None:
         """Tell what the run directory holds up to `steps`, in order; `metrics` and `evaluation` leave out the known."""
-        rows = [(row, self.metrics) for row in read_rows(self._path / "metrics.jsonl")]
-        rows += [(row, lambda one: self.evaluation(one[0])) for row in read_rows(self._path / "evaluations.jsonl")]
-        for row, tell in sorted(rows, key=lambda pair: pair[0]["steps"]):
-            if row["steps"] <= steps:
-                tell([row])
+        rows = [(row, False) for row in read_rows(self._path / "metrics.jsonl")]
+        rows += [(row, True) for row in read_rows(self._path / "evaluations.jsonl")]
+        for row, evaluates in sorted(rows, key=lambda pair: pair[0]["steps"]):  # updates first: the order is stable
+            if row["steps"] > steps:
+                break
+            if evaluates:
+                self.evaluation(row)
+            else:
+                self.metrics([row])
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """Tell of updates."""
