@@ -1,0 +1,168 @@
+"""Sweeps on a Ray cluster of two nodes, one of which is killed in the middle."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tddelta.cli import main
+from tddelta.errors import DataError
+from tddelta.experiments import plan_runs
+from tddelta.experiments.ray_cluster import do_task, unpack
+from tddelta.experiments.worker import make_job
+from tddelta.runs import load_runs
+
+pytest.importorskip("ray")
+
+CATCH = "Catch-bsuite"
+TINY = "environments = 4\nrollout_length = 16\nminibatches = 1\nepochs = 1\nhidden_sizes = [8]\n"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../config.json", "/tmp/config.json", "a/../../b", "", ".", "a//b", "./a", "a\\b", "a/.hidden", "x\0y", "a b"],
+)
+def test_no_file_of_the_cluster_can_leave_the_run_directory(name):
+    path = Path("o/env/agent/seed-0")
+    with pytest.raises(DataError, match=r"which no run has: nothing of .* was written"):
+        unpack({"config.json": b"{}", name: b"x"}, path)
+    assert not Path("o").exists()
+
+
+def test_files_of_the_cluster_become_a_run_directory_and_an_unfinished_one_makes_way():
+    path = Path("o/env/agent/seed-0")
+    path.mkdir(parents=True)
+    (path / "metrics.jsonl").write_text("old")
+    unpack({"config.json": b"{}", "checkpoints/0000000001/state.safetensors": b"s"}, path)
+    assert (path / "checkpoints/0000000001/state.safetensors").read_bytes() == b"s"
+    assert not (path / "metrics.jsonl").exists()
+    assert (path.with_name("seed-0.unfinished-1") / "metrics.jsonl").read_text() == "old"
+    assert {entry.name for entry in path.parent.iterdir()} == {"seed-0", "seed-0.unfinished-1"}
+
+
+def test_a_task_says_what_went_wrong_and_leaves_nothing_behind():
+    (planned,) = plan_runs(CATCH, "ppo", seeds=[3], steps=64, out="o")
+    job = {**make_job([planned], {"eval_every": None}, ["test"]), "digest": "of another version"}
+    described, files = do_task(json.dumps(job), os.getcwd(), True, {})
+    (record,) = json.loads(described)
+    assert (record["state"], record["kind"], files) == ("failed", "ConfigError", {})
+    assert "seed 3 has other settings in this process than where it was planned" in record["message"]
+    assert not Path("o").exists()
+
+
+# ---------------------------------------------------------------- a real cluster
+
+
+def free_port():
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+@contextmanager
+def node(folder, *options):
+    """A node of a cluster, and in the end nothing of it: every process of its session is killed."""
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1", "--num-gpus=0"]
+    command += ["--disable-usage-stats", "--include-log-monitor=false", "--object-store-memory=80000000", *options]
+    environment = os.environ | {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_metrics_collection": "false",
+        "RAY_TMPDIR": str(folder),
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        # a node that is gone is missed after a second
+        "RAY_health_check_initial_delay_ms": "500",
+        "RAY_health_check_period_ms": "300",
+        "RAY_health_check_failure_threshold": "3",
+    }
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        kill_session(process)
+
+
+def kill_session(process):
+    """End a node as a failure of its machine does."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            session = path.read_text().rpartition(")")[2].split()[3]
+            if session == str(process.pid):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.slow
+def test_runs_survive_the_loss_of_a_node_and_may_come_back_over_the_network(tmp_path_factory):
+    port = free_port()
+    folder = tmp_path_factory.mktemp("r")
+    Path("study.toml").write_text(
+        f'environments = "{CATCH}"\nagents = ["ppo"]\nseeds = 3\nsteps = 200_000\ncheckpoint_every = 0\n'
+        f"[settings]\n{TINY}"
+    )
+    address = f"127.0.0.1:{port}"
+    command = [str(Path(sys.executable).with_name("tddelta")), "sweep", "study.toml", "--ray", address]
+    with ExitStack() as stack:
+        stack.enter_context(node(folder, "--head", f"--port={port}", "--include-dashboard=false",
+                                 "--min-worker-port=20000", "--max-worker-port=20100"))  # fmt: skip
+        wait_until_there(address)
+        second = stack.enter_context(
+            node(folder, f"--address={address}", "--min-worker-port=20200", "--max-worker-port=20300")
+        )
+        process = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        try:
+            wait_for(lambda: len(seeds_with("checkpoints/0*")) >= 2, process)
+            kill_session(second)
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err
+        assert out.endswith("3 of 3 runs are finished: study\n")
+        runs = load_runs("study")
+        assert all((run.metrics["update"] == range(1, run.status["updates"] + 1)).all() for run in runs)
+        # what the second node was training went on from its checkpoint
+        assert any(row["event"] == "resume" for run in runs for row in run.timing)
+        # and one more, which comes back as a result
+        assert main(["sweep", "study.toml", "--ray", address, "--ray-fetch", "--add-seeds", "1"]) == 0
+        runs = load_runs("study")
+        assert [run.seed for run in runs] == [0, 1, 2, 3] and runs[3].status["state"] == "finished"
+
+
+def seeds_with(pattern):
+    return {path.relative_to("study").parts[2] for path in Path("study").glob(f"*/*/seed-*/{pattern}")}
+
+
+def wait_until_there(address):
+    host, port = address.split(":")
+    deadline = time.monotonic() + 60
+    while True:
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
