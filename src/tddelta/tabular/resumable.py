@@ -165,6 +165,8 @@ class _State:
         names = dict.fromkeys([*stored, *self.arguments])
         other = [name for name in names if stored.get(name) != self.arguments.get(name)]
         if other:
+            # the components to begin with have a row per step size and seed: name them where nothing else explains it
+            other = [name for name in other if name != "initial_deltas"] or other
             said = "; ".join(_difference(name, stored.get(name), self.arguments.get(name)) for name in other)
             raise ConfigError(
                 f"{self.place} holds the checkpoint of a call with other arguments: {said}: pass the same, or another "
