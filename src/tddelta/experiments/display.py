@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tddelta.experiments.execution import Outcome
+from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan
 from tddelta.runs import Run
 

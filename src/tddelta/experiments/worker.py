@@ -96,7 +96,9 @@ def do_job(job: Mapping[str, Any], stop: threading.Event, out: Path | None = Non
 
 def _plan(recipe: Mapping[str, Any], seeds: list[int], out: Path) -> list[RunPlan]:
     settings = {name: value for name, value in recipe.items() if name not in ("environment", "agent")}
-    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    tuples: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
     return plan_runs(recipe["environment"], recipe["agent"], seeds=seeds, out=out, **tuples)
 
 
