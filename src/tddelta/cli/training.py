@@ -18,7 +18,7 @@ from tddelta.errors import ConfigError, TDDeltaError
 from tddelta.runs import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
-    from tddelta.experiments.execution import Outcome
+    from tddelta.experiments.loop import Outcome
     from tddelta.experiments.plan import RunPlan
 
 _HELP = {"network": "Network: mlp, minatar-conv, or package.module:function."}  # where text can say less than Python
