@@ -19,6 +19,7 @@ from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra
 from tddelta.experiments import plan_runs
 from tddelta.experiments.judging import compare_scores, score_at
 from tddelta.experiments.search import SEARCHABLE, make_space
+from tddelta.experiments.study import plan_study, read_study
 from tddelta.experiments.tuning import Stopped, run_search, spawn_seeds, tune
 from tddelta.runs import Run, find_runs
 
@@ -375,6 +376,24 @@ def test_a_preset_file_is_for_one_agent_in_one_environment(tmp_path):
         plan_runs("Catch", "ppo-delta", presets=[tmp_path / "a.toml"] * 2)
     with pytest.raises(ConfigError, match=r"b.toml cannot be read .*No such file"):
         read_preset(tmp_path / "b.toml")
+
+
+def test_a_study_takes_preset_files_from_its_folder(tmp_path):
+    write_preset(tmp_path / "a.toml", POLE, "ppo-delta", {"learning_rate": 0.5})
+    study = 'environments = ["CartPole-v1"]\nagents = ["ppo", "ppo-delta"]\nseeds = 1\npresets = ["a.toml"]\n'
+    (tmp_path / "study.toml").write_text(study)
+    before = read_study(tmp_path / "study.toml")
+    rates = {plan.content["agent"]["name"]: plan.config.learning_rate for plan in plan_study(before)}
+    assert rates == {"ppo": 1e-3, "ppo-delta": 0.5}
+    write_preset(tmp_path / "a.toml", POLE, "ppo-multi", {"learning_rate": 0.5})
+    after = read_study(tmp_path / "study.toml")
+    assert after.digest != before.digest, "what the study remembers of its runs is out of date"
+    with pytest.raises(ConfigError, match=r"a\.toml holds settings for ppo-multi on CartPole-v1, which the study does"):
+        plan_study(after)
+    for name, text in (("../a.toml", "presets leads out of the study's folder"), ("b.toml", "presets names 'b.toml'")):
+        (tmp_path / "study.toml").write_text(study.replace("a.toml", name))
+        with pytest.raises(ConfigError, match=text):
+            read_study(tmp_path / "study.toml")
 
 
 def test_wrong_arguments_are_named(monkeypatch, tmp_path):

@@ -26,8 +26,8 @@ class Tune:
     falls behind is given up early. A setting that is named as an option is fixed; the others are searched: learning
     rate, λ, trace rule, number of components, shortest horizon, weight of each component.
 
-    OUT/preset.toml holds what was found: train, compare and sweep take it as --preset. OUT/tune.db holds the trials, so
-    that --resume goes on with the search; OUT/report.html draws the comparison.
+    OUT/preset.toml holds what was found: train and compare take it as --preset, a study of sweep under presets.
+    OUT/tune.db holds the trials, so that --resume goes on with the search; OUT/report.html draws the comparison.
 
     Example: tddelta tune CartPole-v1 --trials 30 --steps 100_000 --gamma 0.999 --out runs/tuned
     """

@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tddelta.errors import ConfigError
 from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
 
 _OF_A_PART = ("environments", "agents", "seeds", "steps", "settings", "environment_kwargs", "grid", "list")
-_OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "track", "retries", "extend", "resources", "slurm")
+_OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "track", "presets", "retries", "extend", "resources", "slurm")
 _APART = {"environment": "environments", "agent": "agents", "environment_kwargs": "[environment_kwargs]"}
 
 
@@ -49,11 +49,12 @@ class Study:
         eval_every: Environment steps between evaluations during training; None for none.
         checkpoint_every: Seconds between checkpoints; None is the default of training.
         track: Trackers that follow every run.
+        presets: Preset files in the folder of the file, each for the agent and the environment that it names.
         retries: How often a run is tried again when it fails for a reason that may pass.
         cpus: Processor cores that a run asks for, on Ray and Slurm.
         gpus: GPUs that a run asks for, on Ray and Slurm; may be a fraction on Ray.
         slurm: Further options of `sbatch`, such as `{"time": "12:00:00"}`.
-        digest: SHA-256 of the file.
+        digest: SHA-256 of the file and of the preset files.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class Study:
     eval_every: int | None = None
     checkpoint_every: float | None = None
     track: tuple[str, ...] | None = None
+    presets: tuple[Path, ...] = ()
     retries: int = 2
     cpus: float = 1.0
     gpus: float = 0.0
@@ -109,12 +111,16 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
         ConfigError: A name or setting is unknown or out of range, or two parts want one run with different settings.
     """
     rows: list[list[RunPlan]] = [[] for _ in range(1 + added)]
+    presets = _presets_of(study)
     for part in study.parts:
         further = range(max(part.seeds) + 1, max(part.seeds) + 1 + added)
         turn = {seed: 1 + number for number, seed in enumerate(further)}
         for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants):
             try:
-                plans = plan_runs(environment, agent, seeds=[*part.seeds, *further], out=study.out, **variant)
+                own = presets(environment, agent, variant)
+                plans = plan_runs(
+                    environment, agent, seeds=[*part.seeds, *further], out=study.out, presets=own, **variant
+                )
             except ConfigError as error:
                 raise ConfigError(f"{study.path}: {error}") from error
             for plan in plans:
@@ -131,6 +137,37 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
             )
     _check_inside(study, found.values())
     return list(found.values())
+
+
+def _presets_of(study: Study) -> Callable[[str, str, Mapping[str, Any]], list[Path]]:
+    """Return what tells the preset files of an environment, an agent and a variant.
+
+    Raises:
+        ConfigError: A preset file has a mistake, or is for nothing in the study.
+    """
+    if not study.presets:
+        return lambda *_: []
+    from tddelta.deep.preset_files import read_preset
+
+    files = [read_preset(path) for path in study.presets]
+
+    def find(environment: str, agent: str, variant: Mapping[str, Any]) -> list[Path]:
+        kwargs = variant.get("environment_kwargs", {})
+        return [file.path for file in files if file.is_for(environment, agent, kwargs)]
+
+    used = {
+        path
+        for part in study.parts
+        for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants)
+        for path in find(environment, agent, variant)
+    }
+    for file in files:
+        if file.path not in used:
+            raise ConfigError(
+                f"{study.path}: {file.path} holds settings for {file.whose}, which the study does not train: leave "
+                "it out of presets"
+            )
+    return find
 
 
 def _check_inside(study: Study, plans: Collection[RunPlan]) -> None:
@@ -163,6 +200,11 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
             parts.append(_part({**inherited, **extension, **merged}))
         except ConfigError as error:
             raise ConfigError(f"{where}{error}") from None
+    presets = tuple(_inside(path, "presets", name) for name in _names(table, "presets")) if "presets" in table else ()
+    for preset in presets:
+        if not preset.is_file():
+            raise ConfigError(f"presets names {preset.name!r}, and {preset} is no file: name one that tune wrote")
+        digest = hashlib.sha256(digest.encode() + preset.read_bytes()).hexdigest()
     resources = _table(table, "resources")
     _check_keys(resources, ("cpus", "gpus"), "[resources] ")
     return Study(
@@ -172,6 +214,7 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
         eval_every=_number(table, "eval_every", int, positive=True),
         checkpoint_every=_number(table, "checkpoint_every", float),
         track=_names(table, "track") if "track" in table else None,
+        presets=presets,
         retries=_number(table, "retries", int) if "retries" in table else Study.retries,
         cpus=_number(resources, "cpus", float, positive=True) if "cpus" in resources else Study.cpus,
         gpus=_number(resources, "gpus", float) if "gpus" in resources else Study.gpus,
@@ -277,13 +320,20 @@ def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool =
 
 
 def _out(path: Path, given: Any) -> Path:
-    if not isinstance(given, str) or not given or "\0" in given:
+    if not isinstance(given, str) or not given:
         raise ConfigError(f'out must be the name of a folder, as in out = "runs"; got {given!r}')
+    return _inside(path, "out", given)
+
+
+def _inside(path: Path, key: str, given: str) -> Path:
+    """A path relative to the file of the study, refused where it leads out of its folder."""
     home = path.absolute().parent.resolve()
+    if "\0" in given:
+        raise ConfigError(f"{key} must be the name of a file or folder; got {given!r}")
     if not (home / given).resolve().is_relative_to(home):
         raise ConfigError(
-            f"out leads out of the study's folder: got {given!r}, which is {(home / given).resolve()}, not in {home}; "
-            "name a folder below the file of the study, or move the file"
+            f"{key} leads out of the study's folder: got {given!r}, which is {(home / given).resolve()}, not in "
+            f"{home}; name one below the file of the study, or move the file"
         )
     return path.parent / given
 
