@@ -36,19 +36,22 @@ def measure(kind: str, count: int, seconds: float) -> dict[str, Any]:
     state = compiled.init(config, keys)
     state, *_ = jax.block_until_ready(compiled.block(config, state, jnp.int32(1)))
     ready = time.perf_counter() - began
-    updates, began = 0, time.perf_counter()
+    updates, began, busy = 0, time.perf_counter(), time.process_time()
     while (taken := time.perf_counter() - began) < seconds or not updates:
         state, *_ = jax.block_until_ready(compiled.block(config, state, jnp.int32(2)))
         updates += 2
+    steps, busy = updates * config.batch * (several or 1), time.process_time() - busy
     text = compiled.block.as_text()
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.learned.parameters)) // (several or 1)
     return {
         "kind": kind,
         "devices": count,
-        "steps_per_second": updates * config.batch * (several or 1) / taken,
+        "steps_per_second": steps / taken,
+        "processor_seconds_per_million_steps": busy * 1e6 / steps,
         "start_seconds": ready,
         "exchanges_in_program": {
-            name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in ("all-reduce", "all-gather", "all-to-all")
+            name: len(re.findall(rf" {name}(?:-start)?\(", text))
+            for name in ("all-reduce", "all-gather", "collective-permute")
         },
         "parameters": weights,
         "gradient_steps_per_update": config.epochs * config.minibatches,
@@ -100,6 +103,7 @@ def main() -> None:
                 )
                 print(
                     f"  {kind:<13} {count or 'plain':>5} devices {one['steps_per_second']:>10,.0f} steps/s, "
+                    f"{one['processor_seconds_per_million_steps']:6.1f} processor s per million, "
                     f"ready after {one['start_seconds']:4.1f} s; {exchanges or 'no exchange'}",
                     file=sys.stderr,
                 )

@@ -1,5 +1,6 @@
 """Runs in processes of their own, with more devices than a test has: trains on them, and saves every number."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from jax.sharding import Mesh
 
 from deep_environments import TwoLengths, tiny
 from tddelta.deep import devices, ppo, training
-from tddelta.runs import Run, RunWriter
+from tddelta.runs import RunWriter
 
 # Deterministic episodes end every 1 or 11 steps; every statistic that shards share is in use.
 ENVIRONMENTS = TwoLengths()
@@ -56,11 +57,16 @@ def blocks(config: ppo.Config, several: int | None) -> Any:
 
 
 def directory(path: Path) -> None:
-    """A whole run directory of a run in shards."""
-    config = in_shards()
-    with RunWriter(path, training.run_config(config, 0), {"command": ["test"]}) as writer:
-        training.train_run(config, 0, writer)
-    assert Run(path).status["state"] == "finished"
+    """A run directory of a run in shards, interrupted after its first update and resumed."""
+    config, stop = in_shards(), threading.Event()
+
+    def news(progress: training.Progress) -> None:
+        if progress.steps:
+            stop.set()
+
+    for options in ({"progress": news, "stop": stop}, {}):
+        with RunWriter(path, training.run_config(config, 0), {"command": ["test"]}, resume=not options) as writer:
+            training.train_run(config, 0, writer, **options)
 
 
 def where(state: ppo.State, pick: Callable[[ppo.State], Any]) -> int:

@@ -270,11 +270,11 @@ def describe_origin(command: Sequence[str]) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # used from its source tree, or not needed here
             continue
-    device = jax.devices()[0]
+    device, count = jax.local_devices()[0], jax.local_device_count()
     machine = {
         "processor": _processor(),
         "cores": available_cores(),
-        "device": f"{device.platform}: {device.device_kind}",
+        "device": f"{device.platform}: {device.device_kind}" + (f" × {count}" if count > 1 else ""),
         "system": platform.platform(),
     }
     return {"command": list(command) or ["python", *sys.argv], "versions": versions, "machine": machine}
