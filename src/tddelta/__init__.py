@@ -44,7 +44,7 @@ _HOMES = {
     "decomposition": ("compose", "decompose"),
     "targets": ("advantages", "lambda_targets", "n_step_targets", "successors", "td_errors"),
     "deep.agents": ("AGENTS", "Agent"),
-    "experiments": ("compare", "sweep", "train"),
+    "experiments": ("compare", "sweep", "train", "tune"),
     "deep.policy": ("load",),
     "runs": ("load_runs",),
     "errors": (
