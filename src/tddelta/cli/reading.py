@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta.errors import ConfigError, TDDeltaError
-from tddelta.runs import Run, append_evaluation, find_runs
+from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
 from tddelta.timescales import Rule, TimeScales
 
 
@@ -105,10 +105,21 @@ class Evaluate:
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
     """Run directories, folders above some, or files within one."""
-    episodes: int = 128
+    episodes: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 128; 30 with no-op starts)")] = (
+        None
+    )
     """Episodes, shared out evenly over environments that run in parallel, so that long ones count as often as short."""
-    mode: Literal["sampled", "greedy", "both"] = "both"
+    mode: Annotated[
+        Literal["sampled", "greedy", "both"] | None,
+        arg(metavar="sampled|greedy|both", help_behavior_hint="(default: both; sampled with no-op starts)"),
+    ] = None
     """Draw actions from the policy, take its most likely ones, or one evaluation of each."""
+    greedy: bool = False
+    """The same as --mode greedy."""
+    no_op_starts: bool = False
+    """Atari: let the i-th episode begin with i more no-ops, i = 0 to 29, as in the paper's hold-out episodes."""
+    reward_density: bool = False
+    """Count rewards, over 10,000 steps of the policy and of random actions, in place of playing episodes."""
     seed: int = 0
     """Seed of the evaluation; training used none of its random numbers."""
     environment: Annotated[str | None, arg(metavar="MODULE:NAME", help_behavior_hint="")] = None
@@ -124,6 +135,7 @@ class Evaluate:
             raise ConfigError("evaluate needs a run: name a run directory or a folder above some")
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"--seed must be a whole number from 0 to 4294967295; got {self.seed}")
+        self._check()
         paths = find_runs(*self.runs)
         code = 0
         for path in paths:
@@ -136,21 +148,43 @@ class Evaluate:
                 code = 1  # the others can be evaluated
         return code
 
+    def _check(self) -> None:
+        """ConfigError for options that contradict each other."""
+        if self.greedy and self.mode not in (None, "greedy"):
+            raise ConfigError(f"--greedy is --mode greedy; got --mode {self.mode}: drop one")
+        playing = (self.greedy, self.mode, self.no_op_starts or None, self.episodes)
+        if self.reward_density and any(given for given in playing):
+            raise ConfigError("--reward-density plays no episodes: drop --episodes, --mode, --greedy, --no-op-starts")
+
     def _evaluate(self, run: Run) -> None:
-        from tddelta.deep import evaluation, policy
+        from tddelta.deep import evaluation, measures, policy
 
         loaded = policy.load(run, environment=self.environment, network=self.network)
-        for mode in ("sampled", "greedy") if self.mode == "both" else (self.mode,):
-            scores = evaluation.evaluate(
-                loaded.config, loaded.learned, episodes=self.episodes, mode=mode, seed=self.seed
-            )
+        settings: dict[str, Any] = {"seed": self.seed}
+        if self.reward_density:
+            found = measures.reward_density(loaded, seed=self.seed)
+            write_reward_density(run.path, found)
+            text = f"rewards per 100 steps: {found['trained']:.4g}; with random actions {found['random']:.4g}"
+            self._say(run, found, text)
+            return
+        chosen = "greedy" if self.greedy else self.mode or ("sampled" if self.no_op_starts else "both")
+        settings["episodes"] = self.episodes if self.episodes is not None else 30 if self.no_op_starts else 128
+        modes: tuple[evaluation.Mode, ...] = ("sampled", "greedy") if chosen == "both" else (chosen,)
+        for mode in modes:
+            if self.no_op_starts:
+                scores = measures.hold_out(loaded, mode=mode, **settings)
+            else:
+                scores = evaluation.evaluate(loaded.config, loaded.learned, mode=mode, **settings)
             row = {"steps": run.status["steps"], **scores}
             append_evaluation(run.path, row)
-            if self.json:
-                named = {"environment": run.environment, "agent": run.agent, "training_seed": run.seed}
-                print(json.dumps({"path": str(run.path), **named, **row}, allow_nan=False), flush=True)
-            else:
-                print(f"{run.environment}, {run.agent}, seed {run.seed}: {_evaluation(row)}", flush=True)
+            self._say(run, row, _evaluation(row))
+
+    def _say(self, run: Run, found: dict[str, Any], text: str) -> None:
+        if self.json:
+            named = {"environment": run.environment, "agent": run.agent, "training_seed": run.seed}
+            print(json.dumps({"path": str(run.path), **named, **found}, allow_nan=False), flush=True)
+        else:
+            print(f"{run.environment}, {run.agent}, seed {run.seed}: {text}", flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +250,8 @@ def _number(value: float) -> str:
 
 
 def _evaluation(row: dict[str, Any]) -> str:
-    text = f"{row['mode']}, {row['episodes']} episodes"
+    starts = " after no-ops" if row.get("starts") == "no-ops" else ""
+    text = f"{row['mode']}, {row['episodes']} episodes{starts}"
     if row["return_mean"] is not None:
         text += f": mean return {row['return_mean']:.4g}"
         if row["return_standard_deviation"] is not None:

@@ -1,4 +1,4 @@
-"""`reproduce`: experiments of the paper whose whole output is one folder of tables and figures."""
+"""`reproduce`: experiments of the paper, each with one folder for all that comes of it."""
 
 import dataclasses
 import json
@@ -21,36 +21,64 @@ from tddelta.errors import ConfigError
 if TYPE_CHECKING:
     from tddelta.report.figures import Drawing
 
-Experiment = Literal["ring", "theory"]
+Experiment = Literal["ring", "theory", "atari", "atari-variants"]
 """What can be reproduced."""
+
+_OF_ATARI = ("games", "agents", "seeds", "seed_list", "steps", "checkpoint_every", "listed")
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce:
-    """Reproduce a tabular experiment of the paper: tables (CSV) and figures (PNG, for theory also PDF).
+    """Reproduce an experiment of the paper: tables (CSV), figures (PNG and PDF), for Atari the runs and a report, too.
 
     ring: n-step TD against n-step TD(Δ) on the ring, every discount, window and step size of the published grid.
 
     theory: Theorems 1 to 4 beside measurements, and the counterexample to the published bounds.
 
+    atari: games × agents × seeds, with the published numbers beside what is there so far. In an existing DIR, finished
+    runs are skipped, interrupted ones go on, missing ones start; several machines may share it.
+
+    atari-variants: the same for the released, the published and the correct algorithm, on Zaxxon and Qbert.
+
     Example: tddelta reproduce ring --quick
+
+    Example: tddelta reproduce atari --games Qbert --agents ppo ppo-delta --seeds 2 --steps 2_000_000 --out runs/atari
     """
 
     experiment: Annotated[Positional[Experiment], arg(metavar="EXPERIMENT")]
-    """ring or theory."""
+    """ring, theory, atari or atari-variants."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
-    """Folder to write; it must not exist yet."""
+    """Folder to write; for ring and theory it must not exist yet."""
     quick: bool = False
-    """A smaller experiment, in seconds: fewer processes, seeds and settings."""
+    """ring, theory: a smaller experiment, in seconds: fewer processes, seeds and settings."""
     redraw: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: run the experiment)")] = None
-    """Folder of a finished ring experiment whose figures and tables are made again from its averages."""
+    """ring: folder of a finished experiment whose figures and tables are made again from its averages."""
+    games: Annotated[tuple[str, ...], arg(metavar="GAME [GAME ...]", help_behavior_hint="(default: the paper's)")] = ()
+    """atari: games."""
+    agents: Annotated[
+        tuple[str, ...], arg(metavar="AGENT [AGENT ...]", help_behavior_hint="(default: the paper's)")
+    ] = ()
+    """atari: agents, those of compare, or an end -published or -released after ppo-delta or ppo-delta-matched."""
+    seeds: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 10)")] = None
+    """atari: how many of the paper's ten seeds."""
+    seed_list: Annotated[tuple[int, ...] | None, arg(metavar="INT [INT ...]", help_behavior_hint="")] = None
+    """atari: the seeds themselves, in place of --seeds."""
+    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 10000000)")] = None
+    """atari: agent steps of each run, four frames each."""
+    checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
+    """atari: save a checkpoint of every run after so many seconds."""
+    listed: Annotated[bool, arg(name="list")] = False
+    """atari: show the plan, how far it is and how long it takes on this machine, and train nothing."""
 
     def run(self, command: Sequence[str]) -> int:
         """Run the experiment and write the folder."""
         from tddelta.experiments.plan import default_out
 
-        if self.redraw is not None and (self.experiment != "ring" or self.out is not None or self.quick):
-            raise ConfigError("--redraw goes with ring alone: write tddelta reproduce ring --redraw DIR")
+        self._check()
+        if self.experiment not in _EXPERIMENTS:
+            from tddelta.cli.atari import reproduce_atari
+
+            return reproduce_atari(self, command)
         with _ended_by_sigterm():
             if self.redraw is not None:
                 out = self.redraw
@@ -64,6 +92,21 @@ class Reproduce:
                 _EXPERIMENTS[self.experiment](out, self.quick)
         print(f"{self.experiment}: {out}")
         return 0
+
+    def _check(self) -> None:
+        """ConfigError for options of another experiment, which would do nothing."""
+        if self.redraw is not None and (self.experiment != "ring" or self.out is not None or self.quick):
+            raise ConfigError("--redraw goes with ring alone: write tddelta reproduce ring --redraw DIR")
+        if self.experiment not in _EXPERIMENTS:
+            if self.quick:
+                raise ConfigError("--quick is for ring and theory: for less of atari name --games, --seeds or --steps")
+            if self.seeds is not None and self.seed_list is not None:
+                raise ConfigError("--seeds and --seed-list both name the seeds: drop one")
+            return
+        for name in _OF_ATARI:
+            if getattr(self, name) != getattr(type(self), name):
+                option = "list" if name == "listed" else name.replace("_", "-")
+                raise ConfigError(f"--{option} is for atari and atari-variants; got it for {self.experiment}: drop it")
 
 
 def _theory(out: Path, quick: bool) -> None:

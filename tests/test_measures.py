@@ -1,0 +1,128 @@
+"""Hold-out episodes and reward densities, in an environment with a script and in a short game of Atari."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from tddelta.deep import host, measures, ppo
+from tddelta.deep.policy import Policy
+from tddelta.errors import ConfigError
+
+
+class Game(gymnasium.Env):
+    """Lasts five steps; pays one point more than its action at every step, or only for action 2 at even ones."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 10.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+    made: ClassVar[list["Game"]] = []
+    sparse = False
+
+    def __init__(self) -> None:
+        self.actions: list[int] = []
+        self.made.append(self)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.clock = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.actions.append(int(action))
+        self.clock += 1
+        reward = float(action == 2 and self.clock % 2 == 0) if self.sparse else 1.0 + int(action)
+        return np.full(1, self.clock, np.float32), reward, self.clock == 5, False, {}
+
+
+class AlwaysTwo(Policy):
+    """Takes action 2, whatever it sees."""
+
+    def act(self, observation: Any, key: Any = None) -> np.ndarray:
+        return np.full(len(observation), 2)
+
+
+@pytest.fixture
+def player(monkeypatch: pytest.MonkeyPatch) -> AlwaysTwo:
+    monkeypatch.setattr(Game, "made", [])
+    monkeypatch.setattr(Game, "sparse", False)
+    game = dataclasses.replace(host.from_factory(Game), rom="game")
+    config = ppo.preset(game, "ppo", network="mlp", hidden_sizes=(4,))
+    Game.made.clear()
+    return AlwaysTwo(config, ppo.initial(config, jax.random.key(0)))
+
+
+def test_the_ith_episode_begins_with_i_no_ops(player: AlwaysTwo) -> None:
+    row = measures.hold_out(player, episodes=4)
+    assert row["no_ops"] == [0, 1, 2, 3]
+    assert [game.actions[:5] for game in Game.made] == [[0] * i + [2] * (5 - i) for i in range(4)]
+    assert row["returns"] == [15.0, 13.0, 11.0, 9.0]
+    assert row["lengths"] == [5, 5, 5, 5]
+    assert (row["return_mean"], row["episodes"], row["starts"], row["mode"]) == (12.0, 4, "no-ops", "sampled")
+
+
+def test_a_game_that_is_over_within_its_no_ops_starts_anew(player: AlwaysTwo) -> None:
+    row = measures.hold_out(player, episodes=7)
+    assert row["returns"][4:] == [7.0, 15.0, 13.0]  # the fifth no-op ended the first game of the sixth environment
+    assert row["lengths"][4:] == [5, 5, 5]
+
+
+def test_no_ops_are_29_at_most(player: AlwaysTwo) -> None:
+    assert measures.hold_out(player, episodes=32)["no_ops"][-3:] == [29, 0, 1]
+
+
+def test_one_episode_has_no_deviation(player: AlwaysTwo) -> None:
+    assert measures.hold_out(player, episodes=1)["return_standard_deviation"] is None
+
+
+def test_rewards_are_counted_for_the_policy_and_for_random_actions(
+    player: AlwaysTwo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Game, "sparse", True)
+    found = measures.reward_density(player, steps=4_000)
+    assert found["trained"] == pytest.approx(40.0)  # steps 2 and 4 of every 5
+    assert found["random"] == pytest.approx(40.0 / 3, abs=2.0)
+    assert (found["steps"], found["seed"]) == (4_000, 0)
+
+
+def test_steps_are_shared_out_evenly(player: AlwaysTwo) -> None:
+    assert measures.reward_density(player, steps=9)["steps"] == 16
+    assert measures.reward_density(player, steps=3)["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"episodes": 0}, "episodes must be at least 1; got 0"), ({"mode": "best"}, "mode must be sampled or greedy")],
+)
+def test_settings_out_of_range_are_refused(player: AlwaysTwo, wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        measures.hold_out(player, **wrong)
+
+
+def test_no_op_starts_are_for_atari_alone() -> None:
+    config = ppo.preset("CartPole-v1", "ppo")
+    policy = Policy(config, ppo.initial(config, jax.random.key(0)))
+    with pytest.raises(ConfigError, match="no-op starts are for Atari games"):
+        measures.hold_out(policy)
+    with pytest.raises(ConfigError, match="environments of the host with discrete actions; got CartPole-v1"):
+        measures.reward_density(policy)
+    with pytest.raises(ConfigError, match="steps must be at least 1"):
+        measures.reward_density(fresh(), steps=0)
+
+
+def fresh() -> Policy:
+    config = ppo.preset(host.from_factory(Game), "ppo", network="mlp", hidden_sizes=(4,))
+    return Policy(config, ppo.initial(config, jax.random.key(0)))
+
+
+def test_a_hold_out_of_an_atari_game_is_that_of_its_seed() -> None:
+    config = ppo.preset(
+        "Qbert", "ppo", network="mlp", hidden_sizes=(4,), environment_kwargs={"max_frames": 240, "threads": 1}
+    )
+    policy = Policy(config, ppo.initial(config, jax.random.key(0)))
+    first, again, other = (measures.hold_out(policy, episodes=3, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first["lengths"] != [] and max(first["lengths"]) <= 60  # 240 frames, starts among them
+    assert (first["lengths"], first["returns"]) != (other["lengths"], other["returns"])
