@@ -224,13 +224,23 @@ def with_faults():
 )
 def test_what_is_not_finite_stops_the_run(seed, sentence, with_faults, tmp_path):
     # Field case B27.
-    with pytest.raises(DataError, match=sentence):
-        trained(tmp_path / "run", seed, with_faults)
+    with pytest.raises(DataError, match=rf"{sentence}.* \(.*run/fault\.json has the numbers of that update\)"):
+        trained(tmp_path / "run", seed, with_faults, checkpoint_every=0.0)
     run = Run(tmp_path / "run")
     assert run.status["state"] == "failed" and sentence in run.status["message"]
     assert (run.status["updates"], run.status["steps"]) == (1, 12)
     assert len(run.metrics["update"]) == 1
     assert all(np.isfinite(values).all() for name, values in run.metrics.items() if name.startswith("value"))
+    fault = json.loads((run.path / "fault.json").read_text(), parse_constant=pytest.fail)
+    kind = {"huge": "loss", "infinite": "reward"}.get(KINDS[seed], KINDS[seed])
+    assert (fault["fault"], fault["update"], fault["steps_before"]) == (kind, 2, 12)
+    place = (None, None) if seed == 2 else (2, 7)
+    assert (fault["environment"], fault["environment_step"]) == place
+    assert set(fault["metrics"]) == set(run.metrics) - {"update", "steps", "episodes", "return_mean", "length_mean"}
+    assert {"NaN", "Infinity"} & {value for value in fault["metrics"].values() if isinstance(value, str)}
+    assert all(norm >= 0 for norm in fault["norms_before"].values())
+    # The last good checkpoint stays, and going on from it meets the same again.
+    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["0000000001"]
     # The last good parameters: those after the first update.
     programs = training.programs(with_faults)
     state = programs.init(with_faults, training.run_key(seed, "train"))
@@ -240,6 +250,13 @@ def test_what_is_not_finite_stops_the_run(seed, sentence, with_faults, tmp_path)
     assert set(good) == set(saved) and all(np.isfinite(array).all() for array in saved.values())
     assert all(np.array_equal(good[name], saved[name]) for name in good)
     assert any(not np.array_equal(initial[name], saved[name]) for name in good)
+    said = (run.path / "fault.json").read_bytes()
+    with (
+        RunWriter(run.path, run.config, {}, resume=True) as writer,
+        pytest.raises(DataError, match=sentence),
+    ):
+        training.train_run(with_faults, seed, writer)
+    assert (run.path / "fault.json").read_bytes() == said and len(Run(run.path).metrics["update"]) == 1
 
 
 @pytest.mark.slow

@@ -311,16 +311,8 @@ def test_a_strangers_run_directory_executes_nothing(change, message, tmp_path, m
 
 
 @pytest.mark.slow
-def test_normalisers_go_on_too(tmp_path):
+def test_seeds_of_one_program_go_on_together_also_with_normalisers(tmp_path):
     config = cartpole(normalize_observations=True, normalize_rewards=True, component_scale="running")
-    whole = trained(tmp_path / "whole", config=config)
-    trained(tmp_path / "parts", config=config, **stopped_after(5))
-    assert bytes_of(go_on(tmp_path / "parts", config)) == bytes_of(whole)
-
-
-@pytest.mark.slow
-def test_seeds_of_one_program_go_on_together(tmp_path):
-    config = cartpole()
 
     def together(folder, **options):
         writers = [
@@ -340,10 +332,14 @@ def test_seeds_of_one_program_go_on_together(tmp_path):
     together("parts")
     for seed in ("0", "3"):
         assert bytes_of(Run(tmp_path / "parts" / seed)) == bytes_of(Run(tmp_path / "whole" / seed))
-    trained(tmp_path / "parts" / "7", 7, **stopped_after(5))
+
+
+def test_runs_that_are_not_equally_far_are_not_one_program(tmp_path):
+    config = cartpole()
+    trained(tmp_path / "7", 7, **stopped_after(5))
     with (
-        RunWriter(tmp_path / "new", training.run_config(config, 5), {}) as new,
-        RunWriter(tmp_path / "parts" / "7", training.run_config(config, 7), {}, resume=True) as old,
+        RunWriter(tmp_path / "5", training.run_config(config, 5), {}) as new,
+        RunWriter(tmp_path / "7", training.run_config(config, 7), {}, resume=True) as old,
         pytest.raises(ConfigError, match=r"must have come equally far; got updates \[0, \d+\]"),
     ):
         training.train_runs(config, [5, 7], [new, old])

@@ -1,0 +1,129 @@
+"""Faults of real runs, in processes of their own. `benchmarks/faults.py` injects them more often."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deep_runs import UPDATES, cartpole, trained
+from tddelta import ConfigError, StorageError, compare
+from tddelta.deep import training
+from tddelta.experiments import plan_runs
+from tddelta.runs import Run, RunWriter, checkpoints
+from test_resume import EVAL_EVERY, bytes_of, go_on
+
+# The command line on a slow machine: an update at a time, and a pause after each.
+PROGRAM = """
+import sys, time
+from tddelta.cli import main
+from tddelta.deep import training
+training.LONGEST_BLOCK, whole = 1, training._Training._train
+def slowly(*arguments):
+    seconds = whole(*arguments)
+    time.sleep(0.1)
+    return seconds
+training._Training._train = slowly
+sys.exit(main(sys.argv[1:]))
+"""
+SETTINGS = {
+    "environments": 3, "rollout_length": 8, "minibatches": 1, "epochs": 1, "hidden_sizes": (8,), "steps": 955,
+    "learning_rate": 0.01, "environment_kwargs": {"max_steps_in_episode": 30},
+}  # fmt: skip
+
+
+def options():
+    """The same for the command line."""
+    found = []
+    for name, value in SETTINGS.items():
+        if name == "environment_kwargs":
+            name, value = "env_kwargs", "max_steps_in_episode=30"
+        found += [f"--{name.replace('_', '-')}", str(value[0] if isinstance(value, tuple) else value)]
+    return found
+
+
+def start(folder, *arguments):
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=folder,
+    )
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_kill_9_and_then_sigterm_change_nothing(tmp_path):
+    (plan,) = plan_runs("CartPole-v1", "ppo-delta", seeds=1, out=tmp_path / "o", **SETTINGS)
+    command = ("train", "CartPole-v1", *options(), "--out", "o", "--eval-every", EVAL_EVERY, "--checkpoint-every", 0)
+    with start(tmp_path, *command) as process:
+        wait_for(lambda: (plan.path / "checkpoints" / "0000000005").exists(), process)
+        process.send_signal(signal.SIGKILL)
+    assert Run(plan.path).status["state"] == "running"
+    before = checkpoints.latest(plan.path).count("updates")
+    with start(tmp_path, "train", "--resume", "o") as process:  # with the pauses of the first call
+        wait_for(lambda: checkpoints.latest(plan.path).count("updates") > before, process)
+        with pytest.raises(ConfigError, match="is being written by another process"):
+            RunWriter(plan.path, plan.content, {}, resume=True)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    assert process.returncode == 143
+    assert "stopping: every run saves what it has" in said
+    assert "stopped: 0 of 1 runs are finished" in said and "to go on: tddelta train --resume o\n" in said
+    run = Run(plan.path)
+    assert run.status["state"] == "interrupted" and before < run.status["updates"] < UPDATES
+    straight = trained(tmp_path / "straight", config=plan.config, eval_every=EVAL_EVERY)
+    assert bytes_of(go_on(plan.path, plan.config, eval_every=EVAL_EVERY)) == bytes_of(straight)
+    assert [row["event"] for row in run.timing if row["event"] in ("start", "resume")] == ["start", "resume", "resume"]
+
+
+def test_a_run_whose_folder_vanishes_does_not_stop_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "LONGEST_BLOCK", 2)
+    plans = plan_runs("CartPole-v1", "ppo-delta", seeds=2, out=tmp_path / "o", **SETTINGS)
+
+    def vanish(plan, news):
+        if plan.seed == 0 and news.steps and plan.path.exists():
+            shutil.move(plan.path, tmp_path / "gone")
+
+    with pytest.warns(RuntimeWarning, match=r"1 of 2 runs failed: .*seed 0: StorageError: .* cannot be written"):
+        runs = compare("CartPole-v1", "ppo-delta", seeds=2, out=tmp_path / "o", progress=vanish, **SETTINGS)
+    assert [(run.seed, run.status["state"]) for run in runs] == [(1, "finished")]
+    # It comes back: what was saved before it vanished is whole.
+    shutil.move(tmp_path / "gone", plans[0].path)
+    runs = compare("CartPole-v1", "ppo-delta", seeds=2, out=tmp_path / "o", resume=True, **SETTINGS)
+    assert [run.status["state"] for run in runs] == ["finished", "finished"]
+    assert bytes_of(runs[0]) == bytes_of(trained(tmp_path / "straight", config=plans[0].config))
+
+
+def test_a_full_disk_keeps_what_was_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "LONGEST_BLOCK", 2)
+    path, config = tmp_path / "seed-0", cartpole()
+    save = checkpoints.save
+
+    def full(run, number, arrays, record):
+        if number > 10:
+            monkeypatch.setattr(Path, "mkdir", lambda *arguments, **options: (_ for _ in ()).throw(OSError(28, "full")))
+        save(run, number, arrays, record)
+
+    monkeypatch.setattr(checkpoints, "save", full)
+    with pytest.raises(StorageError, match=r"checkpoints.00000000\d\d cannot be written \(full\): free some space"):
+        trained(path, config=config, checkpoint_every=0.0)
+    monkeypatch.undo()
+    assert checkpoints.latest(path).count("updates") > 5
+    assert bytes_of(go_on(path, config)) == bytes_of(trained(tmp_path / "straight", config=config))
