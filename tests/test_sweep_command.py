@@ -327,3 +327,24 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
     for run in runs:
         assert (run.metrics["update"] == range(1, run.status["updates"] + 1)).all()
     assert any(row["event"] == "resume" for run in runs for row in Run(run.path).timing)
+
+
+@pytest.mark.slow
+def test_a_hundred_real_runs_leave_nothing_behind(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    program = [sys.executable, str(ROOT / "benchmarks" / "many_runs.py"), "--quick"]
+    out = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert "100 of 100 runs finished" in out
+    used = {when: line for line in out.splitlines() for when in WHEN if line.startswith(f"{when}: ")}
+    files, processes = ([_number(used[when], what) for when in WHEN] for what in ("open files", "processes"))
+    assert files[0] == files[3] and files[1] == files[2]
+    assert processes == [1, 2, 2, 1]
+    growth = next(line for line in out.splitlines() if line.startswith("growth of memory: "))
+    assert float(growth.removeprefix("growth of memory: ").removesuffix("%")) < 5
+
+
+WHEN = ("before", "after a tenth", "at the end", "afterwards")
+
+
+def _number(line, what):
+    return int(line.partition(f" {what}")[0].split()[-1])
