@@ -69,7 +69,7 @@ class Record:
         """Environment steps so far."""
         return self.updates * self.config.batch
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """Steps, updates and episodes so far."""
         return {"steps": self.steps, "updates": self.updates, "episodes": self.episodes}
 
@@ -168,6 +168,12 @@ class Record:
         self.writer.parameters(
             tensors(learned), {"environment": self.config.environment_object().name, "steps": str(self.steps)}
         )
+
+    def fail(self, error: BaseException) -> None:
+        """Say that the run failed, unless it has said so."""
+        if self.fault is None:
+            self.fault = f"{type(error).__name__}: {error}"
+            self.writer.status("failed", message=self.fault, **self.counts())
 
     def evaluate(self, learned: ppo.Learned) -> None:
         """Play the policy for a while."""

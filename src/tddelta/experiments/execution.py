@@ -203,12 +203,16 @@ def train_group(
                 raised[plan.path] = error
         ready = [plan for plan in group if plan.path not in raised]
         for together in _equally_far(ready, opened):
+
+            def tell(index: int, progress: "Progress", plans: Sequence[RunPlan] = together) -> None:
+                report(plans[index], progress)
+
             try:
                 training.train_runs(
                     together[0].config,
                     [plan.seed for plan in together],
                     [opened[plan.path] for plan in together],
-                    progress=lambda index, progress, plans=together: report(plans[index], progress),
+                    progress=tell,
                     stop=stop,
                     eval_every=eval_every,
                     checkpoint_every=checkpoint_every,

@@ -78,7 +78,8 @@ def _config(run: Run, without: list[str]) -> Any:
             raise
         raise ConfigError(f"{str(error).rpartition(': pass')[0]}: {repeat}") from error
     # given as a number it would enter the program at another place, and round otherwise
-    return dataclasses.replace(config, agent=agent, **dict.fromkeys(without))
+    changes: dict[str, Any] = {"agent": agent, **dict.fromkeys(without)}
+    return dataclasses.replace(config, **changes)
 
 
 def _options(run: Run) -> dict[str, Any]:

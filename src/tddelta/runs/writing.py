@@ -107,9 +107,9 @@ class RunWriter:
             if held is not None:
                 held.close()
         self.episodes(**self.episodes_before)
-        counts = {name: restored.count(name) for name in ("steps", "updates", "episodes")}
-        self.status("running", **counts)
-        self.timing({**_event("resume", provenance), "updates": counts["updates"], "steps": counts["steps"]})
+        steps, updates, episodes = (restored.count(name) for name in ("steps", "updates", "episodes"))
+        self.status("running", steps=steps, updates=updates, episodes=episodes)
+        self.timing({**_event("resume", provenance), "updates": updates, "steps": steps})
         return True
 
     def _check_unfinished(self, config: Mapping[str, Any]) -> None:
@@ -230,7 +230,8 @@ class RunWriter:
     def close(self) -> None:
         """Release the lock, and end what follows the run."""
         self._tracking.close(self._status["state"])
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def __enter__(self) -> "RunWriter":
         return self

@@ -145,7 +145,8 @@ class Memory(NamedTuple):
 
     def rows(self, first: int, last: int) -> "Memory":
         """Those of some runs, not copied."""
-        return Memory(*(array[first:last] for array in self))
+        rows: Any = (array[first:last] for array in self)
+        return Memory(*rows)
 
 
 def _decays(task: Task, method: str) -> FloatArray:

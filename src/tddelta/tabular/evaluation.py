@@ -183,8 +183,9 @@ def evaluate(
         raise ConfigError("method 'linear' needs features=, shape (S, F); got None: one_hot(range(S)) is a table")
     if trajectory is not None:
         unused({"seeds": seeds, "steps": steps, "time_limit": time_limit}, "the trajectory is given; leave it out")
-        given_steps: Trajectory | None = _settings.trajectory(trajectory, mdp.terminal)
-        numbers, length = tuple(range(len(given_steps.states))), given_steps.states.shape[1]
+        stream = _settings.trajectory(trajectory, mdp.terminal)
+        numbers, length = tuple(range(len(stream.states))), stream.states.shape[1]
+        given_steps: Trajectory | None = stream
     else:
         given_steps = None
         numbers = _checks.seeds(1 if seeds is None else seeds)
