@@ -11,11 +11,13 @@ from tddelta.report import write_report
 from tddelta.report.atari import (
     Moments,
     atari_tables,
+    densities,
     published,
     published_agent,
     published_gains,
     welch_of_moments,
 )
+from tddelta.report.figures import drawings
 from tddelta.report.statistics import welch_test
 from tddelta.report.study import Study
 from tddelta.runs import append_evaluation, load_runs, write_reward_density
@@ -126,6 +128,9 @@ def test_reward_densities_have_a_table(tmp_path: Path) -> None:
     table = tables_of(tmp_path)["reward-density"]
     (row,) = table.data
     assert (row["trained"], row["random"], row["published"]) == (12.5, 4.0, published()["Qbert"].density)
+    assert densities(Study(load_runs(tmp_path))) == {"Qbert": {"trained": 12.5, "random": 4.0, "paper": 12.26}}
+    (figure,) = [drawing for drawing in drawings(Study(load_runs(tmp_path))) if drawing.name == "reward-density"]
+    assert "trained 12.50, random 4.00, paper 12.26" in figure.alternative
 
 
 def test_the_page_shows_what_is_there_so_far(tmp_path: Path) -> None:

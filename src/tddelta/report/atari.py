@@ -101,7 +101,7 @@ def published() -> dict[str, Published]:
     return {
         game: Published(
             game,
-            {agent: Moments(*map(float, row[agent]), data["seeds"]) for agent in data["agents"]},
+            {agent: Moments(float(row[agent][0]), float(row[agent][1]), data["seeds"]) for agent in data["agents"]},
             (float(row["tuned"][0]), float(row["tuned"][1])),
             float(row["density"]),
         )
@@ -136,13 +136,15 @@ def published_agent(agent: str) -> str | None:
 
 def atari_tables(study: Study) -> list[Table]:
     """Tables beside the published numbers, and of reward densities; none where no run is of a game of the paper."""
-    games = {}
-    for environment in study.environments:
-        game = atari_game(study.first_config(environment))
-        if game in published():
-            games[environment] = published()[game]
+    games = published_games(study)
     tables = [score_table(study, games), gain_table(study, games), density_table(study, games)]
     return [table for table in tables if table.rows]
+
+
+def published_games(study: Study) -> dict[str, Published]:
+    """What the paper says, by those environments that are its games under its protocol."""
+    games = {environment: atari_game(study.first_config(environment)) for environment in study.environments}
+    return {environment: published()[game] for environment, game in games.items() if game in published()}
 
 
 def score_table(study: Study, games: Mapping[str, Published]) -> Table:
@@ -153,7 +155,9 @@ def score_table(study: Study, games: Mapping[str, Published]) -> Table:
         games: Environments that are games of the paper, under its protocol.
     """
     names = _data()["agents"]
-    rows, data, tests = [], [], []
+    rows: list[tuple[str, ...]] = []
+    data: list[dict[str, Any]] = []
+    tests: list[Welch] = []
     for group in study.groups.values():
         agent = published_agent(group.agent)
         if group.environment not in games or agent is None:
@@ -201,7 +205,8 @@ def score_table(study: Study, games: Mapping[str, Published]) -> Table:
 
 def gain_table(study: Study, games: Mapping[str, Published]) -> Table:
     """The paper's agents against the better baseline, here and in the paper; see `score_table`."""
-    rows, data = [], []
+    rows: list[tuple[str, ...]] = []
+    data: list[dict[str, Any]] = []
     for environment, paper in games.items():
         baselines = [g for g in (study.group(environment, name) for name in BASELINES) if g is not None and g.complete]
         best = max(baselines, key=lambda group: group.summary("asymptotic").mean, default=None)
@@ -295,6 +300,15 @@ def density_table(study: Study, games: Mapping[str, Published]) -> Table:
         *([f"Published: {_data()['density_source']}"] if any(record["published"] for record in data) else []),
     )
     return Table("reward-density", "How often rewards come", heads, rows, data, notes)
+
+
+def densities(study: Study) -> dict[str, dict[str, float]]:
+    """Rewards per 100 steps by environment, and by policy: that of ppo or else the first agent, random, the paper's."""
+    found: dict[str, dict[str, float]] = {}
+    for record in sorted(density_table(study, published_games(study)).data, key=lambda row: row["agent"] != "ppo"):
+        row = {"trained": record["trained"], "random": record["random"], "paper": record["published"]}
+        found.setdefault(record["environment"], {name: value for name, value in row.items() if value is not None})
+    return found
 
 
 def _against(group: Group, theirs: Moments) -> Welch:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from tddelta.report import plots
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
+from tddelta.report.atari import densities
 from tddelta.report.formatting import number, slug, summary_text
 from tddelta.report.groups import Group
 from tddelta.report.study import Study, Suite
@@ -59,6 +60,7 @@ def _drawings(study: Study) -> Iterator[Drawing]:
     styles = plots.agent_styles(study.agents)
     for environment in study.environments:
         yield from _learning(study, environment, styles)
+    yield from _densities(study)
     for suite in study.suites[0]:
         yield from _aggregates(study, suite, styles)
     for environment in study.environments:
@@ -96,6 +98,27 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
         environment,
         caption,
         f"Learning curves on {environment}. Return over the last 100 episodes: {'; '.join(ends)}.",
+        figure,
+    )
+
+
+def _densities(study: Study) -> Iterator[Drawing]:
+    found = densities(study)
+    if not found:
+        return
+    figure, (axes,) = plots.new_figure(height=1.6 + 0.3 * len(found))
+    plots.reward_densities(axes, found)
+    figure.set_size_inches(figure.get_figwidth(), 1.1 + 0.3 * len(found) + 0.17 * plots.legend_lines(axes))
+    words = "; ".join(
+        f"{name}: {', '.join(f'{kind} {number(value)}' for kind, value in row.items())}" for name, row in found.items()
+    )
+    yield Drawing(
+        "reward-density",
+        "published",
+        "How often rewards come",
+        "Rewards other than 0 per 100 steps: under the final policies of ppo (where it was not trained, of the first "
+        "agent), under uniformly random actions, and under the trained PPO policy of the paper.",
+        f"Rewards per 100 steps. {words}.",
         figure,
     )
 

@@ -17,6 +17,7 @@ from tddelta.report import plots, tables
 from tddelta.report.atari import atari_tables, hold_out_table
 from tddelta.report.figures import drawings, to_bytes, to_svg
 from tddelta.report.formatting import Table, text_of
+from tddelta.report.groups import Measure
 from tddelta.report.headline import critic_sentences, headline
 from tddelta.report.study import Study
 from tddelta.runs import find_runs, load_runs
@@ -95,7 +96,9 @@ def _tables(study: Study) -> dict[str, Any]:
     differing, common = tables.settings_tables(study)
     suites = study.suites[0]
     hold_out = hold_out_table(study)
-    measures = [*tables.MEASURES, *(["hold_out"] if hold_out.rows else [])]
+    measures: list[Measure] = [*tables.MEASURES]
+    if hold_out.rows:
+        measures.append("hold_out")
     return {
         "scores": tables.score_table(study),
         "hold_out": hold_out,

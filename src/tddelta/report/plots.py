@@ -284,6 +284,31 @@ def intervals(
     return axes
 
 
+def reward_densities(axes: Axes, densities: Mapping[str, Mapping[str, float]]) -> Axes:
+    """How often rewards come, one row per environment, one mark per policy.
+
+    Args:
+        axes: Where to draw.
+        densities: Rewards per 100 steps by environment and name of the policy.
+
+    Returns:
+        The axes.
+    """
+    names = list(densities)
+    kinds = list(dict.fromkeys(kind for row in densities.values() for kind in row))
+    for place, kind in enumerate(kinds):
+        rows = [(len(names) - 1 - i, densities[name][kind]) for i, name in enumerate(names) if kind in densities[name]]
+        heights, values = zip(*rows, strict=True)
+        axes.plot(values, heights, linestyle="", marker=_MARKERS[place], markersize=6, color=colour(place), label=kind)
+    axes.set_yticks(range(len(names)), reversed(names))
+    axes.set_ylim(-0.5, len(names) - 0.5)
+    axes.set_xlim(left=0)
+    axes.grid(axis="x", color=LINE, linewidth=0.6)
+    _label(axes, "Rewards per 100 steps", "")
+    _legend(axes, None)
+    return axes
+
+
 def thin(series: FloatArray, points: int) -> tuple[FloatArray, FloatArray]:
     """Keep the smallest and the largest value of each stretch of a long series, in their order.
 
