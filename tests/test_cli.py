@@ -140,7 +140,7 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
     ("arguments", "message"),
     [
         (["trian"], "unknown command 'trian': did you mean train?"),
-        (["xyz"], "unknown command 'xyz': the commands are scales, train, compare, evaluate, report"),
+        (["xyz"], "unknown command 'xyz': the commands are scales, train, compare, sweep, tune, evaluate"),
         (["scales", "--gamma", "1.5"], "gamma must be in [0, 1]; got 1.5"),
         (["scales", "--gamma", "1"], "longest_horizon"),
         (["scales", "--gammas", "0.5", "--horizons", "2"], "--horizons and --gammas both name the whole ladder"),
