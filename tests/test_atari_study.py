@@ -130,7 +130,7 @@ def test_the_list_shows_how_far_the_plan_is_and_trains_nothing(
         ["Qbert", "ppo+", "2", "360,448", "0", "0"],
     ]
     assert "1 of 4 runs finished, 3 waiting" in said
-    together = min(atari._together(), 4)
+    together = atari._together(plans)
     assert f"{100 * together} steps per second, measured just now with {together} at a time" in said
     assert [path.name for path in tmp_path.iterdir()] == ["Qbert"] and not plans[1].path.exists()
 

@@ -53,7 +53,10 @@ def plan_atari(
     steps: int = STEPS,
     out: Path | None = None,
 ) -> list[RunPlan]:
-    """Lay out the runs, seed by seed, so that all agents have come equally far whenever one looks.
+    """Lay out the runs.
+
+    On a CPU they go seed by seed, so that all agents have come equally far whenever one looks. On a GPU all seeds of an
+    agent stand together: they are trained beside one another, so that it need not wait for one run's emulators.
 
     Args:
         games: Names of games; None is the nine of the paper.
@@ -78,7 +81,7 @@ def plan_atari(
         seeds = SEEDS[:seeds]
     named = [VARIANTS.get(agent, agent) for agent in agents]
     plans = plan_runs(list(PAPER if games is None else games), named, seeds=seeds, steps=steps, out=out)
-    return sorted(plans, key=lambda plan: list(seeds).index(plan.seed))
+    return plans if _on_gpu() else sorted(plans, key=lambda plan: list(seeds).index(plan.seed))
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
         plans: The plan.
         seconds: The probe ends after this time, once it has trained at all.
     """
-    together = min(_together(), len(plans))
+    together = _together(plans)
     recorded = [speed for plan in plans if (speed := _recorded(plan, describe_origin(())["machine"])) is not None]
     if recorded:
         mean = sum(recorded) / len(recorded)
@@ -124,11 +127,17 @@ def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
     return Estimate(sum(speeds), together, f"measured just now with {together} at a time")
 
 
-def _together() -> int:
-    """How many runs `execute` trains at a time."""
+def _on_gpu() -> bool:
     import jax
 
-    return available_cores() if jax.default_backend() == "cpu" else 1
+    return jax.default_backend() != "cpu"
+
+
+def _together(plans: Sequence[RunPlan]) -> int:
+    """How many runs `execute` trains at a time."""
+    if _on_gpu():
+        return sum(plan.path.parent == plans[0].path.parent for plan in plans)
+    return min(available_cores(), len(plans))
 
 
 def _recorded(plan: RunPlan, machine: dict[str, Any]) -> float | None:
