@@ -118,6 +118,15 @@ class Components(eqx.Module):
         return heads
 
 
+def one_by_one(make: Callable[[jax.Array], Any], keys: jax.Array) -> Any:
+    """What is made of every key, stacked.
+
+    `jax.vmap` would factorise several matrices at once, and in jaxlib 0.10 two such calls at a time wait for each other
+    for ever, when they come from devices or threads that share the few threads of a processor.
+    """
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(make, keys))
+
+
 class ActorCritic(eqx.Module):
     """A trunk for the policy and one for the critic, or a shared one, or one per head, with linear outputs.
 
@@ -170,8 +179,8 @@ class ActorCritic(eqx.Module):
         if component_trunks:
             trunk_keys, out_keys = (jax.random.split(one, heads) for one in (critic_key, critic_out_key))
             self.critic = Components(
-                jax.vmap(lambda one: Trunk(one, shape, sizes, filters, activation))(trunk_keys),
-                jax.vmap(lambda one: Linear(one, width, 1, critic_gain))(out_keys),
+                one_by_one(lambda one: Trunk(one, shape, sizes, filters, activation), trunk_keys),
+                one_by_one(lambda one: Linear(one, width, 1, critic_gain), out_keys),
             )
         else:
             self.critic = Linear(critic_out_key, width, heads, critic_gain)
