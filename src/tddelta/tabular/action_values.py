@@ -195,9 +195,16 @@ def control(
     else:
         sizes = np.where(decaying, "1/n", alphas.astype(str)).tolist()
         arguments = {
-            "method": method, "scales": scales.to_dict(), "step_size": sizes, "epsilon": epsilons.tolist(), "seeds": numbers, "steps": length, "time_limit": time_limit, "mdp": mdp,
+            "method": method,
+            "scales": scales.to_dict(),
+            "step_size": sizes,
+            "epsilon": epsilons.tolist(),
+            "seeds": numbers,
+            "steps": length,
+            "time_limit": time_limit,
+            "mdp": mdp,
             "initial_deltas": (tables,),
-        }  # fmt: skip
+        }
 
         def state(done: int) -> Arrays:
             returns, lengths = (np.concatenate([pair[i] for pair in episodes[:done]]) for i in (0, 1))
