@@ -184,9 +184,9 @@ class Record:
 
     def hold_out(self, learned: ppo.Learned) -> None:
         """Record an episode, and compare the critic with what comes."""
-        rows, first, last = evaluation.streams(self.config, learned, run_key(self.seed, "held-out"))
-        self.writer.arrays("critic", **evaluation.held_out(self.config, rows))
-        self.writer.arrays("rollout", **evaluation.recording(self.config, first, np.asarray(last)[0]))
+        critic, rollout = evaluation.hold_out(self.config, learned, run_key(self.seed, "held-out"))
+        self.writer.arrays("critic", **critic)
+        self.writer.arrays("rollout", **rollout)
 
 
 def _as_json(value: float) -> float | str:
