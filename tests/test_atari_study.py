@@ -86,6 +86,16 @@ def test_missing_runs_are_started_measured_and_reported(tmp_path: Path, capsys: 
 
 
 @pytest.mark.usefixtures("pretended")
+def test_the_correct_algorithm_is_what_its_variants_are_compared_with(tmp_path: Path) -> None:
+    assert main(["reproduce", "atari-variants", "--seeds", "1", "--steps", "2_000", "--out", str(tmp_path)]) == 0
+    rows = (tmp_path / "tables/differences-asymptotic.csv").read_text().splitlines()[1:]
+    assert {tuple(row.split(",")[:3]) for row in rows} == {
+        (game, f"ppo-delta-matched-{end}", "ppo-delta-matched")
+        for game in ("Qbert", "Zaxxon") for end in ("released", "published")
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("pretended")
 def test_what_is_being_written_elsewhere_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plans = atari.plan_atari(["Qbert"], ["ppo"], seeds=2, steps=2_000, out=tmp_path)
     script = (
