@@ -93,7 +93,8 @@ def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State,
     key, *keys = jax.random.split(state.key, 3)
     rollout_key, shuffle_key = (shards.own(one, axis) for one in keys)
     acting = network(config, learned.parameters)
-    playing, rollout = collect(config, environment, acting, learned.observation_moments, state.playing, rollout_key)
+    moments = learned.observation_moments
+    playing, rollout = collect(config, environment, acting, moments, state.playing, rollout_key, axis)
     return learn(config, state._replace(playing=playing, key=key), rollout, playing.observation, shuffle_key, axis)
 
 

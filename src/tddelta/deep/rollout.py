@@ -176,7 +176,13 @@ def advance(
 
 
 def collect(
-    config: Config, environment: Environment, network: Any, moments: Moments | None, playing: Playing, key: jax.Array
+    config: Config,
+    environment: Environment,
+    network: Any,
+    moments: Moments | None,
+    playing: Playing,
+    key: jax.Array,
+    axis: shards.Axis = (),
 ) -> tuple[Playing, Rollout]:
     """Plays `config.rollout_length` steps with the policy of a network.
 
@@ -187,6 +193,7 @@ def collect(
         moments: Of the observations, or None to leave them as they are.
         playing: Where the environments are.
         key: For actions and environments.
+        axis: See `ppo.update`.
 
     Returns:
         Where the environments are now, and the rollout.
@@ -210,7 +217,9 @@ def collect(
         following, moved = advance(config, environment, playing, action, keys)
         # The critic sees final observations only in the few steps in which an episode is cut.
         final_heads = jax.lax.cond(
-            jnp.any(moved.truncated), lambda: evaluate(moved.final)[1], lambda: jnp.zeros(head_shape)
+            shards.somewhere_here(moved.truncated, axis),
+            lambda: evaluate(moved.final)[1],
+            lambda: jnp.zeros(head_shape),
         )
         return following, Rollout(
             observations=playing.observation.astype(environment.storage),
