@@ -1,6 +1,8 @@
 """Hold-out episodes and reward densities, in an environment with a script and in a short game of Atari."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -9,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tddelta.deep import host, host_evaluation, measures, ppo
-from tddelta.deep.policy import Policy
+from tddelta.cli import main
+from tddelta.deep import host, host_evaluation, measures, ppo, training
+from tddelta.deep.policy import Policy, tensors
 from tddelta.errors import ConfigError
+from tddelta.runs import Run, RunWriter
 
 
 class Game(gymnasium.Env):
@@ -120,12 +124,46 @@ def fresh() -> Policy:
     return Policy(config, ppo.initial(config, jax.random.key(0)))
 
 
+def beginner() -> Policy:
+    """An agent that has learned nothing, in games of 240 frames."""
+    rules = {"max_frames": 240, "threads": 1}
+    config = ppo.preset("Qbert", "ppo", network="mlp", hidden_sizes=(4,), environment_kwargs=rules)
+    return Policy(config, ppo.initial(config, jax.random.key(0)))
+
+
 def test_a_hold_out_of_an_atari_game_is_that_of_its_seed() -> None:
-    config = ppo.preset(
-        "Qbert", "ppo", network="mlp", hidden_sizes=(4,), environment_kwargs={"max_frames": 240, "threads": 1}
-    )
-    policy = Policy(config, ppo.initial(config, jax.random.key(0)))
+    policy = beginner()
     first, again, other = (measures.hold_out(policy, episodes=3, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["lengths"] != [] and max(first["lengths"]) <= 60  # 240 frames, starts among them
     assert (first["lengths"], first["returns"]) != (other["lengths"], other["returns"])
+
+
+@pytest.mark.slow
+def test_the_command_adds_hold_out_episodes_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    player = beginner()
+    with RunWriter(tmp_path / "run", training.run_config(player.config, 0), {}) as writer:
+        writer.parameters(tensors(player.learned), {})
+        writer.status("finished", steps=32)
+    run = Run(tmp_path / "run")
+    assert main(["evaluate", str(run.path), "--episodes", "2", "--no-op-starts", "--greedy", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    (row,) = run.evaluations
+    assert {key: said[key] for key in row} == row
+    assert (row["mode"], row["starts"], row["no_ops"], row["steps"]) == ("greedy", "no-ops", [0, 1], 32)
+    assert main(["evaluate", str(run.path), "--episodes", "2", "--no-op-starts"]) == 0
+    assert "sampled, 2 episodes after no-ops: mean return" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--greedy", "--mode", "sampled"], "--greedy is --mode greedy; got --mode sampled: drop one"),
+        (["--reward-density", "--episodes", "3"], "--reward-density plays no episodes"),
+    ],
+)
+def test_options_of_the_command_that_contradict_each_other_are_refused(
+    given: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "somewhere", *given]) == 2
+    assert words in capsys.readouterr().err
