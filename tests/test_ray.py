@@ -129,7 +129,7 @@ def test_runs_survive_the_loss_of_a_node_and_may_come_back_over_the_network(tmp_
     port = free_port()
     folder = tmp_path_factory.mktemp("r")
     Path("study.toml").write_text(
-        f'environments = "{CATCH}"\nagents = ["ppo"]\nseeds = 3\nsteps = 200_000\ncheckpoint_every = 0\n'
+        f'environments = "{CATCH}"\nagents = ["ppo"]\nseeds = 3\nsteps = 100_000\ncheckpoint_every = 0\n'
         f"[settings]\n{TINY}"
     )
     address = f"127.0.0.1:{port}"

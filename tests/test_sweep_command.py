@@ -255,7 +255,7 @@ class TestSlurm:
         folder = tmp_path / "a folder; rm -rf 'x' $HOME"
         folder.mkdir()
         (folder / "my study.toml").write_text(STUDY)
-        assert main(["sweep", str(folder / "my study.toml"), "--slurm"]) == 0
+        assert main(["sweep", str(folder / "my study.toml"), "--slurm", "--checkpoint-every", "60"]) == 0
         text = capsys.readouterr().out
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         # in the place of the command a program that says what it was called with, and where
@@ -269,7 +269,9 @@ class TestSlurm:
         done = subprocess.run(
             ["bash"], input=changed, text=True, check=True, capture_output=True, env={"SLURM_ARRAY_TASK_ID": "1"}
         )
-        assert done.stdout.splitlines() == [str(folder), "sweep", "my study.toml", "--only", "1"]
+        assert done.stdout.splitlines() == [
+            *(str(folder), "sweep", "my study.toml", "--checkpoint-every", "60.0", "--only", "1")
+        ]
 
     def test_nothing_is_left(self):
         write()
