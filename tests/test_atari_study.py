@@ -16,6 +16,7 @@ from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments import atari
 from tddelta.experiments.plan import divide
 from tddelta.runs import Run, RunWriter
+from tddelta.runs.locking import lock
 
 pytestmark = pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")  # of the matched rule
 
@@ -180,6 +181,22 @@ def test_a_run_that_cannot_be_measured_does_not_stop_the_others(
     assert code == 1
     assert "Qbert, ppo, seed 513 could not be measured: parameters.safetensors is missing" in capsys.readouterr().err
     assert Run(tmp_path / "Qbert/ppo/seed-90135").reward_density is not None
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_another_machine_measures_is_not_measured_twice(tmp_path: Path) -> None:
+    plans = atari.plan_atari(["Qbert"], ["ppo"], seeds=2, steps=2_000, out=tmp_path)
+    for plan in plans:
+        with RunWriter(plan.path, plan.content, {}) as writer:
+            writer.status("finished", steps=2_000)
+    said: list[str] = []
+    held = lock(plans[0].path)
+    assert held is not None
+    with held:
+        assert atari.measure(plans, said.append) == []
+    assert said == ["Qbert, ppo, seed 513: hold-out episodes and rewards"]
+    assert atari.measure(plans, said.append) == []
+    assert len(said) == 2 and [len(Run(plan.path).evaluations) for plan in plans] == [1, 1]
 
 
 @pytest.mark.parametrize(
