@@ -49,7 +49,9 @@ class Config:
     `jax.vmap` over them (and over seeds) needs one compilation.
     """
 
-    environment: Any = option("Breakout-MinAtar", "Environment: gymnax id, package.module:factory, or an object.")
+    environment: Any = option(
+        "Breakout-MinAtar", "Environment: gymnax id, Atari game, gym:ID, package.module:factory, or an object."
+    )
     environment_kwargs: tuple[tuple[str, Any], ...] = option((), "Keyword arguments of the environment.")
     agent: Agent = option(AGENTS["ppo-delta"], "Agent: a name, package.module:agent, or an Agent.")
     steps: int = option(2_000_000, "Environment steps in all, rounded up to whole updates.")

@@ -10,6 +10,7 @@ meant, whichever automatic reset the environment has: see `stepping`.
 import dataclasses
 import functools
 import importlib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
+from tddelta.deep import making
 from tddelta.deep.agents import closest
 from tddelta.deep.tasks import Task
 from tddelta.errors import ConfigError, MissingExtra
@@ -49,6 +51,20 @@ class HostEnvironment(Task):
     lives: bool = False
     overlaps: bool = False
 
+    def _kind(self) -> tuple[Any, ...]:
+        observations, actions = self.observation_space, self.action_space
+        ends = [() if self.discrete else (actions.low.tobytes(), actions.high.tobytes())]
+        traits = (self.name, self.observation_shape, str(np.dtype(self.storage)), self.time_limit, self.first_action)
+        spaces = (np.asarray(observations.high).tobytes(), actions.n if self.discrete else actions.shape, *ends)
+        return (*traits, *spaces, self.rom, self.lives, json.dumps(dict(self.description), sort_keys=True))
+
+    def __eq__(self, other: object) -> bool:
+        # Those that are the same to the learner share their programs, whatever makes them.
+        return isinstance(other, HostEnvironment) and self._kind() == other._kind()
+
+    def __hash__(self) -> int:
+        return hash(self._kind())
+
     def to_dict(self) -> dict[str, Any]:
         """What the name and the options meant."""
         return dict(self.description)
@@ -75,7 +91,7 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         raise ConfigError(f"frame_stack must be a whole number of at least 1; got {frames!r}")
     if not isinstance(processes, bool):
         raise ConfigError(f"worker_processes must be True or False; got {processes!r}")
-    make_one = functools.partial(_made, gymnasium, spec, given, frames)
+    make_one = functools.partial(making.made, spec, given, frames)
     try:
         one = make_one()
     except gymnasium.error.DependencyNotInstalled as error:
@@ -85,7 +101,7 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
             f"{name} cannot be made ({error}): environment_kwargs are those of gymnasium.make, and "
             f"{' and '.join(_OURS)}"
         ) from error
-    described = {"id": spec.id, "frame_stack": frames, "flattened": _flattens(one.unwrapped)}
+    described = {"id": spec.id, "frame_stack": frames, "flattened": making.flattens(one.unwrapped)}
     try:
         return from_space_of(
             one,
@@ -210,19 +226,6 @@ def _spec(gymnasium: Any, name: str) -> Any:
             f"unknown Gymnasium environment {identifier!r}: {closest(identifier, known)} "
             "(gym:package.module:ID imports the module that registers one of your own)"
         ) from error
-
-
-def _made(gymnasium: Any, spec: Any, options: Mapping[str, Any], frames: int | None) -> Any:
-    made = gymnasium.make(spec, **options)
-    if _flattens(made):
-        made = gymnasium.wrappers.FlattenObservation(made)
-    return made if frames is None else gymnasium.wrappers.FrameStackObservation(made, frames)
-
-
-def _flattens(made: Any) -> bool:
-    """Whether observations are something else than an array, and can be made one vector."""
-    space = made.observation_space
-    return type(space).__name__ != "Box" and bool(space.is_np_flattenable)
 
 
 def _vectorised(make_one: Callable[[], Any], count: int, *, processes: bool = False) -> Any:

@@ -224,6 +224,7 @@ class Player:
         self._finished: list[tuple[int, float, int]] = []
         self._returns, self._reward_returns = np.zeros(count), np.zeros(count)
         self._lengths: np.ndarray = np.zeros(count, np.int32)
+        self._steps = np.full(count, part * config.rollout_length)
         self._played = 0
 
     def close(self) -> None:
@@ -252,10 +253,14 @@ class Player:
         before = int(state.updates)
         state, metrics = self.programs.learn(config, state._replace(key=key), rollout, last, shuffle_key)
         metrics = jax.device_get(metrics)
-        if places is not None and metrics.fault:
-            row, environment = divmod(int(places[int(metrics.fault_step) - before * len(places)]), config.environments)
-            step = np.int32(before * config.rollout_length + row - 1)
-            metrics = metrics._replace(fault_step=step, fault_environment=np.int32(environment))
+        if places is not None:
+            environments = places % config.environments
+            if metrics.fault in (1, 2):  # of a reward or an observation: which step of which environment that was
+                found = int(metrics.fault_step) - before * len(places)
+                environment = environments[found]
+                step = self._steps[environment] + np.sum(environments[:found] == environment)
+                metrics = metrics._replace(fault_step=np.int32(step), fault_environment=np.int32(environment))
+            self._steps += np.bincount(environments, minlength=config.environments)
         return state, metrics
 
     def _in_lanes(self, learned: ppo.Learned, drawn: list[jax.Array]) -> tuple[Rollout, np.ndarray]:

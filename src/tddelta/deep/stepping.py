@@ -44,6 +44,7 @@ class Vector:
     Attributes:
         waits: Whether the environments reset themselves in the step after an end (Gymnasium's NEXT_STEP), which is
             then no step of theirs; else they do it in the same step (SAME_STEP).
+        frames: Of an Atari game: frames of the episode so far, (B,); else 0.
 
     Raises:
         ConfigError: If the environments cannot be used.
@@ -53,10 +54,10 @@ class Vector:
     def __init__(self, environment: HostEnvironment, seeds: Sequence[int]) -> None:
         self._environment, self._seeds, self._steps = environment, list(seeds), 0
         with self._blamed("being made"):
-            self._made = environment.make(len(seeds))
+            self._made: Any = environment.make(len(seeds))
         self.waits = _waits(environment.name, self._made, len(seeds))
         self._resetting: np.ndarray = np.zeros(len(seeds), bool)
-        self._frames: np.ndarray = np.zeros(len(seeds), np.int64)
+        self.frames: np.ndarray = np.zeros(len(seeds), np.int64)
         self._actions: Any = None
 
     def __enter__(self) -> "Vector":
@@ -70,10 +71,11 @@ class Vector:
     def reset(self) -> np.ndarray:
         """The first observations, (B, *observation)."""
         # ale-py takes an array, Gymnasium a list.
-        seeds = np.array(self._seeds) if self._environment.overlaps and not _is_gymnasiums(self._made) else self._seeds
+        of_ale = type(self._made.unwrapped).__module__.startswith("ale_py")
+        seeds = np.array(self._seeds) if of_ale else self._seeds
         with self._blamed("reset"):
             observations, information = self._made.reset(seed=seeds)
-        self._frames = _frames(information, len(self._seeds))
+        self.frames = _frames(information, len(self._seeds))
         return self._kept(observations)
 
     def begin(self, actions: np.ndarray) -> None:
@@ -102,11 +104,11 @@ class Vector:
             terminated, truncated = terminated & played, truncated & played
             self._resetting = terminated | truncated
         over = terminated | truncated
+        frames = _frames(information, len(self._seeds))
         if self._environment.lives:
-            frames = _frames(information, len(self._seeds))
             # Where a life was lost the game's frames go on.
-            over = truncated | (terminated & (frames <= self._frames))
-            self._frames = frames
+            over = truncated | (terminated & (frames <= self.frames))
+        self.frames = frames
         kept = self._kept(observations)
         finals = {}
         for place in np.flatnonzero(truncated):
@@ -115,7 +117,9 @@ class Vector:
 
     def close(self) -> None:
         """Release what the environments hold; processes among it."""
-        self._made.close()
+        made, self._made = self._made, None  # emulators end with the last reference
+        if made is not None:
+            made.close()
 
     def _final(self, information: Any, place: int) -> np.ndarray:
         # The older name is that of Gymnasium before 1.0.
@@ -167,9 +171,7 @@ def _waits(name: str, made: Any, count: int) -> bool:
             f"NEXT_STEP; got {mode!r}: without it nobody knows which steps are resets"
         )
     if made.num_envs != count:
-        raise ConfigError(
-            f"environment {name}: the factory was asked for {count} environments; it made {made.num_envs}"
-        )
+        raise ConfigError(f"environment {name}: the factory must make {count} environments here; got {made.num_envs}")
     return said in ("NEXT_STEP", "NextStep")
 
 
