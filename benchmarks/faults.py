@@ -294,7 +294,7 @@ def folders(shop: Workshop, table: Table) -> None:
     """Folders that are full, read-only, gone, taken, or somewhere else."""
 
     def sentence(said: str) -> str:
-        found = re.search(r"cannot be written \(([^)]*)\)|is being written by another process", said)
+        found = re.search(r"cannot be (?:written|made) \([^)]*\)|is being written by another process", said)
         return "no sentence" if found is None else f"“… {found[0]}”"
 
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
@@ -322,7 +322,9 @@ def folders(shop: Workshop, table: Table) -> None:
 
     with shop.started(*TRAIN, "--out", "taken") as process:
         until(process, "training", 1)
+        process.send_signal(signal.SIGSTOP)  # a pause, so that it is not finished before the other one looks
         code, said = shop.run("--out", "taken", "--resume")
+        process.send_signal(signal.SIGCONT)
         process.communicate()
     same = "same bytes" if contents(shop.path("taken")) == shop.straight else "OTHER BYTES"
     table.add("second process on a run directory", f"exit code {code}, {sentence(said)}; the first went on: {same}")
