@@ -73,7 +73,8 @@ def test_scores_stand_beside_the_published_ones_with_both_p_values(tmp_path: Pat
     assert ours["ppo-delta-matched"]["p"] < ours["ppo-delta-matched"]["p_holm"] < 0.01
     findings = {row[1]: row[-1] for row in table.rows}
     assert findings == {"ppo": "no clear difference", "ppo-delta-matched": "lower"}
-    assert "PPO-TD(λ,Δ)" in {row[5] for row in table.rows}
+    assert {row[5:7] for row in table.rows} == {("PPO", "11,735 ± 387"), ("PPO-TD(λ,Δ)", "13,428 ± 333")}
+    assert any("Qbert 17,319 ± 386" in note for note in table.notes)
 
 
 def test_an_agent_that_repeats_the_released_code_is_compared_with_the_agent_of_the_paper() -> None:
