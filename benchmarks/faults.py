@@ -295,7 +295,7 @@ def folders(shop: Workshop, table: Table) -> None:
 
     def sentence(said: str) -> str:
         found = re.search(r"cannot be (?:written|made) \([^)]*\)|is being written by another process", said)
-        return "no sentence" if found is None else f"“… {found[0]}”"
+        return "no sentence" if found is None else f"“… {found[0].replace(f'{shop.folder}/', '')}”"
 
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
     with shop.started(*TRAIN, "--out", "full") as process:
