@@ -69,7 +69,7 @@ def breaking(monkeypatch):
         {"method": "phased", "steps": 5, "trajectories": 2},
         {"method": lambda_targets, "features": FEATURES},
     ],
-    ids=lambda options: str(options["method"]),
+    ids=lambda options: getattr(options["method"], "__name__", options["method"]),
 )
 def test_breaks_do_not_change_a_byte(options, tmp_path, in_small_parts, breaking):
     # Field case B50.
