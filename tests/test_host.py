@@ -10,13 +10,21 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import tddelta as tdd
+from deep_environments import QUICKLY
 from host_environments import Broken, Counting, OfProbe, Poisoned, Pushed, tiny, vectors
 from tddelta import ConfigError, DataError
-from tddelta.deep import evaluation, host, host_evaluation, policy, ppo, training
+from tddelta.deep import evaluation, host, host_evaluation, host_rollout, policy, ppo, record, training
 from tddelta.deep.host_rollout import Player
 from tddelta.runs import Run, RunWriter
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
+
+
+@pytest.fixture(autouse=True)
+def _compiled_quickly(monkeypatch):
+    # Compiling is most of what these tests do, and their programs are small.
+    compiled = jax.stages.Lowered.compile
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: compiled(lowered, QUICKLY))
 
 
 def environment(mode=SAME, kind=Counting, **options):
@@ -109,6 +117,32 @@ def test_steps_beyond_a_rollout_come_first_in_the_next():
     assert {len(rows) for rows in whole} >= {3, 4}
 
 
+@pytest.mark.slow
+def test_halves_that_act_in_turn_play_the_same(monkeypatch):
+    state, found = rollouts(tiny(environment(uneven=True, truncates=True)), 2)
+    monkeypatch.setattr(host_rollout, "_parts", lambda config, environment: 2)
+    other_state, other = rollouts(tiny(environment(uneven=True, truncates=True)), 2)
+    jax.tree.map(np.testing.assert_array_equal, state.learned, other_state.learned)
+    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_the_learner_can_see_signs_of_rewards():
+    config = tiny(environment(), reward_clipping="sign")
+    plain = tiny(environment())
+    state, ((rollout, _),) = rollouts(plain, 1)
+    rollout = jax.tree.map(jnp.asarray, rollout)
+    generator = np.random.default_rng(0)
+    signs = generator.choice(np.float32([-1, 0, 1]), rollout.rewards.shape)
+    large = rollout._replace(rewards=jnp.asarray(signs * generator.uniform(2, 9, signs.shape).astype(np.float32)))
+    found = ppo.learning_signals(config, state.learned, large)
+    expected = ppo.learning_signals(plain, state.learned, rollout._replace(rewards=jnp.asarray(signs)))
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, two)
+    with pytest.raises(ConfigError, match="reward_clipping must be one of none, sign; got 'clip'"):
+        tiny(environment(), reward_clipping="clip")
+
+
 def trained(path, config, seed=0, resume=False, **options):
     with RunWriter(path, training.run_config(config, seed), {"command": ["test"]}, resume=resume) as writer:
         training.train_run(config, seed, writer, **options)
@@ -118,8 +152,10 @@ def trained(path, config, seed=0, resume=False, **options):
 NORMALISED = {"normalize_observations": True, "normalize_rewards": True}
 
 
+@pytest.mark.slow
 def test_a_run_has_the_same_bytes_every_time(tmp_path, monkeypatch):
     monkeypatch.setattr(host_evaluation, "STREAM_LENGTH", 40)
+    monkeypatch.setattr(record, "HOST_EPISODES", 4)
     config = tiny(environment(kind=Pushed), **NORMALISED)
     runs = [trained(tmp_path / name, config, eval_every=24) for name in "ab"]
     for name in ("metrics.jsonl", "episodes.npz", "parameters.safetensors", "rollout.npz", "critic.npz"):
@@ -188,6 +224,7 @@ def test_a_reward_that_is_no_number_is_named(mode, tmp_path):
     assert run.status["state"] == "failed" and (run.path / "fault.json").exists()
 
 
+@pytest.mark.slow
 def test_several_seeds_of_a_host_environment_train_beside_one_another(tmp_path, monkeypatch):
     monkeypatch.setattr(host_evaluation, "STREAM_LENGTH", 10)
     config = tiny(environment())
@@ -212,14 +249,13 @@ def test_a_compiled_program_does_not_hold_what_runs_on_the_host():
 
 GAMMAS = np.array([0.5, 0.8, 0.95])
 PROBES = {
-    "constant reward, time limit": ("ConstantReward", 10, 1 / (1 - GAMMAS)[None]),
-    "delayed reward": ("DelayedReward", None, GAMMAS ** np.arange(4)[::-1, None]),
+    "constant": ("ConstantReward", 10, 1 / (1 - GAMMAS)[None]),
+    "delayed": ("DelayedReward", None, GAMMAS ** np.arange(4)[::-1, None]),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("mode", [SAME, NEXT])
+@pytest.mark.parametrize(("probe", "mode"), [("constant", SAME), ("constant", NEXT), ("delayed", NEXT)])
 def test_every_component_of_a_probe_is_learned_on_the_host(probe, mode):
     name, limit, values = PROBES[probe]
     config = tiny(
