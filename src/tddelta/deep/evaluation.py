@@ -180,7 +180,8 @@ def hold_out(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[dict
         rows, first, last = streams(config, learned, key)
         return held_out(config, rows), recording(config, first, np.asarray(last)[0])
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
-    found = host_evaluation.streams(config, learned, seed)
+    count, length = host_evaluation.STREAMS, host_evaluation.STREAM_LENGTH
+    found = host_evaluation.streams(config, learned, seed, count=count, length=length)
     nothing = np.zeros(())
     host = _step(
         observations=nothing,

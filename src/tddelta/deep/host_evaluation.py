@@ -167,8 +167,8 @@ def streams(
     learned: ppo.Learned,
     seed: int,
     *,
-    count: int = STREAMS,
-    length: int = STREAM_LENGTH,
+    count: int,
+    length: int,
     greedy: bool = False,
 ) -> Streams:
     """Play for a while.
