@@ -15,7 +15,7 @@ import pytest
 from tddelta.cli import main
 from tddelta.errors import DataError
 from tddelta.experiments import plan_runs
-from tddelta.experiments.ray_cluster import do_task, unpack
+from tddelta.experiments.ray_cluster import _packed, do_task, unpack
 from tddelta.experiments.worker import make_job
 from tddelta.runs import load_runs
 
@@ -64,6 +64,14 @@ def test_a_task_says_what_went_wrong_and_leaves_nothing_behind():
     assert (record["state"], record["kind"], files) == ("failed", "ConfigError", {})
     assert "seed 3 has other settings in this process than where it was planned" in record["message"]
     assert not Path("o").exists()
+
+
+def test_what_a_full_disk_left_unfinished_does_not_come_back(tmp_path):
+    run = tmp_path / "env" / "agent" / "seed-0"
+    run.mkdir(parents=True)
+    for name in ("config.json", ".episodes.npz.tmp"):
+        (run / name).touch()
+    assert _packed(tmp_path) == {"config.json": b""}
 
 
 def test_a_cluster_that_is_not_there_is_missed_at_once(capsys):

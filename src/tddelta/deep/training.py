@@ -207,8 +207,8 @@ def _beside_one_another(
         try:
             _Training(config, [records[index]], told, *options).run()
         except BaseException as error:
+            raised.append(error)  # first: on a full disk the record cannot say so
             records[index].fail(error)
-            raised.append(error)
 
     threads = [threading.Thread(target=train, args=(index,), daemon=True) for index in range(len(records))]
     for thread in threads:

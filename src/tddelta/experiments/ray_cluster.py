@@ -75,7 +75,10 @@ def _packed(place: Path) -> dict[str, bytes]:
     if not configs:
         return {}
     paths = [path for path in configs[0].rglob("*") if path.is_file() and not path.is_symlink()]
-    return {path.relative_to(configs[0]).as_posix(): path.read_bytes() for path in paths}
+    names = {path: path.relative_to(configs[0]) for path in paths}
+    # hidden are those that a full disk left unfinished
+    whole = {path: name for path, name in names.items() if not any(part.startswith(".") for part in name.parts)}
+    return {name.as_posix(): path.read_bytes() for path, name in whole.items()}
 
 
 def unpack(files: Mapping[str, bytes], path: Path) -> None:
