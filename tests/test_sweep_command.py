@@ -103,6 +103,14 @@ class TestSweep:
         assert main(["sweep", "study.toml", "--add-seeds", "-1"]) == 2
         assert "add_seeds must be at least 0; got -1" in capsys.readouterr().err
 
+    def test_seeds_that_another_sweep_added_meanwhile_are_not_forgotten(self):
+        write()
+        early = sweeping.plan(Path("study.toml"))
+        sweeping.remember(sweeping.plan(Path("study.toml"), 3))
+        with pytest.raises(ConfigError, match="another sweep added seeds meanwhile, 3 in place of 0: start it again"):
+            sweeping.work(early, sweeping.executor(early))
+        assert json.loads(Path("study/study.json").read_text())["added_seeds"] == 3
+
     def test_a_second_sweep_is_refused_by_the_lock_of_the_first(self, capsys):
         write()
         with sweeping._claim(Path("study")):

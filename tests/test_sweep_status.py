@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,11 @@ class TestStatus:
     def test_memory_of_a_newer_version_or_another_program(self):
         write()
         Path("study").mkdir()
-        for text, message in (('{"format": 9, "added_seeds": 0, "runs": []}', "has format 9"), ("{}", "is no memory")):
+        for text, message in (
+            ('{"format": 9, "added_seeds": 0, "runs": []}', "has format 9"),
+            ('{"format": 1, "added_seeds": -2, "runs": []}', "is no memory"),
+            ("{}", "is no memory"),
+        ):
             Path("study/study.json").write_text(text)
             with pytest.raises(CheckpointError, match=message):
                 sweeping.status(Path("study.toml"))
@@ -132,6 +137,12 @@ def drawn(what, width=120):
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     console.print(what)
     return console.file.getvalue().splitlines()
+
+
+def test_a_name_is_no_markup():
+    (state,) = board_of(1)
+    named = replace(state, entry=replace(state.entry, environment="Maze[/x]", agent="own[bold]"))
+    assert drawn(table([named], width=120))[1].split()[:2] == ["Maze[/x]", "own[bold]"]
 
 
 def test_the_table_shows_what_matters_first_and_as_much_as_there_is_room_for():
