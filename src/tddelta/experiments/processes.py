@@ -61,7 +61,8 @@ def _program(plan: RunPlan) -> Any:
     """What runs have in common that share a compiled program: all settings but the continuous ones, and no seed."""
     import jax
 
-    return jax.tree.structure(plan.config)  # not its hash, which says nothing of the settings
+    # not its hash, which says nothing of the settings; in a tuple, since alone it cannot be compared with None
+    return (jax.tree.structure(plan.config),)
 
 
 class Processes:
