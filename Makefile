@@ -11,7 +11,10 @@ TORCH_VERSION := 2.13.0
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # Two test workers share the cores: each computes on one thread instead of fighting for all of them.
-TEST_ENVIRONMENT := PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
+# They and the processes that they start share what JAX has compiled.
+TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.5 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 \
+	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 
 .PHONY: demo test check docs bench results constraints clean
