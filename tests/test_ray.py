@@ -176,7 +176,7 @@ def seeds_with(pattern):
 
 def wait_until_there(address):
     host, port = address.split(":")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
             return
@@ -185,7 +185,7 @@ def wait_until_there(address):
 
 
 def wait_for(condition, process):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.05)
