@@ -1,0 +1,71 @@
+"""Between an algorithm of SB3 and ours, with the same policy and the same values."""
+
+import math
+from typing import Any
+
+import torch as th
+
+from tddelta.adapters.sb3.policies import PLAIN
+from tddelta.errors import ConfigError
+from tddelta.timescales import TimeScales
+
+# What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
+_OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "scales", "_scales", "component_weights")
+_HEAD = "value_net."
+
+
+def from_plain(kind: type[Any], model: Any, scales: Any) -> Any:
+    """One of our models with policy and V of one of SB3's."""
+    made = _copy(kind, model, _counterpart(model, {plain: ours for ours, plain in PLAIN.items()}), {"scales": scales})
+    shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
+    return _with_head(made, model, lambda head: shares.reshape(-1, *[1] * (head.ndim - 1)) * head)
+
+
+def to_plain(kind: type[Any], model: Any) -> Any:
+    """One of SB3's models with policy and V of one of ours."""
+    return _with_head(_copy(kind, model, _counterpart(model, PLAIN), {}), model, lambda head: head.sum(0, keepdim=True))
+
+
+def component_shares(scales: TimeScales) -> list[float]:
+    """What part of V each component has where rewards are constant: (h_z − h_{z−1}) / h_Z; their sum is 1.
+
+    Example:
+        >>> component_shares(TimeScales.from_horizons([25, 50, 100]))
+        [0.25, 0.25, 0.5]
+    """
+    horizons = scales.horizons
+    if math.isinf(horizons[-1]):
+        return [0.0] * (len(horizons) - 1) + [1.0]
+    below = (0.0, *horizons[:-1])
+    return [(high - low) / horizons[-1] for high, low in zip(horizons, below, strict=True)]
+
+
+def _counterpart(model: Any, classes: dict[type[Any], type[Any]]) -> type[Any]:
+    if model.policy_class not in classes:
+        raise ConfigError(
+            f"only the policies {', '.join(known.__name__ for known in classes)} can be converted; got "
+            f"{model.policy_class.__name__}: copy the state_dict of your own class by hand, value_net is all that differs"
+        )
+    return classes[model.policy_class]
+
+
+def _copy(kind: type[Any], model: Any, policy_class: type[Any], own: dict[str, Any]) -> Any:
+    """A model of the kind with the settings, counters and environment of another."""
+    made = kind(policy_class, None, device=model.device, _init_setup_model=False)
+    kept = {name: value for name, value in model.__dict__.items() if name not in _OWN}
+    made.__dict__.update({**kept, "policy_class": policy_class, **own})
+    # The random numbers of whoever trains meanwhile stay as they were: no seed is set, and none is drawn.
+    seed, made.seed = made.seed, None
+    try:
+        with th.random.fork_rng(devices=[]):
+            made._setup_model()
+    finally:
+        made.seed = seed
+    return made
+
+
+def _with_head(made: Any, model: Any, change: Any) -> Any:
+    state = model.policy.state_dict()
+    changed = {name: change(value) if name.startswith(_HEAD) else value for name, value in state.items()}
+    made.policy.load_state_dict(changed)
+    return made
