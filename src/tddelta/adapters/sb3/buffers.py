@@ -88,7 +88,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
         """
         if self._last is None:
             raise ConfigError("the observations after the last step were not noted: collect with learn()")
-        flags = {"terminated": self.terminated, "truncated": self.truncated}
+        flags: Any = {"terminated": self.terminated, "truncated": self.truncated}
         final = self._finals if self.truncated.any() else None
         following = successors(self.components, self._last, final_deltas=final, **flags)
         steps = self.rewards, self.components, following

@@ -45,7 +45,8 @@ class DeltaModel(BaseAlgorithm):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(policy, env, *args, _init_setup_model=False, **kwargs)
+        # In the dictionary, since it is an argument of every algorithm but not of their common base class.
+        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
         self.scales: Any = scales
         # What a save file holds: numbers, whatever becomes of our classes.
         self._scales: dict[str, Any] | None = None
@@ -66,8 +67,9 @@ class DeltaModel(BaseAlgorithm):
         # Only while the policy is made: what the user gave is what `load` compares and the save file shows.
         given_kwargs = self.policy_kwargs
         self.policy_kwargs = {**given_kwargs, "n_components": len(self.scales)}
+        algorithm: Any = super()  # mixed in before one, whose networks these are
         try:
-            super()._setup_model()
+            algorithm._setup_model()
         finally:
             self.policy_kwargs = given_kwargs
 

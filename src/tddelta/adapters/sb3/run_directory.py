@@ -206,7 +206,7 @@ class RunDirectory(BaseCallback):
     def _save_episodes(self) -> None:
         self._open().episodes(**self._episodes)
 
-    def _counts(self) -> dict[str, int]:
+    def _counts(self) -> dict[str, Any]:
         episodes = len(self._episodes["steps"])
         return {"steps": self.model.num_timesteps, "updates": self._updates, "episodes": episodes}
 
