@@ -61,14 +61,17 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
 def _runs_at(given: Path) -> list[Path]:
     if not given.exists():
         raise ConfigError(f"{given} does not exist: name a run directory or a folder above some")
-    runs = []
+    runs, logs = [], []
     for folder, folders, files in os.walk(given):
         ours = "config.json" in files and (Path(folder) == given or _is_ours(Path(folder, "config.json")))
-        if ours or (any(name.endswith(MONITOR) for name in files) and "config.json" not in files):
-            runs.append(Path(folder))
         if ours:
+            runs.append(Path(folder))
             folders.clear()
+        elif any(name.endswith(MONITOR) for name in files):
+            logs.append(Path(folder))
         folders[:] = sorted(name for name in folders if not name.startswith(".") and ".unfinished" not in name)
+    # The logs of the environments of a run of ours are that run once more.
+    runs += [log for log in logs if not any(run.is_relative_to(log) for run in runs)]
     if not runs:  # a file of a run directory, or a folder in one
         runs = [above for above in list(given.absolute().parents)[:2] if (above / "config.json").is_file()][:1]
     return runs

@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from tddelta.adapters.ladders import resolve
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
 
@@ -35,6 +35,7 @@ class DeltaModel(BaseAlgorithm):
 
     gamma: float
 
+    @own_checks
     def __init__(
         self,
         policy: Any,
