@@ -130,7 +130,9 @@ def test_a_report_compares_ppo_with_components(tmp_path: Path) -> None:
         for seed in (0, 1):
             make(kind, seed=seed).learn(128, callback=RunDirectory(tmp_path))
     page = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "DeltaPPO" in page and "compared with" in page.lower()
+    assert "DeltaPPO" in page
+    differences = (tmp_path / "tables" / "differences-asymptotic.csv").read_text(encoding="utf-8")
+    assert "DeltaPPO,PPO" in differences
 
 
 @pytest.mark.slow
