@@ -163,7 +163,8 @@ def test_the_onnx_export_of_sb3s_documentation_works_on_the_converted_model(
             self.policy = policy
 
         def forward(self, observation: th.Tensor) -> Any:
-            return self.policy(observation, deterministic=True)
+            action, value, _ = self.policy(observation, deterministic=True)
+            return action, value
 
     model = make().learn(64)
     observations = th.as_tensor(model.env.reset()[:1])
@@ -172,7 +173,7 @@ def test_the_onnx_export_of_sb3s_documentation_works_on_the_converted_model(
     monkeypatch.setattr(th.distributions.Distribution, "_validate_args", False)
     exported = Exported(model.to_ppo().policy).eval()
     th.onnx.export(exported, (observations,), place, opset_version=18, input_names=["input"], verbose=False)
-    action, value, _ = onnx.reference.ReferenceEvaluator(place).run(None, {"input": observations.numpy()})
+    action, value = onnx.reference.ReferenceEvaluator(place).run(None, {"input": observations.numpy()})
     assert action == model.predict(observations.numpy(), deterministic=True)[0]
     np.testing.assert_allclose(value, model.predict_components(observations.numpy()).sum(-1, keepdims=True), rtol=1e-4)
 
