@@ -29,7 +29,7 @@ class DeltaSAC(DeltaOffPolicy, SAC):
     Example:
         >>> model = DeltaSAC("MlpPolicy", "Pendulum-v1", buffer_size=100, scales=[0.9, 0.99], device="cpu")
         >>> model.predict_components(np.zeros(3, np.float32), np.zeros(1, np.float32)).shape
-        (2, 2)
+        (2,)
     """
 
     plain_policies: ClassVar[dict[type[Any], type[Any]]] = q_policies.SAC_PLAIN
