@@ -215,7 +215,8 @@ def test_loggers_write_the_components(tmp_path: Path) -> None:
 def test_tensorboard_shows_the_components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # SB3 takes the writer of the package tensorboard; this one has the same methods, and is there for our own runs.
     writer = pytest.importorskip("tensorboardX").SummaryWriter
-    monkeypatch.setattr("stable_baselines3.common.logger.SummaryWriter", writer)
+    for module in ("logger", "utils"):
+        monkeypatch.setattr(f"stable_baselines3.common.{module}.SummaryWriter", writer)
     model = make(tensorboard_log=str(tmp_path)).learn(128)
     model.logger.close()
     files = event_files(next(tmp_path.iterdir()))

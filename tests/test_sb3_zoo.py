@@ -1,7 +1,7 @@
 """The RL Zoo trains and searches DeltaPPO from a YAML file.
 
-The Zoo wants packages that this project does not; where it is missing, what it would pass is passed by hand in the
-other tests of the adapter.
+Not collected where the Zoo is missing, see `conftest.py`: `pip install rl_zoo3` in an environment of its own. What it
+passes to a model is passed by hand in the other tests of the adapter.
 """
 
 import sys
