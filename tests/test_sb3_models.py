@@ -27,7 +27,7 @@ from stable_baselines3.common.logger import configure
 from sb3_environments import TASKS, equal, vectorised
 from tddelta import ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaPPO
-from tddelta.runs.tensorboard import event_files, read_events
+from tddelta.runs.tensorboard import read_events
 
 QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu", "seed": 3}
 SCALES = [0.5, 0.9, 0.99]
@@ -219,7 +219,7 @@ def test_tensorboard_shows_the_components(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(f"stable_baselines3.common.{module}.SummaryWriter", writer)
     model = make(tensorboard_log=str(tmp_path)).learn(128)
     model.logger.close()
-    files = event_files(next(tmp_path.iterdir()))
+    files = sorted(tmp_path.rglob("events.*"))
     tags = {value.tag for file in files for event, _ in read_events(file) for value in event.summary.value}
     assert {"train/value_loss", "value_loss/gamma=0.500", "explained_variance/gamma=0.990"} <= tags
 

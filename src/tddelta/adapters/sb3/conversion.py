@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Any, TypeVar
 
 import torch as th
@@ -62,6 +63,8 @@ def _copy(kind: Any, model: Any, policy_class: type[Any], own: dict[str, Any]) -
     """A model of the kind with the settings, counters and environment of another."""
     made = kind(policy_class, None, device=model.device, _init_setup_model=False)
     kept = {name: value for name, value in model.__dict__.items() if name not in _OWN}
+    for name in ("ep_info_buffer", "ep_success_buffer"):  # the one thing that both would change
+        kept[name] = copy(kept[name])
     made.__dict__.update({**kept, "policy_class": policy_class, **own})
     # The random numbers of whoever trains meanwhile stay as they were: no seed is set, and none is drawn.
     seed, made.seed = made.seed, None
