@@ -67,17 +67,23 @@ class DeltaRolloutBuffer(RolloutBuffer):
         """Note W of the observations after the last step, (N, Z)."""
         self._last = deltas
 
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        """Add a step, as in SB3, but with W, (N, Z), in place of values."""
-        names = ("obs", "action", "reward", "episode_start", "value", "log_prob")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+    def add(
+        self,
+        obs: Any,
+        action: np.ndarray,
+        reward: Any,
+        episode_start: np.ndarray,
+        value: th.Tensor,
+        log_prob: th.Tensor,
+    ) -> None:
+        """Add a step, as in SB3, but with W, (N, Z), in place of values; the reward that counts was noted."""
         if self._noted != self.pos:
             raise ConfigError(
                 f"the rewards of step {self.pos} were not noted before SB3 changed them: collect with learn(), whose "
                 "callbacks note them, and leave `_init_callback` as it is"
             )
-        self.components[self.pos] = given["value"].cpu().numpy()
-        super().add(**{**given, "value": given["value"].sum(-1), "reward": self._raw[self.pos]})
+        self.components[self.pos] = value.cpu().numpy()
+        super().add(obs, action, self._raw[self.pos], episode_start, value.sum(-1), log_prob)
 
     def compute_returns_and_advantage(self, last_values: th.Tensor, dones: np.ndarray) -> None:
         """Compute the λ-returns of all components, and the ordinary advantages of V.
