@@ -19,6 +19,7 @@ from sb3_environments import TASKS, Dictionary, vectorised
 from tddelta import CheckpointError, ConfigError
 from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC, RunDirectory
 from tddelta.adapters.sb3.settings import plain
+from tddelta.deep.policy import config_of
 from tddelta.report import write_report
 from tddelta.runs import Run, load_runs
 
@@ -113,6 +114,13 @@ def test_an_environment_without_a_name_goes_by_its_class(tmp_path: Path) -> None
     callback = RunDirectory(tmp_path)
     DeltaPPO("MultiInputPolicy", make_vec_env(Dictionary), seed=0, **QUICK).learn(32, callback=callback)
     assert callback.path == tmp_path / "Dictionary" / "DeltaPPO" / "seed-0"
+
+
+def test_a_run_of_sb3_is_not_mistaken_for_one_of_ours(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path)
+    make().learn(64, callback=callback)
+    with pytest.raises(ConfigError, match="DeltaPPO was trained by stable-baselines3"):
+        config_of(Run(callback.path or "").config)
 
 
 def test_settings_are_plain_data() -> None:
