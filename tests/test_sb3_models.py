@@ -219,6 +219,7 @@ def test_tensorboard_shows_the_components(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(f"stable_baselines3.common.{module}.SummaryWriter", writer)
     model = make(tensorboard_log=str(tmp_path)).learn(128)
     model.logger.close()
+    assert [folder.name for folder in tmp_path.iterdir()] == ["DeltaPPO_1"]
     files = sorted(tmp_path.rglob("events.*"))
     tags = {value.tag for file in files for event, _ in read_events(file) for value in event.summary.value}
     # This writer replaces the sign of equality; SB3's own does not.

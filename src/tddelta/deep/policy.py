@@ -148,7 +148,8 @@ def config_of(record: dict[str, Any], *, environment: Any = None, network: Any =
     """The settings in a `config.json`, without executing anything that it names.
 
     Raises:
-        ConfigError: If the environment or network is somebody's own and was not passed, or the run is another library's.
+        ConfigError: If the environment or network is somebody's own and was not passed, or the run is another
+            library's.
     """
     settings = dict(record["settings"])
     if "environment" not in settings:

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch as th
@@ -88,6 +88,14 @@ class DeltaModel(BaseAlgorithm):
             f"policy must have a critic of several components; got {policy!r}: derive it from one of "
             f"{', '.join(mine.__name__ for mine in ours)} instead of SB3's class"
         )
+
+    def learn(self, *args: Any, **kwargs: Any) -> Self:
+        """Train as in SB3; the folder of TensorBoard goes by the name of this class, not of SB3's."""
+        if len(args) < 4:  # tb_log_name is the fourth
+            kwargs.setdefault("tb_log_name", type(self).__name__)
+        algorithm: Any = super()
+        algorithm.learn(*args, **kwargs)
+        return self
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
         normaliser = self._vec_normalize_env
