@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
@@ -12,6 +12,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from tddelta.adapters.ladders import resolve
 from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import TimeScales
+
+_Model = TypeVar("_Model", bound="DeltaModel")
 
 
 class DeltaModel(BaseAlgorithm):
@@ -89,7 +91,7 @@ class DeltaModel(BaseAlgorithm):
             f"{', '.join(mine.__name__ for mine in ours)} instead of SB3's class"
         )
 
-    def learn(self, *args: Any, **kwargs: Any) -> Self:
+    def learn(self: _Model, *args: Any, **kwargs: Any) -> _Model:
         """Train as in SB3; the folder of TensorBoard goes by the name of this class, not of SB3's."""
         if len(args) < 4:  # tb_log_name is the fourth
             kwargs.setdefault("tb_log_name", type(self).__name__)
