@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b")
+TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(")
 
 
 def run(arguments: list[str], folder: Path) -> str:
@@ -23,6 +23,12 @@ def run(arguments: list[str], folder: Path) -> str:
     return done.stdout
 
 
+def skip_without_its_library(source: str) -> None:
+    for library in ("torch", "stable_baselines3"):
+        if re.search(rf"^(import|from) {library}\b", source, re.MULTILINE):
+            pytest.importorskip(library, reason=f"needs {library}, and with it torch")
+
+
 def slow_if_it_trains(name: str, source: str) -> object:
     return pytest.param(name, source, id=name, marks=[pytest.mark.slow] if TRAINS.search(source) else [])
 
@@ -31,8 +37,7 @@ def slow_if_it_trains(name: str, source: str) -> object:
     ("name", "source"), [slow_if_it_trains(file.stem, file.read_text(encoding="utf-8")) for file in EXAMPLES]
 )
 def test_example_runs(name: str, source: str, tmp_path: Path) -> None:
-    if "import torch" in source:
-        pytest.importorskip("torch")
+    skip_without_its_library(source)
     assert run([str(ROOT / "examples" / f"{name}.py")], tmp_path).strip(), "an example prints what it found"
 
 
@@ -49,4 +54,5 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
     ("page", "program"), [slow_if_it_trains(page, programs(page)) for page in PAGES if programs(page)]
 )
 def test_programs_in_documents_run(page: str, program: str, tmp_path: Path) -> None:
+    skip_without_its_library(program)
     run(["-c", program], tmp_path)

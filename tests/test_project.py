@@ -26,6 +26,7 @@ ORDER = (
     "_rollouts",
     "testing",
     "runs",
+    "adapters",
     "tabular",
     "deep",
     "experiments",

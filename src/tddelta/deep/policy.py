@@ -149,9 +149,16 @@ def config_of(record: dict[str, Any], *, environment: Any = None, network: Any =
     """The settings in a `config.json`, without executing anything that it names.
 
     Raises:
-        ConfigError: If the environment or network is somebody's own and was not passed.
+        ConfigError: If the environment or network is somebody's own and was not passed, or the run is another
+            library's.
     """
     settings = dict(record["settings"])
+    if "environment" not in settings:
+        library = record["agent"].get("library", "another library")
+        raise ConfigError(
+            f"{record['agent']['name']} was trained by {library}, whose networks are not rebuilt here: load the model "
+            "that was saved there, and evaluate it there"
+        )
     stored = settings.pop("environment")
     settings.pop("agent")
     # A dotted name would lead from our modules to those that they import.

@@ -5,8 +5,8 @@ from typing import Any
 
 from tddelta.runs import Run, config_hash
 
-BASELINES = ("ppo", "ppo+", "ppo-multi")
-"""Agents that the others are compared with by default, where they are present."""
+BASELINES = ("ppo", "ppo+", "ppo-multi", "PPO", "A2C", "DQN", "SAC")
+"""Agents that the others are compared with by default, where they are present; capitals: Stable-Baselines3."""
 
 _ORDER = (*BASELINES, "ppo-delta-difference", "ppo-delta-matched", "ppo-delta")
 

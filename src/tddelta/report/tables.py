@@ -219,7 +219,8 @@ def ladder_table(study: Study) -> Table:
     """Time scales of every agent; agents that share a ladder share its rows."""
     shared: dict[Any, list[Group]] = {}
     for group in study.groups.values():
-        shared.setdefault(group.scales, []).append(group)
+        if group.seeds[0].run.config.get("scales_known", True):  # a monitor log does not know its critic
+            shared.setdefault(group.scales, []).append(group)
     rows, data = [], []
     for scales, groups in shared.items():
         who = _who(study, groups)

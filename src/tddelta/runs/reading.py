@@ -13,6 +13,8 @@ import numpy as np
 
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows
+from tddelta.runs.monitors import ENDING as MONITOR
+from tddelta.runs.monitors import MonitorLog, monitor_files
 from tddelta.timescales import TimeScales
 
 _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers
@@ -32,7 +34,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
-    """Find run directories: the folders that hold a `config.json` of ours.
+    """Find run directories: the folders that hold a `config.json` of ours, or monitor logs of Stable-Baselines3.
 
     Args:
         *paths: Run directories, folders above them, or files within them.
@@ -59,12 +61,17 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
 def _runs_at(given: Path) -> list[Path]:
     if not given.exists():
         raise ConfigError(f"{given} does not exist: name a run directory or a folder above some")
-    runs = []
+    runs, logs = [], []
     for folder, folders, files in os.walk(given):
-        if "config.json" in files and (Path(folder) == given or _is_ours(Path(folder, "config.json"))):
+        ours = "config.json" in files and (Path(folder) == given or _is_ours(Path(folder, "config.json")))
+        if ours:
             runs.append(Path(folder))
             folders.clear()
+        elif any(name.endswith(MONITOR) for name in files):
+            logs.append(Path(folder))
         folders[:] = sorted(name for name in folders if not name.startswith(".") and ".unfinished" not in name)
+    # The logs of the environments of a run of ours are that run once more.
+    runs += [log for log in logs if not any(run.is_relative_to(log) for run in runs)]
     if not runs:  # a file of a run directory, or a folder in one
         runs = [above for above in list(given.absolute().parents)[:2] if (above / "config.json").is_file()][:1]
     return runs
@@ -81,6 +88,8 @@ def _is_ours(path: Path) -> bool:
 class Run:
     """A read-only view of one run directory; every file is read when it is first asked for.
 
+    A folder of monitor logs of Stable-Baselines3 reads as a run that has episodes only.
+
     Args:
         path: The run directory.
 
@@ -91,6 +100,11 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._monitor: MonitorLog | None = None
+        if not (self.path / "config.json").exists() and monitor_files(self.path):
+            self._monitor = MonitorLog(self.path)
+            self.config = self._monitor.config
+            return
         self.config = read_json(self.path / "config.json")
         check_format(self.path / "config.json", self.config.get("format"))
         missing = [key for key in ("environment", "agent", "seed", "settings", "scales") if key not in self.config]
@@ -127,7 +141,7 @@ class Run:
     @cached_property
     def status(self) -> dict[str, Any]:
         """`state` (running, finished, interrupted or failed), `steps`, `updates`, `episodes`, `message`."""
-        return read_json(self.path / "status.json")
+        return read_json(self.path / "status.json") if self._monitor is None else self._monitor.status
 
     @cached_property
     def metrics(self) -> Arrays:
@@ -149,6 +163,8 @@ class Run:
     @cached_property
     def episodes(self) -> Arrays:
         """`steps` (environment steps at the end of each training episode), `returns`, `lengths`, in order of steps."""
+        if self._monitor is not None:
+            return self._monitor.episodes
         empty: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
         return read_arrays(self.path / "episodes.npz") or empty
 

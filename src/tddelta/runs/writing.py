@@ -238,6 +238,15 @@ class RunWriter:
         if self._lock is not None:
             self._lock.close()
 
+    def reopen(self) -> None:
+        """Take the lock again after `close`, to write more.
+
+        Raises:
+            ConfigError: Somebody else writes there meanwhile.
+        """
+        if HAS_LOCKS and (self._lock is None or self._lock.closed):
+            self._lock = lock(self.path)
+
     def __enter__(self) -> "RunWriter":
         return self
 

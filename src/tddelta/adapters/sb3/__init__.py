@@ -1,0 +1,51 @@
+"""Stable-Baselines3 with TD(Δ) critics: change the import, keep the rest.
+
+Needs the extra `sb3`. See the page "Stable-Baselines3" of the documentation.
+"""
+
+from tddelta.errors import MissingExtra
+
+try:
+    import stable_baselines3 as _stable_baselines3  # noqa: F401  (only to say how to install it)
+except ImportError as error:
+    raise MissingExtra(
+        'tddelta.adapters.sb3 needs stable-baselines3 and PyTorch: pip install "tddelta[sb3]"'
+    ) from error
+
+from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer
+from tddelta.adapters.sb3.dqn import DeltaDQN
+from tddelta.adapters.sb3.on_policy import DeltaA2C, DeltaPPO
+from tddelta.adapters.sb3.policies import (
+    DeltaActorCriticCnnPolicy,
+    DeltaActorCriticPolicy,
+    DeltaMultiInputActorCriticPolicy,
+)
+from tddelta.adapters.sb3.q_policies import (
+    DeltaDQNCnnPolicy,
+    DeltaDQNMultiInputPolicy,
+    DeltaDQNPolicy,
+    DeltaSACCnnPolicy,
+    DeltaSACMultiInputPolicy,
+    DeltaSACPolicy,
+)
+from tddelta.adapters.sb3.run_directory import RunDirectory
+from tddelta.adapters.sb3.sac import DeltaSAC
+
+__all__ = [
+    "DeltaA2C",
+    "DeltaActorCriticCnnPolicy",
+    "DeltaActorCriticPolicy",
+    "DeltaDQN",
+    "DeltaDQNCnnPolicy",
+    "DeltaDQNMultiInputPolicy",
+    "DeltaDQNPolicy",
+    "DeltaDictRolloutBuffer",
+    "DeltaMultiInputActorCriticPolicy",
+    "DeltaPPO",
+    "DeltaRolloutBuffer",
+    "DeltaSAC",
+    "DeltaSACCnnPolicy",
+    "DeltaSACMultiInputPolicy",
+    "DeltaSACPolicy",
+    "RunDirectory",
+]

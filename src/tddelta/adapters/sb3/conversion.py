@@ -1,0 +1,83 @@
+"""Between an algorithm of SB3 and ours, with the same policy and the same values."""
+
+import math
+from collections.abc import Callable
+from copy import copy
+from typing import Any, TypeVar
+
+import torch as th
+
+from tddelta.adapters.sb3.policies import PLAIN
+from tddelta.errors import ConfigError
+from tddelta.timescales import TimeScales
+
+_Model = TypeVar("_Model")
+
+# What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
+_OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "scales", "_scales", "component_weights")
+_HEAD = "value_net."
+
+
+def from_plain(kind: type[_Model], model: Any, scales: Any) -> _Model:
+    """One of our models with policy and V of one of SB3's."""
+    counterparts = {plain: ours for ours, plain in PLAIN.items()}
+    made: Any = _copy(kind, model, _counterpart(model, counterparts), {"scales": scales})
+    shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
+    _load(made, model, lambda head: shares.reshape(-1, *[1] * (head.ndim - 1)) * head)
+    result: _Model = made
+    return result
+
+
+def to_plain(kind: type[_Model], model: Any) -> _Model:
+    """One of SB3's models with policy and V of one of ours."""
+    made = _copy(kind, model, _counterpart(model, PLAIN), {})
+    _load(made, model, lambda head: head.sum(0, keepdim=True))
+    result: _Model = made
+    return result
+
+
+def component_shares(scales: TimeScales) -> list[float]:
+    """What part of V each component has where rewards are constant: (h_z − h_{z−1}) / h_Z; their sum is 1.
+
+    Example:
+        >>> component_shares(TimeScales.from_horizons([25, 50, 100]))
+        [0.25, 0.25, 0.5]
+    """
+    horizons = scales.horizons
+    if math.isinf(horizons[-1]):
+        return [0.0] * (len(horizons) - 1) + [1.0]
+    below = (0.0, *horizons[:-1])
+    return [(high - low) / horizons[-1] for high, low in zip(horizons, below, strict=True)]
+
+
+def _counterpart(model: Any, classes: dict[type[Any], type[Any]]) -> type[Any]:
+    if model.policy_class not in classes:
+        raise ConfigError(
+            f"only the policies {', '.join(known.__name__ for known in classes)} can be converted; got "
+            f"{model.policy_class.__name__}: for a class of your own copy the state_dict, only value_net differs"
+        )
+    return classes[model.policy_class]
+
+
+def _copy(kind: Any, model: Any, policy_class: type[Any], own: dict[str, Any]) -> Any:
+    """A model of the kind with the settings, counters and environment of another."""
+    made = kind(policy_class, None, device=model.device, _init_setup_model=False)
+    kept = {name: value for name, value in model.__dict__.items() if name not in _OWN}
+    for name in ("ep_info_buffer", "ep_success_buffer"):  # the one thing that both would change
+        kept[name] = copy(kept[name])
+    made.__dict__.update({**kept, "policy_class": policy_class, **own})
+    # The random numbers of whoever trains meanwhile stay as they were: no seed is set, and none is drawn.
+    seed, made.seed = made.seed, None
+    try:
+        with th.random.fork_rng(devices=[]):
+            made._setup_model()
+    finally:
+        made.seed = seed
+    return made
+
+
+def _load(made: Any, model: Any, change: Callable[[th.Tensor], th.Tensor]) -> None:
+    """Take over the networks, with the head of the critic changed."""
+    state = model.policy.state_dict()
+    changed = {name: change(value) if name.startswith(_HEAD) else value for name, value in state.items()}
+    made.policy.load_state_dict(changed)

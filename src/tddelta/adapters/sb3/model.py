@@ -1,0 +1,149 @@
+"""What all algorithms share: time scales among the settings, in save files, and in the networks."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from tddelta.adapters.ladders import resolve
+from tddelta.errors import ConfigError, own_checks
+from tddelta.timescales import TimeScales
+
+_Model = TypeVar("_Model", bound="DeltaModel")
+
+
+class DeltaModel(BaseAlgorithm):
+    """Mixed into an algorithm of SB3, before its class.
+
+    Args:
+        policy: As in SB3.
+        env: As in SB3.
+        *args: As in SB3.
+        scales: The time scales, see `tddelta.adapters.ladders.resolve`: None is the halving ladder of `gamma`.
+        component_weights: Weight ≥ 0 of every component in the loss of the critic; None weighs all by 1.
+        **kwargs: As in SB3.
+
+    Raises:
+        ConfigError: Scales or weights are no such thing or do not fit, `gamma` is not the largest discount, or
+            another setting cannot be used with components.
+    """
+
+    plain_policies: ClassVar[Mapping[type[Any], type[Any]]]
+    """SB3's policy classes by ours."""
+
+    gamma: float
+
+    @own_checks
+    def __init__(
+        self,
+        policy: Any,
+        env: Any,
+        *args: Any,
+        scales: Any = None,
+        component_weights: Sequence[float] | None = None,
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        # In the dictionary, since it is an argument of every algorithm but not of their common base class.
+        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
+        self.scales: Any = scales
+        # What a save file holds: numbers, whatever becomes of our classes.
+        self._scales: dict[str, Any] | None = None
+        self.component_weights = component_weights
+        if _init_setup_model:
+            self._setup_model()
+
+    def _settle(self) -> None:
+        """Check what was given; again after loading, where settings may have been replaced."""
+        given = self.scales if self.scales is not None else self._scales
+        self.scales = resolve(given, gamma=self.gamma, lam=self._lam())
+        self._scales = self.scales.to_dict()
+        self.component_weights = _weights(self.component_weights, self.scales)
+        self.policy_class = self._delta_policy(self.policy_class)
+
+    def _setup_model(self) -> None:
+        self._settle()
+        # Only while the policy is made: what the user gave is what `load` compares and the save file shows.
+        given_kwargs = self.policy_kwargs
+        self.policy_kwargs = {**given_kwargs, "n_components": len(self.scales)}
+        algorithm: Any = super()  # mixed in before one, whose networks these are
+        try:
+            algorithm._setup_model()
+        finally:
+            self.policy_kwargs = given_kwargs
+
+    def _lam(self) -> float | None:
+        return None
+
+    def _delta_policy(self, policy: Any) -> Any:
+        ours = tuple(self.plain_policies)
+        for mine, plain in self.plain_policies.items():
+            if policy is plain:
+                return mine
+        if isinstance(policy, type) and issubclass(policy, ours):
+            return policy
+        raise ConfigError(
+            f"policy must have a critic of several components; got {policy!r}: derive it from one of "
+            f"{', '.join(mine.__name__ for mine in ours)} instead of SB3's class"
+        )
+
+    def learn(self: _Model, *args: Any, **kwargs: Any) -> _Model:
+        """Train as in SB3; the folder of TensorBoard goes by the name of this class, not of SB3's."""
+        if len(args) < 4:  # tb_log_name is the fourth
+            kwargs.setdefault("tb_log_name", type(self).__name__)
+        algorithm: Any = super()
+        algorithm.learn(*args, **kwargs)
+        return self
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+        normaliser = self._vec_normalize_env
+        if normaliser is not None and normaliser.norm_reward and not math.isclose(normaliser.gamma, self.gamma):
+            warnings.warn(
+                f"VecNormalize divides rewards by the deviation of returns with gamma={normaliser.gamma}, and the "
+                f"largest discount is {self.gamma}: pass gamma={self.gamma} to VecNormalize",
+                UserWarning,
+                stacklevel=3,
+            )
+        return super()._setup_learn(*args, **kwargs)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "scales"]
+
+    def _observation(self, observation: Any) -> tuple[Any, bool]:
+        """Observations as tensors, and whether they are several."""
+        policy: Any = self.policy
+        policy.set_training_mode(False)
+        tensors, several = policy.obs_to_tensor(observation)
+        return tensors, bool(several)
+
+    @property
+    def weights(self) -> th.Tensor | None:
+        """The weights of the components, (Z,)."""
+        if self.component_weights is None:
+            return None
+        return th.tensor(self.component_weights, dtype=th.float32, device=self.device)
+
+
+def as_numpy(components: th.Tensor, *, several: bool) -> np.ndarray:
+    """Components on the host, without the batch axis where one observation was asked for."""
+    array: np.ndarray = components.detach().cpu().numpy()
+    return array if several else array[0]
+
+
+def _weights(given: Any, scales: TimeScales) -> list[float] | None:
+    if given is None:
+        return None
+    try:
+        weights = [float(weight) for weight in given]
+    except (TypeError, ValueError):
+        weights = []
+    if len(weights) != len(scales) or any(not math.isfinite(weight) or weight < 0 for weight in weights):
+        raise ConfigError(
+            f"component_weights must be {len(scales)} finite numbers >= 0, one per discount {scales.labels}; "
+            f"got {given!r}: pass one for each, or None"
+        )
+    return weights

@@ -1,0 +1,158 @@
+"""PPO and A2C of Stable-Baselines3 with TD(λ, Δ) critics. Their `train` and `collect_rollouts` stay as they are."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from tddelta.adapters.sb3 import policies
+from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
+from tddelta.adapters.sb3.conversion import from_plain, to_plain
+from tddelta.adapters.sb3.learning import Learning
+from tddelta.adapters.sb3.model import DeltaModel, as_numpy
+from tddelta.errors import ConfigError
+
+
+class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
+    """What `DeltaPPO` and `DeltaA2C` share."""
+
+    plain_policies: ClassVar[dict[type[Any], type[Any]]] = policies.PLAIN
+    policy_aliases: ClassVar[dict[str, type[Any]]] = policies.ALIASES
+
+    def _lam(self) -> float:
+        return self.gae_lambda
+
+    def _setup_model(self) -> None:
+        wanted: type[DeltaRolloutBuffer] = DeltaRolloutBuffer
+        if isinstance(self.observation_space, spaces.Dict):
+            wanted = DeltaDictRolloutBuffer
+        if self.rollout_buffer_class is None:
+            self.rollout_buffer_class = wanted
+        elif not issubclass(self.rollout_buffer_class, wanted):
+            raise ConfigError(
+                f"rollout_buffer_class must keep components; got {self.rollout_buffer_class!r}: "
+                f"derive it from {wanted.__name__}"
+            )
+        self._settle()
+        given = self.rollout_buffer_kwargs
+        self.rollout_buffer_kwargs = {**given, "scales": self.scales}
+        try:
+            super()._setup_model()
+        finally:
+            self.rollout_buffer_kwargs = given
+
+    def _maybe_recommend_cpu(self, mlp_class_name: str = policies.DeltaActorCriticPolicy.__name__) -> None:
+        super()._maybe_recommend_cpu(mlp_class_name)
+
+    def _init_callback(self, callback: Any, progress_bar: bool = False) -> BaseCallback:
+        callbacks = CallbackList([super()._init_callback(callback, progress_bar), StepRecorder()])
+        callbacks.callbacks[1].init_callback(self)
+        callbacks.model = self
+        return callbacks
+
+    def train(self) -> None:
+        """Update the networks by SB3's own `train`.
+
+        Its value loss is the mean over minibatch and components. The sum over components is asked for, which
+        components times `vf_coef` gives.
+        """
+        buffer: Any = self.rollout_buffer
+        policy: Any = self.policy
+        learning = Learning(self.scales, self.component_weights, self.device)
+        coefficient, count = self.vf_coef, len(self.scales)
+        policy.learning = buffer.learning = learning
+        self.vf_coef = coefficient * count
+        try:
+            super().train()
+        finally:
+            policy.learning = buffer.learning = None
+            self.vf_coef = coefficient
+        if count > 1:
+            self.logger.record("train/value_loss", count * self.logger.name_to_value["train/value_loss"])
+        flat = (array.reshape(-1, count) for array in (buffer.components, buffer.component_returns))
+        learning.log(self.logger, *flat)
+
+    def predict_components(self, observation: Any) -> np.ndarray:
+        """Components of the value of observations: V_{γ_z} is the sum of those up to z.
+
+        Args:
+            observation: One observation or several, as `predict` takes them.
+
+        Returns:
+            W, (Z,) or (B, Z), smallest discount first.
+        """
+        tensors, several = self._observation(observation)
+        policy: Any = self.policy
+        with th.no_grad():
+            return as_numpy(policy.predict_components(tensors), several=several)
+
+
+class DeltaPPO(DeltaOnPolicy, PPO):
+    """PPO with a TD(λ, Δ) critic: `stable_baselines3.PPO`, with the arguments of `DeltaModel` besides.
+
+    The policy learns from the ordinary advantages of V = Σ W with `gamma` and `gae_lambda`. The value loss is
+    `vf_coef` · Σ_z mean((W_z − G^z)²); SB3's has no ½, and this has none. `clip_range_vf` clips the change of every
+    component by itself, in units of the reward (times the root of its weight, where there are `component_weights`).
+
+    With one scale, parameters are those of `PPO`, bit by bit.
+
+    Example:
+        >>> model = DeltaPPO("MlpPolicy", "CartPole-v1", gamma=0.99, device="cpu")
+        >>> model.scales.labels
+        ('0.680', '0.840', '0.920', '0.960', '0.980', '0.990')
+
+    Reference:
+        Romoff et al. 2019, section "TD(λ, Δ) with GAE".
+    """
+
+    @classmethod
+    def from_ppo(cls, model: PPO, scales: Any = None) -> "DeltaPPO":
+        """Go on from a trained PPO: the same policy and the same V, split over the components.
+
+        Component z starts as the share (h_z − h_{z−1}) / h_Z of V, h_z = 1/(1 − γ_z): its share where rewards are
+        constant. The optimiser starts afresh.
+
+        Args:
+            model: The PPO; it is not changed. Environment and settings are shared.
+            scales: The time scales, as in the constructor.
+
+        Returns:
+            The new model.
+
+        Raises:
+            ConfigError: The scales do not fit, or the policy is of a class of your own.
+        """
+        return from_plain(cls, model, scales)
+
+    def to_ppo(self) -> PPO:
+        """The same policy and values as a plain PPO, whose save file needs no tddelta.
+
+        The heads become one, their sum. The optimiser starts afresh.
+
+        Returns:
+            The new model; environment and settings are shared.
+
+        Raises:
+            ConfigError: The policy is of a class of your own.
+        """
+        return to_plain(PPO, self)
+
+
+class DeltaA2C(DeltaOnPolicy, A2C):
+    """A2C with a TD(λ, Δ) critic: `stable_baselines3.A2C`, with the arguments of `DeltaModel` besides.
+
+    See `DeltaPPO` for losses. With one scale, parameters are those of `A2C`, bit by bit.
+    """
+
+    @classmethod
+    def from_a2c(cls, model: A2C, scales: Any = None) -> "DeltaA2C":
+        """Go on from a trained A2C, as `DeltaPPO.from_ppo` does from a PPO."""
+        return from_plain(cls, model, scales)
+
+    def to_a2c(self) -> A2C:
+        """The same policy and values as a plain A2C, as `DeltaPPO.to_ppo` makes a PPO."""
+        return to_plain(A2C, self)

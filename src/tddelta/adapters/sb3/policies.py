@@ -1,0 +1,98 @@
+"""Actor-critic policies of Stable-Baselines3 whose critic has one output per time scale."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.policies import (
+    ActorCriticCnnPolicy,
+    ActorCriticPolicy,
+    MultiInputActorCriticPolicy,
+)
+from torch import nn
+
+from tddelta.adapters.sb3.learning import Learning
+
+
+class DeltaActorCriticPolicy(ActorCriticPolicy):
+    """`ActorCriticPolicy` with a critic of n components; with one, the same network bit by bit.
+
+    A policy class of your own works with `DeltaPPO` when it derives from this class instead of SB3's.
+
+    Args:
+        *args: As in SB3.
+        n_components: Number of time scales; the algorithm passes it.
+        **kwargs: As in SB3.
+
+    `forward` and `evaluate_actions` hand out W, (B, Z), in place of values (B, 1); `predict_values` stays V = Σ W.
+    """
+
+    def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
+        self.n_components = n_components
+        self.learning: Learning | None = None
+        super().__init__(*args, **kwargs)
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        if self.n_components == 1:
+            return
+        # On a random stream of its own: the policy, and its first rollout, are those of SB3 with this seed.
+        with th.random.fork_rng(devices=[]):
+            self.value_net = nn.Linear(self.mlp_extractor.latent_dim_vf, self.n_components)
+            if self.ortho_init:
+                self.init_weights(self.value_net, gain=1)
+        optimizer: Any = self.optimizer_class
+        self.optimizer = optimizer(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
+
+    def predict_components(self, obs: Any) -> th.Tensor:
+        """W(s) of observations as tensors, (B, Z)."""
+        return super().predict_values(obs)
+
+    def predict_values(self, obs: Any) -> th.Tensor:
+        """V(s) = Σ W(s), (B, 1)."""
+        return self.predict_components(obs).sum(-1, keepdim=True)
+
+    def evaluate_actions(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        """W, (B, Z), log-probabilities and entropies, each (B,); as in SB3, where V stands in place of W."""
+        components, log_prob, entropy = super().evaluate_actions(obs, actions)
+        if self.learning is not None:
+            components = self.learning.minibatch(components)
+        return components, log_prob, entropy
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """The parameters, as in PyTorch.
+
+        SB3 asks for them once per minibatch, between the backward pass and the clipping of gradients, and drops the
+        norm that the clipping computes: here it is seen.
+        """
+        found = super().parameters(recurse)
+        if self.learning is not None and self.learning.awaits_gradients:
+            several = list(found)
+            self.learning.gradients(several)
+            return iter(several)
+        return found
+
+
+class DeltaActorCriticCnnPolicy(DeltaActorCriticPolicy, ActorCriticCnnPolicy):
+    """`CnnPolicy` with a critic of n components."""
+
+
+class DeltaMultiInputActorCriticPolicy(DeltaActorCriticPolicy, MultiInputActorCriticPolicy):
+    """`MultiInputPolicy`, for dictionary observations, with a critic of n components."""
+
+
+PLAIN: dict[type[Any], type[Any]] = {
+    DeltaActorCriticPolicy: ActorCriticPolicy,
+    DeltaActorCriticCnnPolicy: ActorCriticCnnPolicy,
+    DeltaMultiInputActorCriticPolicy: MultiInputActorCriticPolicy,
+}
+"""The policy classes of SB3 that ours stand for."""
+
+ALIASES: dict[str, type[Any]] = {
+    "MlpPolicy": DeltaActorCriticPolicy,
+    "CnnPolicy": DeltaActorCriticCnnPolicy,
+    "MultiInputPolicy": DeltaMultiInputActorCriticPolicy,
+}

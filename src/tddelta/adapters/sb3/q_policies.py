@@ -1,0 +1,140 @@
+"""Action-value networks of Stable-Baselines3 with one set of outputs per time scale."""
+
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.policies import ContinuousCritic
+from stable_baselines3.dqn.policies import CnnPolicy as DQNCnnPolicy
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from stable_baselines3.dqn.policies import MultiInputPolicy as DQNMultiInputPolicy
+from stable_baselines3.sac.policies import CnnPolicy as SACCnnPolicy
+from stable_baselines3.sac.policies import MultiInputPolicy as SACMultiInputPolicy
+from stable_baselines3.sac.policies import SACPolicy
+from torch import nn
+
+
+def _widened(network: nn.Sequential, n_components: int) -> None:
+    """Give the last layer n times its outputs; with one, leave it, and the random numbers, as they are."""
+    last = network[-1]
+    if n_components > 1 and isinstance(last, nn.Linear):
+        with th.random.fork_rng(devices=[]):
+            network[-1] = nn.Linear(last.in_features, last.out_features * n_components)
+
+
+class DeltaQNetwork(QNetwork):
+    """`QNetwork` with n components of every action value; `forward` is their sum."""
+
+    def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.n_components = n_components
+        _widened(self.q_net, n_components)
+
+    def components(self, obs: Any) -> th.Tensor:
+        """Q^z(s, a), (B, A, Z)."""
+        flat = super().forward(obs)
+        return flat.reshape(len(flat), self.n_components, -1).transpose(1, 2)
+
+    def forward(self, obs: Any) -> th.Tensor:
+        """Q(s, a) = Σ_z Q^z(s, a), (B, A)."""
+        return self.components(obs).sum(-1)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
+
+
+class DeltaDQNPolicy(DQNPolicy):
+    """`DQNPolicy` with `DeltaQNetwork`s.
+
+    Args:
+        *args: As in SB3.
+        n_components: Number of time scales; the algorithm passes it.
+        **kwargs: As in SB3.
+    """
+
+    def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
+        self.n_components = n_components
+        super().__init__(*args, **kwargs)
+
+    def make_q_net(self) -> DeltaQNetwork:
+        """Make one network."""
+        settings = self._update_features_extractor(self.net_args, features_extractor=None)
+        return DeltaQNetwork(**settings, n_components=self.n_components).to(self.device)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
+
+
+class DeltaDQNCnnPolicy(DeltaDQNPolicy, DQNCnnPolicy):
+    """`CnnPolicy` of DQN with components."""
+
+
+class DeltaDQNMultiInputPolicy(DeltaDQNPolicy, DQNMultiInputPolicy):
+    """`MultiInputPolicy` of DQN with components."""
+
+
+class DeltaContinuousCritic(ContinuousCritic):
+    """`ContinuousCritic`, twin critics by default, each with n components; `forward` gives their sums."""
+
+    def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.n_components = n_components
+        for network in self.q_networks:
+            if isinstance(network, nn.Sequential):
+                _widened(network, n_components)
+
+    def components(self, obs: th.Tensor, actions: th.Tensor) -> th.Tensor:
+        """Q^z(s, a) of every critic, (B, critics, Z)."""
+        return th.stack(super().forward(obs, actions), dim=1)
+
+    def forward(self, obs: th.Tensor, actions: th.Tensor) -> tuple[th.Tensor, ...]:
+        """Q(s, a) = Σ_z Q^z(s, a) of every critic, (B, 1) each."""
+        return tuple(self.components(obs, actions).sum(-1, keepdim=True).unbind(1))
+
+    def q1_forward(self, obs: th.Tensor, actions: th.Tensor) -> th.Tensor:
+        """Q(s, a) of the first critic, (B, 1)."""
+        return super().q1_forward(obs, actions).sum(-1, keepdim=True)
+
+
+class DeltaSACPolicy(SACPolicy):
+    """`SACPolicy` with a `DeltaContinuousCritic`.
+
+    Args:
+        *args: As in SB3.
+        n_components: Number of time scales; the algorithm passes it.
+        **kwargs: As in SB3.
+    """
+
+    def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
+        self.n_components = n_components
+        super().__init__(*args, **kwargs)
+
+    def make_critic(self, features_extractor: Any = None) -> DeltaContinuousCritic:
+        """Make the critics, or their targets."""
+        settings = self._update_features_extractor(self.critic_kwargs, features_extractor)
+        return DeltaContinuousCritic(**settings, n_components=self.n_components).to(self.device)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
+
+
+class DeltaSACCnnPolicy(DeltaSACPolicy, SACCnnPolicy):
+    """`CnnPolicy` of SAC with components."""
+
+
+class DeltaSACMultiInputPolicy(DeltaSACPolicy, SACMultiInputPolicy):
+    """`MultiInputPolicy` of SAC with components."""
+
+
+DQN_PLAIN: dict[type[Any], type[Any]] = {
+    DeltaDQNPolicy: DQNPolicy,
+    DeltaDQNCnnPolicy: DQNCnnPolicy,
+    DeltaDQNMultiInputPolicy: DQNMultiInputPolicy,
+}
+"""The policy classes of SB3's DQN that ours stand for."""
+
+SAC_PLAIN: dict[type[Any], type[Any]] = {
+    DeltaSACPolicy: SACPolicy,
+    DeltaSACCnnPolicy: SACCnnPolicy,
+    DeltaSACMultiInputPolicy: SACMultiInputPolicy,
+}
+"""The policy classes of SB3's SAC that ours stand for."""

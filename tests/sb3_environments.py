@@ -1,0 +1,79 @@
+"""Small environments for the tests of the Stable-Baselines3 adapter, all cut short by a time limit."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+from stable_baselines3.common.env_util import make_vec_env
+
+LIMIT = 9
+
+
+class Walk(gym.Env[Any, Any]):
+    """A walk on a line that ends at ±3, and pays for being right."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.position = int(self.np_random.integers(-1, 2))
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.position += 1 if action == 1 else -1
+        return self.observe(), float(self.position > 0) + 0.5, abs(self.position) >= 3, False, {}
+
+    def observe(self) -> Any:
+        raise NotImplementedError
+
+
+class Dictionary(Walk):
+    """With observations of two parts."""
+
+    observation_space = spaces.Dict({"place": spaces.Box(-3, 3, (1,)), "sign": spaces.Discrete(3)})
+
+    def observe(self) -> Any:
+        return {"place": np.array([self.position], np.float32), "sign": int(np.sign(self.position)) + 1}
+
+
+class Image(Walk):
+    """With pictures as observations."""
+
+    observation_space = spaces.Box(0, 255, (1, 36, 36), np.uint8)
+
+    def observe(self) -> Any:
+        picture = np.zeros((1, 36, 36), np.uint8)
+        picture[0, :, 5 * (self.position + 3)] = 255
+        return picture
+
+
+TASKS: dict[str, tuple[Any, str]] = {
+    "cartpole": (lambda: TimeLimit(gym.make("CartPole-v1").unwrapped, LIMIT), "MlpPolicy"),
+    "pendulum": (lambda: TimeLimit(gym.make("Pendulum-v1").unwrapped, LIMIT), "MlpPolicy"),
+    "dictionary": (lambda: TimeLimit(Dictionary(), LIMIT), "MultiInputPolicy"),
+    "image": (lambda: TimeLimit(Image(), LIMIT), "CnnPolicy"),
+}
+"""Functions that make an environment, and the policy for it."""
+
+
+def vectorised(task: str, count: int = 2) -> Any:
+    """Several copies of a task."""
+    return make_vec_env(TASKS[task][0], n_envs=count, seed=0)
+
+
+def parameters(model: Any) -> dict[str, th.Tensor]:
+    """What a model has learned."""
+    found: dict[str, th.Tensor] = model.policy.state_dict()
+    return found
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Whether two models have learned the same, to the last bit."""
+    ours, theirs = parameters(first), parameters(second)
+    return ours.keys() == theirs.keys() and all(th.equal(ours[name], theirs[name]) for name in ours)

@@ -1,0 +1,317 @@
+"""DeltaPPO and DeltaA2C: equal to SB3's with one scale, telescoping with several, and right in the field's traps."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+from sb3_environments import LIMIT, TASKS, equal, vectorised
+from tddelta import ConfigError, TimeScales
+from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaPPO, DeltaRolloutBuffer
+from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer
+
+QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
+# Equal decays that contract for every discount.
+EQUAL = TimeScales((0.9, 0.96, 0.98), (0.85, 0.85, 0.85))
+LAM = 0.85 / 0.98
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    th.set_num_threads(1)
+
+
+def make(kind: Any, task: str = "cartpole", env: Any = None, **settings: Any) -> Any:
+    quick = QUICK if issubclass(kind, PPO) else {}
+    made = vectorised(task) if env is None else env
+    return kind(TASKS[task][1], made, seed=3, device="cpu", **{**quick, **settings})
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("theirs", "ours"), [(PPO, DeltaPPO), (A2C, DeltaA2C)])
+def test_with_one_scale_it_is_the_algorithm_of_sb3_to_the_bit(theirs: Any, ours: Any, task: str) -> None:
+    first, second = make(theirs, task).learn(128), make(ours, task, scales="single").learn(128)
+    assert equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clip_range_vf": 0.1},
+        {"target_kl": 1e-5},
+        {"use_sde": True, "sde_sample_freq": 4},
+        {"policy_kwargs": {"share_features_extractor": False, "ortho_init": False}},
+        {"normalize_advantage": False, "ent_coef": 0.01, "batch_size": 24},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size of 24:UserWarning")
+def test_with_one_scale_every_setting_does_what_it_does_in_sb3(settings: dict[str, Any]) -> None:
+    first, second = (
+        make(kind, "pendulum", **extra, **settings).learn(128)
+        for kind, extra in ((PPO, {}), (DeltaPPO, {"scales": "single"}))
+    )
+    assert equal(first, second)
+
+
+def test_with_one_scale_normalised_rewards_are_those_of_sb3() -> None:
+    first, second = (
+        make(kind, "pendulum", VecNormalize(vectorised("pendulum"), gamma=0.99), **extra).learn(128)
+        for kind, extra in ((PPO, {}), (DeltaPPO, {"scales": "single"}))
+    )
+    assert equal(first, second)
+
+
+class Kept(DeltaRolloutBuffer):
+    """Keeps the rewards as SB3 hands them over, with V(final) in them."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.folded = np.zeros((self.buffer_size, self.n_envs), np.float32)
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        self.folded[self.pos] = args[2]
+        super().add(*args, **kwargs)
+
+    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+        place = spaces.Box(-1, 1, (1,))  # observations play no part
+        theirs = RolloutBuffer(self.buffer_size, place, place, "cpu", self.gae_lambda, self.gamma, self.n_envs)
+        theirs.rewards, theirs.values, theirs.episode_starts = self.folded, self.values, self.episode_starts
+        theirs.compute_returns_and_advantage(last_values, dones)
+        super().compute_returns_and_advantage(last_values, dones)
+        self.theirs = theirs
+
+
+class KeptDictionaries(Kept, DeltaDictRolloutBuffer):
+    """For observations of several parts."""
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("scales", [EQUAL, TimeScales.from_gammas([0.5, 0.9, 0.98], lam=LAM)], ids=["equal", "capped"])
+def test_components_add_up_to_what_sb3_computes_with_truncations(task: str, scales: TimeScales) -> None:
+    kept = KeptDictionaries if task == "dictionary" else Kept
+    model = make(DeltaPPO, task, scales=scales, gamma=0.98, gae_lambda=LAM, rollout_buffer_class=kept).learn(64)
+    buffer = model.rollout_buffer
+    theirs, scale = buffer.theirs, np.abs(buffer.theirs.returns).max()
+    assert buffer.truncated.any(), "the identity is about truncations, too"
+    assert (buffer.folded != buffer.rewards)[buffer.truncated].all(), "SB3 changes rewards; ours are as they were"
+    np.testing.assert_allclose(buffer.advantages.ravel(), _flat(theirs.advantages), rtol=1e-5, atol=1e-5 * scale)
+    if scales is EQUAL:
+        summed = buffer.component_returns.sum(-1)
+        np.testing.assert_allclose(summed, theirs.returns, rtol=1e-5, atol=1e-5 * scale)
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    # training has flattened ours already: environments first
+    return array.swapaxes(0, 1).ravel()
+
+
+def filled(scales: TimeScales, rewards: Any, values: Any, **changes: Any) -> DeltaRolloutBuffer:
+    """A buffer of one environment after the steps that are given."""
+    space = spaces.Box(-1, 1, (1,))
+    steps = len(rewards)
+    buffer = DeltaRolloutBuffer(steps, space, space, "cpu", 0.95, scales.gammas[-1], 1, scales=scales)
+    finals, dones = changes.get("finals", {}), changes.get("dones", [False] * steps)
+    for step in range(steps):
+        here = {0: np.array(finals[step], np.float32)} if step in finals else {}
+        buffer.note(np.array([rewards[step]], np.float32), np.array([dones[step]]), here)
+        value = th.tensor([values[step]], dtype=th.float32)
+        buffer.add(np.zeros((1, 1)), np.zeros((1, 1)), np.array([99.0]), np.zeros(1), value, th.zeros(1))
+    buffer.note_last(np.array([changes["last"]], np.float32))
+    buffer.compute_returns_and_advantage(th.zeros(1), np.array([dones[-1]]))
+    return buffer
+
+
+def test_a_truncated_step_bootstraps_from_the_final_observation_and_cuts_the_trace() -> None:
+    single = TimeScales.single(0.9, lam=0.95)
+    buffer = filled(single, [1, 1, 1], [[10], [10], [4]], dones=[False, True, False], finals={1: [10]}, last=[4])
+    np.testing.assert_allclose(buffer.advantages.ravel(), [0, 0, 0.6], atol=1e-6)
+
+
+def test_the_value_of_a_final_observation_stays_out_of_the_reward_of_every_component() -> None:
+    scales = TimeScales.from_gammas([0.5, 0.9], lam=0.5)
+    buffer = filled(scales, [1], [[0, 0]], dones=[True], finals={0: [2, 8]}, last=[0, 0])
+    np.testing.assert_allclose(buffer.component_returns.ravel(), [2, 8], atol=1e-6)
+    terminal = filled(scales, [1], [[0, 0]], dones=[True], last=[7, 7])
+    np.testing.assert_allclose(terminal.component_returns.ravel(), [1, 0], atol=1e-6)
+
+
+def test_a_buffer_that_was_filled_without_the_recorder_says_so() -> None:
+    model = make(DeltaPPO)
+    model._init_callback = lambda callback, progress_bar=False: PPO._init_callback(model, callback, progress_bar)
+    with pytest.raises(ConfigError, match="were not noted before SB3 changed them"):
+        model.learn(64)
+
+
+def test_a_reward_that_a_callback_changes_is_seen_as_sb3_sees_it() -> None:
+    class Halve(BaseCallback):
+        def _on_step(self) -> bool:
+            self.locals["rewards"] *= 0.5
+            return True
+
+    first = make(PPO).learn(64, callback=Halve())
+    second = make(DeltaPPO, scales="single").learn(64, callback=Halve())
+    assert equal(first, second)
+    assert set(second.rollout_buffer.rewards.ravel()) == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("scales", "gamma", "match"),
+    [
+        ([0.9, 0.5], 0.9, "strictly increasing"),
+        ([0.9, 0.9], 0.9, "strictly increasing"),
+        ([0.5, 0.9], 0.99, "gamma must be the largest discount"),
+        ("halfing", 0.99, "names no ladder"),
+        ({"ladder": "halving", "component": 3}, 0.99, "cannot be made"),
+        ({"ladder": "halving", "gamma": 0.9}, 0.99, "leave gamma"),
+        (3.0, 0.99, "must name time scales"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(scales: Any, gamma: float, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        make(DeltaPPO, scales=scales, gamma=gamma)
+
+
+@pytest.mark.parametrize(
+    ("scales", "labels"),
+    [
+        (None, ("0.680", "0.840", "0.920", "0.960", "0.980", "0.990")),
+        ("doubling", ("0.000", "0.500", "0.750", "0.875", "0.938", "0.969", "0.984", "0.990")),
+        ([0.9, 0.99], ("0.900", "0.990")),
+        ({"ladder": "halving", "components": 2}, ("0.980", "0.990")),
+        ({"gammas": [0.9, 0.99]}, ("0.900", "0.990")),
+        (TimeScales.from_gammas([0.9, 0.99]), ("0.900", "0.990")),
+    ],
+)
+def test_scales_come_from_plain_data(scales: Any, labels: tuple[str, ...]) -> None:
+    model = make(DeltaPPO, scales=scales)
+    assert model.scales.labels == labels
+    assert model.scales.trace_decays[-1] == pytest.approx(0.95 * 0.99)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, float("nan")], 3.0])
+def test_weights_that_do_not_fit_are_refused(weights: Any) -> None:
+    with pytest.raises(ConfigError, match="component_weights must be 2 finite numbers"):
+        make(DeltaPPO, scales=[0.9, 0.99], component_weights=weights)
+
+
+def test_the_value_loss_is_the_sum_over_components_and_weights_weigh_it() -> None:
+    # As many environments as components: swapped axes would show.
+    scales = [0.5, 0.9, 0.99]
+    logged = []
+    for weights in (None, [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]):
+        model = make(DeltaPPO, env=vectorised("cartpole", 3), scales=scales, component_weights=weights, n_epochs=1)
+        model.learn(96)
+        logged.append(dict(model.logger.name_to_value))
+        parts = [logged[-1][f"value_loss/gamma={label}"] for label in model.scales.labels]
+        factor = 1 if weights is None else weights[0]
+        assert logged[-1]["train/value_loss"] == pytest.approx(factor * sum(parts), rel=1e-4)
+    assert logged[0]["train/value_loss"] == pytest.approx(logged[1]["train/value_loss"], rel=1e-6)
+    assert "train/gradient_norm" in logged[0]
+
+
+def test_a_component_without_weight_learns_nothing_by_itself() -> None:
+    model = make(DeltaPPO, scales=[0.9, 0.99], component_weights=[0.0, 1.0])
+    before = model.policy.value_net.weight.clone()
+    model.learn(64)
+    after = model.policy.value_net.weight
+    assert th.equal(before[0], after[0]) and not th.equal(before[1], after[1])
+
+
+def test_the_logged_gradient_norm_is_that_before_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = []
+    clip = th.nn.utils.clip_grad_norm_
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        norms.append(clip(*args, **kwargs))
+        return norms[-1]
+
+    monkeypatch.setattr(th.nn.utils, "clip_grad_norm_", watched)
+    model = make(DeltaPPO, max_grad_norm=1e-3).learn(64)
+    assert model.logger.name_to_value["train/gradient_norm"] == pytest.approx(float(th.stack(norms).mean()), rel=1e-5)
+
+
+def test_clipping_of_values_with_a_wide_range_changes_nothing() -> None:
+    first, second = (make(DeltaPPO, scales=[0.9, 0.99], clip_range_vf=clip).learn(64) for clip in (None, 1e6))
+    for name, tensor in first.policy.state_dict().items():
+        th.testing.assert_close(tensor, second.policy.state_dict()[name], rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_of_values_is_by_component() -> None:
+    model = make(DeltaPPO, scales=[0.9, 0.99], clip_range_vf=1e-9, ent_coef=0.0, n_epochs=1, batch_size=64)
+    before = model.policy.value_net.weight.clone()
+    model.learn(64)
+    # The first minibatch is at the old values, where clipping has its full gradient: one step of Adam each.
+    assert (model.policy.value_net.weight - before).abs().amax(1).min() > 0
+
+
+def test_the_first_rollout_is_that_of_ppo_with_the_same_seed() -> None:
+    first, second = make(PPO).learn(64), make(DeltaPPO).learn(64)
+    np.testing.assert_array_equal(first.rollout_buffer.actions, second.rollout_buffer.actions)
+    assert second.policy.value_net.out_features == 6
+
+
+def test_components_are_predicted_for_one_observation_and_for_several() -> None:
+    model = make(DeltaPPO, scales=[0.5, 0.9, 0.99])
+    observations = model.env.reset()
+    several = model.predict_components(observations)
+    assert several.shape == (2, 3)
+    np.testing.assert_allclose(model.predict_components(observations[0]), several[0], rtol=1e-4)
+    with th.no_grad():
+        values = model.policy.predict_values(th.as_tensor(observations))
+    assert values.shape == (2, 1)
+    np.testing.assert_allclose(several.sum(-1, keepdims=True), values.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["dictionary", "image"])
+def test_components_are_predicted_for_dictionaries_and_images(task: str) -> None:
+    model = make(DeltaA2C, task, scales=[0.9, 0.99])
+    assert model.predict_components(model.env.reset()).shape == (2, 2)
+
+
+def test_frames_can_be_stacked() -> None:
+    model = make(DeltaPPO, "image", VecFrameStack(vectorised("image"), 2)).learn(64)
+    assert np.isfinite(model.rollout_buffer.component_returns).all()
+
+
+def test_normalisation_with_another_discount_warns() -> None:
+    model = make(DeltaPPO, env=VecNormalize(vectorised("cartpole"), gamma=0.9))
+    with pytest.warns(UserWarning, match=r"VecNormalize .* gamma=0\.9, and the largest discount is 0\.99"):
+        model.learn(64)
+
+
+class Own(DeltaActorCriticPolicy):
+    """A policy of a user."""
+
+
+class Foreign(ActorCriticPolicy):
+    """A policy of a user that knows one value."""
+
+
+def test_policy_classes_of_sb3_and_of_users_are_taken_if_they_have_components() -> None:
+    for given, used in ((ActorCriticPolicy, DeltaActorCriticPolicy), (Own, Own)):
+        model = DeltaPPO(given, vectorised("cartpole"), device="cpu", **QUICK)
+        assert type(model.policy) is used
+    with pytest.raises(ConfigError, match="policy must have a critic of several components"):
+        DeltaPPO(Foreign, vectorised("cartpole"), device="cpu", **QUICK)
+
+
+def test_a_buffer_class_without_components_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rollout_buffer_class must keep components"):
+        make(DeltaPPO, rollout_buffer_class=RolloutBuffer)
+
+
+def test_episodes_of_the_tasks_are_cut_by_the_limit() -> None:
+    model = make(DeltaPPO, "pendulum").learn(64)
+    assert model.rollout_buffer.truncated.sum() == 2 * (32 // LIMIT)
+    assert not model.rollout_buffer.terminated.any()

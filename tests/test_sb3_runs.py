@@ -1,0 +1,179 @@
+"""Run directories written from Stable-Baselines3, and its monitor logs, up to the report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
+
+import torch as th
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import CallbackList, StopTrainingOnMaxEpisodes
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from sb3_environments import TASKS, Dictionary, vectorised
+from tddelta import CheckpointError, ConfigError
+from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC, RunDirectory
+from tddelta.adapters.sb3.settings import plain
+from tddelta.deep.policy import config_of
+from tddelta.report import write_report
+from tddelta.runs import Run, load_runs
+
+QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    th.set_num_threads(1)
+
+
+def make(kind: Any = DeltaPPO, seed: int | None = 3, env: Any = None, **settings: Any) -> Any:
+    return kind("MlpPolicy", vectorised("cartpole") if env is None else env, seed=seed, **{**QUICK, **settings})
+
+
+def test_a_run_directory_holds_what_was_trained(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path)
+    model = make().learn(192, callback=callback)
+    assert callback.path == tmp_path / "CartPole-v1" / "DeltaPPO" / "seed-3"
+    run = Run(callback.path)
+    assert run.scales == model.scales and run.agent == "DeltaPPO"
+    assert run.status == {"state": "finished", "steps": 192, "updates": 3, "episodes": 20, "message": None}
+    np.testing.assert_array_equal(run.metrics["steps"], [64, 128, 192])
+    assert np.isfinite(run.metrics["value_mean"]).all() and np.isfinite(run.metrics["gradient_norm"]).all()
+    losses = sum(run.metrics[f"value_loss/gamma={label}"] for label in run.scales.labels)
+    np.testing.assert_allclose(run.metrics["value_loss"], losses, rtol=1e-4)
+    assert (run.metrics["entropy"] > 0).all()
+    np.testing.assert_array_equal(run.episodes["lengths"], [9] * 20)
+    np.testing.assert_array_equal(run.episodes["steps"][:4], [18, 18, 36, 36])
+    assert run.config["settings"]["n_steps"] == 32 and run.config["steps"] == 192
+
+
+def test_two_runs_of_a_seed_differ_in_timing_only(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        make().learn(64, callback=RunDirectory(tmp_path / folder))
+    first, second = (sorted((tmp_path / folder).rglob("*.*")) for folder in ("a", "b"))
+    assert len(first) == len(second) > 4
+    for ours, theirs in zip(first, second, strict=True):
+        assert ours.name == "timing.jsonl" or ours.read_bytes() == theirs.read_bytes(), ours.name
+
+
+def test_learning_on_goes_on_in_the_same_directory(tmp_path: Path) -> None:
+    callback, model = RunDirectory(tmp_path), make()
+    model.learn(64, callback=callback)
+    model.learn(64, callback=callback, reset_num_timesteps=False)
+    assert callback.path is not None
+    run = Run(callback.path)
+    np.testing.assert_array_equal(run.metrics["steps"], [64, 128])
+    assert run.status["steps"] == run.config["steps"] == 128 and run.status["state"] == "finished"
+
+
+def test_a_run_is_never_overwritten_and_models_without_a_seed_take_the_next_number(tmp_path: Path) -> None:
+    make().learn(64, callback=RunDirectory(tmp_path))
+    with pytest.raises(ConfigError, match="exists already"):
+        make().learn(64, callback=RunDirectory(tmp_path))
+    places = []
+    for _ in range(2):
+        callback = RunDirectory(tmp_path, agent="mine", environment="pole")
+        make(seed=None).learn(64, callback=callback)
+        places.append(callback.path)
+    assert [str(place).removeprefix(str(tmp_path)) for place in places] == ["/pole/mine/seed-0", "/pole/mine/seed-1"]
+
+
+def test_a_run_that_a_callback_stops_is_interrupted(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path)
+    make().learn(640, callback=CallbackList([callback, StopTrainingOnMaxEpisodes(3)]))
+    assert callback.path is not None
+    status = Run(callback.path).status
+    assert status["state"] == "interrupted" and "stopped by a callback after 54 of 640 steps" in status["message"]
+
+
+def test_sb3s_own_algorithms_and_off_policy_ones_are_recorded(tmp_path: Path) -> None:
+    quick = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "device": "cpu", "seed": 3}
+    DQN("MlpPolicy", vectorised("cartpole"), **quick).learn(64, callback=RunDirectory(tmp_path, every=16))
+    DeltaSAC("MlpPolicy", vectorised("pendulum"), **quick).learn(32, callback=RunDirectory(tmp_path))
+    dqn, sac = load_runs(tmp_path)
+    assert len(dqn.metrics["steps"]) >= 3 and (np.diff(dqn.metrics["steps"]) >= 16)[:-1].all()
+    assert dqn.scales.gammas == (0.99,)
+    assert np.isfinite(sac.metrics["critic_loss"]).all() and len(sac.metrics["steps"]) == 1
+
+
+def test_returns_are_those_of_the_environment_below_normalisation(tmp_path: Path) -> None:
+    # without a Monitor, nobody else counts
+    env = VecNormalize(DummyVecEnv([TASKS["cartpole"][0]]), gamma=0.99)
+    callback = RunDirectory(tmp_path)
+    make(env=env).learn(64, callback=callback)
+    assert callback.path is not None
+    np.testing.assert_array_equal(Run(callback.path).episodes["returns"], [9] * 7)
+
+
+def test_an_environment_without_a_name_goes_by_its_class(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path)
+    DeltaPPO("MultiInputPolicy", make_vec_env(Dictionary), seed=0, **QUICK).learn(32, callback=callback)
+    assert callback.path == tmp_path / "Dictionary" / "DeltaPPO" / "seed-0"
+
+
+def test_a_run_of_sb3_is_not_mistaken_for_one_of_ours(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path)
+    make().learn(64, callback=callback)
+    with pytest.raises(ConfigError, match="DeltaPPO was trained by stable-baselines3"):
+        config_of(Run(callback.path or "").config)
+
+
+def test_settings_are_plain_data() -> None:
+    model = make(learning_rate=lambda progress: 1e-3 * progress, policy_kwargs={"activation_fn": th.nn.ReLU})
+    from tddelta.adapters.sb3.settings import settings_of
+
+    text = json.dumps(settings_of(model), allow_nan=False)
+    assert '"ReLU"' in text and "<lambda>" in text and "0x" not in text
+    assert plain(np.float32(0.5)) == 0.5
+
+
+@pytest.mark.slow
+def test_a_report_compares_ppo_with_components(tmp_path: Path) -> None:
+    for kind in (PPO, DeltaPPO):
+        for seed in (0, 1):
+            make(kind, seed=seed).learn(128, callback=RunDirectory(tmp_path))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "DeltaPPO" in page
+    differences = (tmp_path / "tables" / "differences-asymptotic.csv").read_text(encoding="utf-8")
+    assert "DeltaPPO,PPO" in differences
+
+
+@pytest.mark.slow
+def test_a_report_reads_monitor_logs(tmp_path: Path) -> None:
+    for algorithm in ("ppo", "other"):
+        for number in (1, 2):
+            folder = tmp_path / algorithm / f"CartPole-v1_{number}"
+            env = make_vec_env("CartPole-v1", n_envs=2, seed=number, monitor_dir=str(folder))
+            make(PPO, env=env).learn(128)
+            env.close()
+    runs = load_runs(tmp_path)
+    assert [(run.environment, run.agent, run.seed) for run in runs] == [
+        ("CartPole-v1", agent, number) for agent in ("other", "ppo") for number in (1, 2)
+    ]
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "other" in page
+
+
+def test_monitor_logs_of_several_environments_are_one_run(tmp_path: Path) -> None:
+    log = '#{{"t_start": {}, "env_id": "Task-v0"}}\nr,l,t\n{}'
+    (tmp_path / "0.monitor.csv").write_text(log.format(10, "1.5,3,1.0\n2.5,4,5.0\n9.9,9,"), encoding="utf-8")
+    (tmp_path / "1.monitor.csv").write_text(log.format(10, "7.0,2,2.0\n"), encoding="utf-8")
+    (run,) = load_runs(tmp_path)
+    assert run.environment == "Task-v0" and run.status["steps"] == 9
+    np.testing.assert_array_equal(run.episodes["returns"], [1.5, 7.0, 2.5])
+    np.testing.assert_array_equal(run.episodes["steps"], [3, 5, 9])
+    (tmp_path / "1.monitor.csv").write_text("no log", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"1\.monitor\.csv is not a monitor log"):
+        load_runs(tmp_path)
+
+
+def test_logs_of_the_environments_of_a_recorded_run_do_not_count_twice(tmp_path: Path) -> None:
+    env = make_vec_env(TASKS["cartpole"][0], n_envs=2, seed=0, monitor_dir=str(tmp_path))
+    make(env=env).learn(64, callback=RunDirectory(tmp_path))
+    env.close()
+    assert [run.agent for run in load_runs(tmp_path)] == ["DeltaPPO"]
