@@ -23,6 +23,7 @@ ORDER = (
     "decomposition",
     "_recursions",
     "targets",
+    "queries",
     "_rollouts",
     "testing",
     "runs",
@@ -30,6 +31,7 @@ ORDER = (
     "deep",
     "experiments",
     "report",
+    "inspector",
     "cli",
 )
 # `from tddelta import compose` is an import of decomposition.
