@@ -59,11 +59,12 @@ def value_at(
 ) -> Float[ArrayT, "..."]:
     """V at a discount that was never trained.
 
-        V_γ ≈ Σ_z b_z(γ) V_{γ_z},   b = argmin Σ_t (γ^t − Σ_z b_z γ_z^t)²   with   Σ_z b_z / (1 − γ_z) = 1 / (1 − γ)
+        V_γ ≈ Σ_z b_z(γ) V_{γ_z},   b = argmin Σ_t (γ^t − Σ_z b_z γ_z^t)²
+        with Σ_z b_z = 1 and Σ_z b_z / (1 − γ_z) = 1 / (1 − γ)
 
-    It interpolates (1 − γ) V_γ: exact at every trained discount and for rewards that never change. Between horizons
-    that double, the error is at most 1 % of max |V_γ| on rings, chains and random processes (see the page about the
-    inspector); wider ladders are worse, and `discount_fit` says how much.
+    It interpolates (1 − γ) V_γ: exact at every trained discount, for a reward that comes now, and for rewards that
+    never change. Between horizons that double, from 3 steps on, the error is about 1 % of max |V_γ| at most on rings, chains
+    and random processes (the page about the inspector has the numbers); wider ladders are worse.
 
     Args:
         deltas: Components W, (*batch, Z).
@@ -382,20 +383,21 @@ def _at(values: Any, scales: TimeScales, gamma: Any, extrapolate: bool, xp: Any)
 
 @functools.lru_cache(maxsize=4096)
 def _between(gammas: tuple[float, ...], gamma: float) -> npt.NDArray[np.float64]:
-    """Weights b(γ) of `value_at`, from the normal equations with one constraint.
+    """Weights b(γ) of `value_at`: normal equations with two constraints.
 
-    Everything is scaled with 1 − γ: then the matrix depends on ratios of horizons only and stays well-conditioned.
+    In x_z = b_z / (1 − γ_z) the matrix depends on ratios of horizons only, and is well-conditioned.
     """
-    known = np.array(gammas)
+    known, count = np.array(gammas), len(gammas)
     near = 1 - known
-    gram = near[:, None] * near / (1 - np.outer(known, known))
-    right = near * (1 - gamma) / (1 - known * gamma)
-    # The largest entry of the scaled Gram matrix is of the shortest horizon: bring all rows to one size.
-    size = np.sqrt(np.diag(gram))
-    ones = 1 / size
-    system = np.block([[gram / np.outer(size, size), ones[:, None]], [ones[None], np.zeros((1, 1))]])
-    solution = np.linalg.solve(system, np.append(right / size, 1.0))[:-1] / size
-    weights: npt.NDArray[np.float64] = solution * near / (1 - gamma)
+    if count == 1:
+        return near / (1 - gamma)
+    system, right = np.zeros((count + 2, count + 2)), np.zeros(count + 2)
+    system[:count, :count] = near[:, None] * near / (1 - np.outer(known, known))
+    right[:count] = near * (1 - gamma) / (1 - known * gamma)
+    for row, (constraint, wanted) in enumerate(((np.ones(count), 1.0), (near, 1 - gamma)), start=count):
+        system[row, :count] = system[:count, row] = constraint
+        right[row] = wanted
+    weights: npt.NDArray[np.float64] = np.linalg.solve(system, right)[:count] * near / (1 - gamma)
     weights.flags.writeable = False
     return weights
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import tyro
 
 import tddelta
-from tddelta.cli.inspect import Inspect
+from tddelta.cli.inspection import Inspect
 from tddelta.cli.reading import Evaluate, Report, Scales
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep

@@ -78,7 +78,7 @@
 
   const ticks = (low, high, count) => {
     const raw = (high - low) / count, size = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].find((factor) => factor * size >= raw) * size;
+    const step = [1, 2, 5, 10].find((factor) => factor * size >= 0.7 * raw) * size;
     const found = [];
     for (let i = Math.ceil(low / step); i * step <= high * (1 + 1e-12) + 1e-300; i++) found.push(i * step);
     return found;
