@@ -25,8 +25,8 @@ _FLAGS = (
 )
 # Chromium reads what it is told from file descriptor 3 and answers on 4.
 _START = """
-import os, sys
-told, said = (os.dup(int(number)) for number in sys.argv[1:3])
+import fcntl, os, sys
+told, said = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
 os.dup2(told, 3)
 os.dup2(said, 4)
 os.execv(sys.argv[3], sys.argv[3:])
@@ -58,11 +58,15 @@ class Browser:
         os.close(said)
         self._buffer, self._number, self._session = b"", 0, ""
         self.problems: list[str] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
-        self.resize(width, height)
+        try:
+            target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.ask(f"{domain}.enable")
+            self.resize(width, height)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> "Browser":
         return self

@@ -34,7 +34,7 @@ def from_observations(observations: Array | None) -> Array | None:
         array = array[..., None]
     if array.ndim != 4 or min(array.shape[1:3]) < 3:
         return None
-    if array.shape[-1] <= len(PLANES) and array.min() >= 0 and array.max() <= 1:
+    if array.shape[-1] <= len(PLANES) and bool(((array == 0) | (array == 1)).all()):
         return _coloured(array > 0)
     if array.dtype != np.uint8:
         return None

@@ -26,7 +26,11 @@
   }));
 
   /** Four digits, as every number on this page is shown. */
-  const text = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))).replace("-", "−") : "–");
+  const text = (value) => {
+    if (!Number.isFinite(value)) return "–";
+    const size = Math.abs(value), short = size && (size < 1e-3 || size >= 1e6);
+    return (short ? value.toExponential(3) : String(Number(value.toPrecision(4)))).replaceAll("-", "−");
+  };
   const percent = (value) => (Number.isFinite(value) ? `${Math.round(100 * value)} %` : "–");
   const share = (critic, t, z) => {
     let total = 0;
@@ -268,7 +272,7 @@
     for (let i = 0; 3 * i < rgb.length; i++) {
       palette[i] = (255 << 24) | (rgb[3 * i + 2] << 16) | (rgb[3 * i + 1] << 8) | rgb[3 * i];
     }
-    const pen = $("screen").getContext("2d"), picture = pen.createImageData(packed.width, packed.height);
+    const pen = $("screen").getContext("2d", { willReadFrequently: true }), picture = pen.createImageData(packed.width, packed.height);
     const pixels = new Uint32Array(picture.data.buffer);
     frames = { index: new Uint8Array(raw), palette, pen, picture, pixels, stride: packed.stride };
     drawFrame();
