@@ -1,5 +1,6 @@
 """A recording as a video: the game beside the curves of its values, with a cursor that moves along them."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,20 +38,42 @@ def write_video(recording: Recording, path: Path, *, rate: int = RATE) -> None:
         StorageError: The file cannot be written.
     """
     try:
-        from imageio_ffmpeg import write_frames
+        from imageio_ffmpeg import get_ffmpeg_exe
     except ImportError as error:
         raise MissingExtra('a video needs imageio-ffmpeg: pip install "tddelta[video]"') from error
     temporary = path.with_name(f".{path.stem}.tmp.mp4")
+    pixels = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{SIZE[0]}x{SIZE[1]}", "-r", str(rate), "-i", "-")
+    coded = ("-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(temporary))
+    command = [get_ffmpeg_exe(), "-y", "-loglevel", "error", *pixels, *coded]
     with storing(path):
-        temporary.touch()  # ffmpeg's own words about a folder that cannot be written are many
-        writer = write_frames(str(temporary), SIZE, fps=rate, macro_block_size=16, ffmpeg_log_level="error")
-        writer.send(None)
+        temporary.touch()  # Python's words about a folder that cannot be written, in place of ffmpeg's
+        try:
+            # not through imageio_ffmpeg: it forks, which JAX warns of
+            done = _encoded(command, recording)
+            if done.returncode:
+                raise OSError(done.stderr.decode(errors="replace").strip() or f"ffmpeg ended with {done.returncode}")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _encoded(command: list[str], recording: Recording) -> "subprocess.CompletedProcess[bytes]":
+    """Run the encoder over the pictures."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as encoder:
+        assert encoder.stdin is not None
+        assert encoder.stderr is not None
         try:
             for picture in pictures(recording):
-                writer.send(np.ascontiguousarray(picture))
-        finally:
-            writer.close()
-        temporary.replace(path)
+                encoder.stdin.write(picture.tobytes())
+            encoder.stdin.close()
+        except BrokenPipeError:  # it gave up; what it says is the reason
+            pass
+        except BaseException:
+            encoder.kill()
+            raise
+        said = encoder.stderr.read()
+        encoder.stdin = None
+    return subprocess.CompletedProcess(command, encoder.returncode, stderr=said)
 
 
 def pictures(recording: Recording) -> Iterator[npt.NDArray[np.uint8]]:
@@ -112,6 +135,8 @@ def _drawn(recording: Recording) -> tuple[Image.Image, list[Any], Any]:
     finite = [h for h in critic.scales.horizons if np.isfinite(h)] or [1.0]
     low, high = min(0.0, float(critic.values.min())), max(0.0, float(critic.values.max()))
     panel.set_xscale("log")
+    panel.set_xticks(finite, [f"{horizon:.3g}" for horizon in finite])
+    panel.set_xticks([], minor=True)
     panel.set_xlim(finite[0] / 1.2, 1.2 * (finite[-1] if critic.gammas[-1] < 1 else 2 * finite[-1]))
     panel.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
     panel.set_title("V against horizon in steps", fontsize=10, loc="left", color=_INK)

@@ -131,11 +131,14 @@
     }
   };
 
-  /** Ends of what is drawn in a chart over all steps, so that it stays put while the view moves. */
-  const extent = (kind, critic) => {
+  /** Ends of what is drawn over all steps and by all critics, so that it stays put and can be compared. */
+  const extent = (kind) => {
     let low = 0, high = 0;
-    for (let t = 0; t < steps; t++) {
-      if (kind === "rewards") { low = Math.min(low, rewards[t]); high = Math.max(high, rewards[t]); continue; }
+    if (kind === "rewards") {
+      for (const reward of rewards) { low = Math.min(low, reward); high = Math.max(high, reward); }
+      return range(low, high);
+    }
+    for (const critic of critics) for (let t = 0; t < steps; t++) {
       let up = 0, down = 0;
       for (let z = 0; z < critic.scales; z++) {
         if (!critic.shown[z]) continue;
@@ -152,7 +155,7 @@
     const { pen, width, height } = prepared(canvas);
     const kind = canvas.dataset.kind, critic = critics[canvas.dataset.critic];
     pen.clearRect(0, 0, width, height);
-    const y = vertical(pen, width, height, extent(kind, critic), kind === "rewards" ? 2 : 4);
+    const y = vertical(pen, width, height, extent(kind), kind === "rewards" ? 2 : 4);
     pen.textAlign = "center"; pen.textBaseline = "top"; pen.fillStyle = theme.soft;
     for (const tick of ticks(view[0], view[1], Math.max(2, Math.floor(width / 110)))) {
       if (Number.isInteger(tick)) pen.fillText(tick.toLocaleString("en"), xOf(tick), height - BOTTOM + 5);
@@ -381,7 +384,7 @@
     if (!box) return;
     box.checked = critics[c].shown[z] = on;
     box.closest("tr").classList.toggle("off", !on);
-    charts.filter((chart) => chart.dataset.critic === String(c)).forEach(drawChart);
+    charts.filter((chart) => chart.dataset.critic !== undefined).forEach(drawChart);
     drawHorizons();
   };
   for (const box of document.querySelectorAll("input[data-scale]")) {
