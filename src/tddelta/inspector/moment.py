@@ -32,7 +32,7 @@ def table(recording: Recording, step: int) -> list[tuple[list[str], list[list[st
                 horizon_text(scales.horizons[z]),
                 scales.labels[z],
                 f"{deltas[z]:.4g}",
-                f"{abs(deltas[z]) / total:.0%}" if total else "–",
+                f"{100 * abs(deltas[z]) / total:.0f} %" if total else "–",
                 f"{values[z]:.4g}",
                 f"{came[z]:.4g}" if np.isfinite(came[z]) else "–",
             ]
@@ -41,7 +41,7 @@ def table(recording: Recording, step: int) -> list[tuple[list[str], list[list[st
         most = int(np.abs(deltas).argmax())
         text = f"{critic.name}, step {step:,}: V over {horizon_text(scales.horizons[-1])} steps is {values[-1]:.4g}"
         if len(scales) > 1 and total:
-            text += f"; its largest part is W_{most}, {abs(deltas[most]) / total:.0%} of all parts"
+            text += f"; its largest part is W_{most}, {100 * abs(deltas[most]) / total:.0f} % of all parts"
         heads = ["part", "horizon", "γ", "W", "share", "V", "came"]
         found.append((heads, rows, f"{text}."))
     return found

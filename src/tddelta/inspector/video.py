@@ -81,18 +81,19 @@ def pictures(recording: Recording) -> Iterator[npt.NDArray[np.uint8]]:
     critic = recording.critics[0]
     frames = recording.frames if recording.frames is not None else from_observations(recording.observations)
     base, charts, panel = _drawn(recording)
-    horizons = np.array([h if np.isfinite(h) else 2 * max(critic.scales.horizons[:-1] or (1,)) for h in critic.scales.horizons])
+    known = critic.scales.horizons
+    horizons = [horizon if np.isfinite(horizon) else 2 * max((1.0, *known[:-1])) for horizon in known]
     values = critic.values
     for t in range(len(recording)):
         image = base.copy()
         pen = ImageDraw.Draw(image)
         if frames is not None:
-            image.paste(*_fitted(frames[t]))
+            picture, corner = _fitted(frames[t])
+            image.paste(picture, corner)
         for axes in charts:
-            x, low = _pixels(axes, t, axes.get_ylim()[0])
-            _, high = _pixels(axes, t, axes.get_ylim()[1])
+            (x, low), (_, high) = (_pixels(axes, float(t), float(end)) for end in axes.get_ylim())
             pen.line([(x, high), (x, low)], fill=_INK, width=2)
-        points = [_pixels(panel, h, v) for h, v in zip(horizons, values[t], strict=True)]
+        points = [_pixels(panel, float(h), float(v)) for h, v in zip(horizons, values[t], strict=True)]
         pen.line(points, fill=_INK, width=2)
         for z, (x, y) in enumerate(points):
             pen.ellipse([x - 5, y - 5, x + 5, y + 5], fill=colour(z, len(points)))
