@@ -121,7 +121,9 @@ class Browser:
             self.problems.append(given["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and given["type"] in ("error", "warning"):
             self.problems.append(str(given["args"]))
-        elif method == "Network.requestWillBeSent" and not given["request"]["url"].startswith(("file:", "data:", "blob:")):
+        elif method == "Network.requestWillBeSent" and not given["request"]["url"].startswith(
+            ("file:", "data:", "blob:")
+        ):
             self.problems.append(f"asks the network for {given['request']['url']}")
 
     def run(self, script: str) -> Any:

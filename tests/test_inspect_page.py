@@ -218,7 +218,8 @@ def test_text_can_be_read_in_both_themes(page, theme):
     page.theme(theme)
     contrasts = page.run("""(() => {
         const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map(
-            (v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+            (v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+            return .2126 * r + .7152 * g + .0722 * b; };
         const ground = light(getComputedStyle(document.body).backgroundColor);
         return ['h1', '.lead', '#reading', 'td', 'figcaption', 'thead th', 'footer'].map((name) => {
             const text = light(getComputedStyle(document.querySelector(name)).color);

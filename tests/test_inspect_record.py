@@ -135,7 +135,9 @@ def test_the_command_writes_page_and_recording(run, interrupted, capsys):
     game = Recording.read(run / "inspect.npz")
     values = game.critics[0].values[7]
     assert f"V over 100 steps is {values[-1]:.4g}" in said
-    assert [line.split()[0] for line in said.splitlines()[2 : 2 + len(values)]] == [f"W_{z}" for z in range(len(values))]
+    assert [line.split()[0] for line in said.splitlines()[2 : 2 + len(values)]] == [
+        f"W_{z}" for z in range(len(values))
+    ]
     page = (run / "inspect.html").read_text(encoding="utf-8")
     assert '"step":7,' in page
     assert "tddelta inspect" in page
@@ -186,5 +188,5 @@ def test_a_video_needs_its_extra(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(MissingExtra, match=r'pip install "tddelta\[video\]"'):
         inspect(game, tmp_path, video=tmp_path / "game.mp4")
-    with pytest.raises(ConfigError, match="video must end in .mp4"):
+    with pytest.raises(ConfigError, match=r"video must end in \.mp4"):
         inspect(game, tmp_path, video=tmp_path / "game.gif")

@@ -48,7 +48,11 @@ def test_a_recording_comes_back_from_its_file(tmp_path):
         ({"values": np.zeros(3)}, DataError, "has values, no field of a recording"),
         ({"rewards": np.zeros((60, 1))}, ShapeError, r"rewards must be \(T,\)"),
         ({"rewards": np.zeros(0)}, ShapeError, r"rewards must be \(T,\)"),
-        ({"deltas": np.zeros((60, 5))}, ShapeError, r"must be \(T, Z\) with T = 60 steps and Z = 6 discounts; got \(60, 5\)"),
+        (
+            {"deltas": np.zeros((60, 5))},
+            ShapeError,
+            r"must be \(T, Z\) with T = 60 steps and Z = 6 discounts; got \(60, 5\)",
+        ),
         ({"deltas": np.zeros((59, 6))}, ShapeError, r"got \(59, 6\)"),
         ({"deltas": np.full((60, 6), np.nan)}, DataError, r"deltas must be finite; got nan at \(0, 0\)"),
         ({"rewards": np.array([0.0, np.inf] * 30)}, DataError, r"rewards must be finite; got inf at \(1,\)"),

@@ -23,6 +23,7 @@ ORDER = (
     "decomposition",
     "_recursions",
     "targets",
+    "mixtures",
     "queries",
     "_rollouts",
     "testing",

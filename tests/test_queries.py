@@ -91,7 +91,9 @@ def test_shapes_follow_the_components_and_the_discounts():
 
 def test_outside_the_trained_horizons_it_asks_for_consent():
     deltas = np.ones(6)
-    with pytest.raises(ConfigError, match=r"horizon of 1000 steps, is outside the trained horizons 3.125 … 100.*extrapolate"):
+    with pytest.raises(
+        ConfigError, match=r"horizon of 1000 steps, is outside the trained horizons 3.125 … 100.*extrapolate"
+    ):
         value_at(deltas, HALVING, 0.999)
     with pytest.raises(ConfigError, match="outside the trained"):
         value_at(deltas, HALVING, 0.5)

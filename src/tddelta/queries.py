@@ -6,8 +6,8 @@ every d(t) = Σ_z b_z γ_z^t. Each question is answered by the d of this form th
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped
 
 from tddelta._arrays import Array, ArrayT, check_scales, component_namespace, constant
+from tddelta.mixtures import Density, DiscountFit, between, discount_fit, finite_gammas, horizons_text, integrated
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.targets import advantages
@@ -23,30 +24,7 @@ from tddelta.timescales import TimeScales
 TOLERANCE = 0.02
 """`hyperbolic` refuses a ladder that follows the discount worse than this."""
 
-_NODES, _OUTSIDE, _GRID = 32, 0.01, 16
-
-Density = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
-"""w(γ), from an array of discounts to an array of the same length."""
-
-
-@dataclass(frozen=True)
-class DiscountFit:
-    """A discount function as a mixture of those of the scales: d(t) ≈ Σ_z b_z γ_z^t.
-
-    Attributes:
-        weights: b_z, one per scale; the value is Σ_z b_z V_{γ_z}.
-        error: max |d(t) − Σ_z b_z γ_z^t| over t < `steps`. A reward of size 1 at one moment moves the value by no more.
-        steps: How many steps the fit looks at.
-    """
-
-    weights: tuple[float, ...]
-    error: float
-    steps: int
-
-    @property
-    def amplification(self) -> float:
-        """Σ_z |b_z|: an error of ε in every V_{γ_z} becomes at most this times ε."""
-        return sum(map(abs, self.weights))
+_GRID = 16
 
 
 @own_checks
@@ -63,8 +41,8 @@ def value_at(
         with Σ_z b_z = 1 and Σ_z b_z / (1 − γ_z) = 1 / (1 − γ)
 
     It interpolates (1 − γ) V_γ: exact at every trained discount, for a reward that comes now, and for rewards that
-    never change. Between horizons that double, from 3 steps on, the error is about 1 % of max |V_γ| at most on rings, chains
-    and random processes (the page about the inspector has the numbers); wider ladders are worse.
+    never change. Between horizons that double, from 3 steps on, the error is about 1 % of max |V_γ| at most on
+    rings, chains and random processes (the page about the inspector has the numbers); wider ladders are worse.
 
     Args:
         deltas: Components W, (*batch, Z).
@@ -128,7 +106,7 @@ def compose_discount(
         6.0
     """
     xp = _checked(deltas, scales)
-    numbers = _integrated(scales, weights) if callable(weights) else np.asarray(weights, np.float64)
+    numbers = integrated(scales, weights) if callable(weights) else np.asarray(weights, np.float64)
     if numbers.shape != (len(scales),):
         raise ConfigError(f"weights must be one per scale, {len(scales)}; got shape {numbers.shape}")
     if not np.isfinite(numbers).all():
@@ -181,9 +159,9 @@ def hyperbolic(
     fit = _hyperbolic_fit(scales, float(k), steps)
     if fit.error > tolerance:
         raise ConfigError(
-            f"no mixture of the horizons {_steps(scales)} follows 1/(1 + {k:g} t) for {fit.steps} steps: it is off by "
-            f"{fit.error:.3g}, more than the tolerance {tolerance:g}; train shorter or longer horizons, lower steps, or "
-            "accept it with a higher tolerance"
+            f"no mixture of the horizons {horizons_text(scales)} follows 1/(1 + {k:g} t) for {fit.steps} steps: it is "
+            f"off by {fit.error:.3g}, more than the tolerance {tolerance:g}; train shorter or longer horizons, lower "
+            "steps, or accept it with a higher tolerance"
         )
     return _weighted(compose(deltas), np.array(fit.weights), xp)
 
@@ -223,10 +201,12 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
     xp = _checked(deltas, scales)
     if not 0 <= cost < math.inf:
         raise ConfigError(f"cost must be at least 0 and finite; got {cost}: give the reward that a step costs")
-    finite = _finite(scales)
+    finite = finite_gammas(scales)
     trained = np.log([1 / (1 - gamma) for gamma in finite])
-    between = np.unique(np.concatenate([np.linspace(low, high, _GRID + 1) for low, high in _pairs(trained)] or [trained]))
-    grid = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in between]
+    looked_at = np.unique(
+        np.concatenate([np.linspace(low, high, _GRID + 1) for low, high in pairwise(trained)] or [trained])
+    )
+    grid = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in looked_at]
     horizons = np.array([1 / (1 - gamma) for gamma in grid])
     values: Any = value_at(deltas, scales, grid)
     worth = values - constant(cost * horizons, deltas, xp)
@@ -293,49 +273,6 @@ def scale_advantages(
     return stacked
 
 
-@own_checks
-def discount_fit(
-    scales: TimeScales, discount: Callable[[npt.NDArray[np.float64]], npt.ArrayLike], *, steps: int | None = None
-) -> DiscountFit:
-    """The mixture of the scales that follows a discount function most closely, and how closely.
-
-        b = argmin Σ_{t < steps} (d(t) − Σ_z b_z γ_z^t)²
-
-    Args:
-        scales: The scales; a discount of 1 is left out, having no horizon.
-        discount: d(t), from an array of times 0 … steps − 1 to an array of the same length.
-        steps: How many steps count; None means the longest finite horizon.
-
-    Returns:
-        The weights for `compose_discount`, and their error.
-
-    Raises:
-        ConfigError: `steps` is below 1, or the discount has another length or is not finite.
-
-    Example:
-        >>> fit = discount_fit(TimeScales.halving(0.99), lambda t: 0.97**t)
-        >>> len(fit.weights), fit.error < 0.001
-        (6, True)
-    """
-    check_scales(scales)
-    finite = np.array(_finite(scales))
-    if steps is None:
-        steps = max(1, round(1 / (1 - finite[-1])))
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ConfigError(f"steps must be a whole number of at least 1; got {steps!r}")
-    times = np.arange(steps)
-    wanted = np.asarray(discount(times.astype(np.float64)), np.float64)
-    if wanted.shape != times.shape or not np.isfinite(wanted).all():
-        raise ConfigError(
-            f"discount must return one finite number for each of {steps} times; got {wanted!r:.80}: write it for arrays"
-        )
-    powers = finite ** times[:, None]
-    found = np.linalg.lstsq(powers, wanted, rcond=None)[0]
-    weights = np.zeros(len(scales))
-    weights[: len(finite)] = found
-    return DiscountFit(tuple(map(float, weights)), float(np.abs(powers @ found - wanted).max()), steps)
-
-
 @functools.lru_cache(maxsize=256)
 def _hyperbolic_fit(scales: TimeScales, k: float, steps: int | None) -> DiscountFit:
     return discount_fit(scales, lambda t: 1 / (1 + k * t), steps=steps)
@@ -364,89 +301,18 @@ def _at(values: Any, scales: TimeScales, gamma: Any, extrapolate: bool, xp: Any)
     gamma = float(gamma)
     if gamma in scales.gammas:
         return values[..., scales.gammas.index(gamma)]
-    finite = _finite(scales)
+    finite = finite_gammas(scales)
     if not finite[0] < gamma < finite[-1]:
         if gamma == 1 or (gamma > finite[-1] and scales.gammas[-1] == 1):
             raise ConfigError(
-                f"gamma={gamma:g} is beyond the longest finite horizon of the scales, {_steps(scales)}: nothing is known "
-                "there; train a discount that large"
+                f"gamma={gamma:g} is beyond the longest finite horizon of the scales, {horizons_text(scales)}: nothing "
+                "is known there; train a discount that large"
             )
         if not extrapolate:
             raise ConfigError(
                 f"gamma={gamma:g}, a horizon of {1 / (1 - gamma):.4g} steps, is outside the trained horizons "
-                f"{_steps(scales)}: choose one within, or pass extrapolate=True for a guess"
+                f"{horizons_text(scales)}: choose one within, or pass extrapolate=True for a guess"
             )
     weights = np.zeros(len(scales))
-    weights[: len(finite)] = _between(finite, gamma)
+    weights[: len(finite)] = between(finite, gamma)
     return _weighted(values, weights, xp)
-
-
-@functools.lru_cache(maxsize=4096)
-def _between(gammas: tuple[float, ...], gamma: float) -> npt.NDArray[np.float64]:
-    """Weights b(γ) of `value_at`: normal equations with two constraints.
-
-    In x_z = b_z / (1 − γ_z) the matrix depends on ratios of horizons only, and is well-conditioned.
-    """
-    known, count = np.array(gammas), len(gammas)
-    near = 1 - known
-    if count == 1:
-        return near / (1 - gamma)
-    system, right = np.zeros((count + 2, count + 2)), np.zeros(count + 2)
-    system[:count, :count] = near[:, None] * near / (1 - np.outer(known, known))
-    right[:count] = near * (1 - gamma) / (1 - known * gamma)
-    for row, (constraint, wanted) in enumerate(((np.ones(count), 1.0), (near, 1 - gamma)), start=count):
-        system[row, :count] = system[:count, row] = constraint
-        right[row] = wanted
-    weights: npt.NDArray[np.float64] = np.linalg.solve(system, right)[:count] * near / (1 - gamma)
-    weights.flags.writeable = False
-    return weights
-
-
-def _integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]:
-    """Weights of the scales for a density over γ."""
-    finite = _finite(scales)
-    if len(finite) < 2:
-        raise ConfigError(f"a density needs two trained discounts below 1 to lie between; got {scales.gammas}")
-    nodes, sizes = np.polynomial.legendre.leggauss(_NODES)
-    weights, inside = np.zeros(len(scales)), 0.0
-    for low, high in _pairs(np.log([1 / (1 - gamma) for gamma in finite])):
-        x = low + (high - low) * (nodes + 1) / 2
-        gammas = 1 - np.exp(-x)
-        dense = _density(density, gammas) * sizes * (high - low) / 2 * np.exp(-x)  # dγ = e^{−x} dx
-        inside += float(np.abs(dense).sum())
-        for gamma, share in zip(gammas, dense, strict=True):
-            weights[: len(finite)] += share * _between(finite, min(max(float(gamma), finite[0]), finite[-1]))
-    outside = 0.0
-    for low, high in ((0.0, finite[0]), (finite[-1], 1.0)):
-        gammas = low + (high - low) * (nodes + 1) / 2
-        outside += float((np.abs(_density(density, gammas)) * sizes).sum() * (high - low) / 2)
-    if outside > _OUTSIDE * (inside + outside):
-        raise ConfigError(
-            f"w(γ) has {outside / (inside + outside):.0%} of its mass outside the trained discounts "
-            f"{finite[0]:.4g} … {finite[-1]:.4g}, where no value is known: cut it off there, or train more horizons"
-        )
-    return weights
-
-
-def _density(density: Density, gammas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    found = np.asarray(density(gammas), np.float64)
-    if found.shape != gammas.shape or not np.isfinite(found).all():
-        raise ConfigError(f"weights must return one finite number for each discount; got {found!r:.80}")
-    return found
-
-
-def _finite(scales: TimeScales) -> tuple[float, ...]:
-    """The discounts below 1."""
-    finite = tuple(gamma for gamma in scales.gammas if gamma < 1)
-    if not finite:
-        raise ConfigError(f"scales must have a discount below 1; got {scales.gammas}: nothing is known between horizons")
-    return finite
-
-
-def _pairs(ends: Any) -> list[tuple[float, float]]:
-    return [(float(low), float(high)) for low, high in zip(ends, ends[1:], strict=False)]
-
-
-def _steps(scales: TimeScales) -> str:
-    finite = [1 / (1 - gamma) for gamma in _finite(scales)]
-    return f"{finite[0]:.4g} … {finite[-1]:.4g}" if len(finite) > 1 else f"{finite[0]:.4g}"

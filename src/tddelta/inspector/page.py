@@ -5,6 +5,7 @@ import json
 import math
 import re
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def _curve(critic: Critic) -> list[tuple[float, list[float]]]:
     if len(finite) < 2:
         return []
     trained = [math.log(1 / (1 - gamma)) for gamma in finite]
-    points = [np.linspace(low, high, _BETWEEN, endpoint=False) for low, high in zip(trained, trained[1:], strict=False)]
+    points = [np.linspace(low, high, _BETWEEN, endpoint=False) for low, high in pairwise(trained)]
     where = [*np.concatenate(points), trained[-1]]
     asked = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in where]
     # value_at is linear in the components: those of V_z = 1 at one scale alone give its weight

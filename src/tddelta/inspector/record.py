@@ -76,9 +76,7 @@ def opinion(policy: Policy, recording: Recording, name: str) -> Critic:
 
 
 @own_checks
-def agent_at(
-    path: str | os.PathLike[str], *, environment: Any = None, network: Any = None
-) -> tuple[Policy, str]:
+def agent_at(path: str | os.PathLike[str], *, environment: Any = None, network: Any = None) -> tuple[Policy, str]:
     """The agent of a run directory, of a folder with one run in it, or of one checkpoint.
 
     Args:

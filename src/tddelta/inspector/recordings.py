@@ -172,7 +172,9 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
         raise DataError(f"{place} lacks {', '.join(missing)}: a recording has {', '.join(_NEEDED)}")
     unknown = sorted(set(arrays) - {*_NEEDED, *_OPTIONAL})
     if unknown:
-        raise DataError(f"{place} has {', '.join(unknown)}, no field of a recording: drop it; others may have {_listed()}")
+        raise DataError(
+            f"{place} has {', '.join(unknown)}, no field of a recording: drop it; others may have {_listed()}"
+        )
     if ("other_deltas" in arrays) != ("other_gammas" in arrays):
         raise DataError(f"{place} has one of other_deltas and other_gammas: a second critic needs both")
     rewards = _numbers("rewards", arrays["rewards"], place)
@@ -183,7 +185,9 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
     critics = []
     for prefix, unnamed in (("", "critic"), ("other_", "other critic")):
         if f"{prefix}deltas" in arrays:
-            deltas, gammas = (_numbers(f"{prefix}{name}", arrays[f"{prefix}{name}"], place) for name in ("deltas", "gammas"))
+            deltas, gammas = (
+                _numbers(f"{prefix}{name}", arrays[f"{prefix}{name}"], place) for name in ("deltas", "gammas")
+            )
             critic = Critic(_text(arrays.get(f"{prefix}name"), unnamed), gammas, _floating(deltas))
             _check_critic(critic, steps, f"{place}: {prefix}deltas")
             critics.append(critic)

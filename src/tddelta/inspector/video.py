@@ -118,7 +118,7 @@ def _drawn(recording: Recording) -> tuple[Image.Image, list[Any], Any]:
         figure.add_axes((0.44, bottom, 0.54, height)) for bottom, height in ((0.68, 0.26), (0.32, 0.28), (0.08, 0.16))
     )
     panel = figure.add_axes((0.06, 0.13, 0.3, 0.2))
-    colours = ["#%02x%02x%02x" % colour(z, len(critic.gammas)) for z in range(len(critic.gammas))]
+    colours = ["#{:02x}{:02x}{:02x}".format(*colour(z, len(critic.gammas))) for z in range(len(critic.gammas))]
     for sign in (1, -1):  # parts above and below 0 are stacked apart
         parts = np.where(sign * critic.deltas > 0, critic.deltas, 0)
         stack.stackplot(steps, parts.T, colors=colours, linewidth=0)
@@ -156,7 +156,9 @@ def _pixels(axes: Any, x: float, y: float) -> tuple[float, float]:
     return float(across), SIZE[1] - float(up)
 
 
-def _fitted(frame: npt.NDArray[np.uint8], box: tuple[int, int, int, int] = (40, 20, 460, 420)) -> tuple[Image.Image, tuple[int, int]]:
+def _fitted(
+    frame: npt.NDArray[np.uint8], box: tuple[int, int, int, int] = (40, 20, 460, 420)
+) -> tuple[Image.Image, tuple[int, int]]:
     """A frame as large as fits into the box, and where its corner is."""
     height, width = frame.shape[:2]
     scale = min((box[2] - box[0]) / width, (box[3] - box[1]) / height)

@@ -51,12 +51,14 @@ def held_out(group: Group) -> tuple[FloatArray, FloatArray] | None:
     for seed in group.scored:
         try:
             arrays = seed.run.critic
-            if arrays is not None and arrays["predicted"].shape == arrays["realised"].shape:
-                if arrays["predicted"].shape[1:] == (len(group.scales),):
-                    predicted.append(np.asarray(arrays["predicted"], np.float64))
-                    realised.append(np.asarray(arrays["realised"], np.float64))
+            if arrays is None:
+                continue
+            pair = [np.asarray(arrays[name], np.float64) for name in ("predicted", "realised")]
         except (TDDeltaError, KeyError):  # the group's own reading of the file names it among the problems
             continue
+        if pair[0].shape == pair[1].shape and pair[0].shape[1:] == (len(group.scales),):
+            predicted.append(pair[0])
+            realised.append(pair[1])
     return (np.concatenate(predicted), np.concatenate(realised)) if predicted else None
 
 
@@ -215,7 +217,13 @@ def diagnostics_table(study: Study) -> Table:
                 "slope": float(found.slope[z]),
             }
             texts = [
-                MISSING if math.isnan(value) else "∞" if math.isinf(value) else _percent(value) if name == "share" else number(value)
+                MISSING
+                if math.isnan(value)
+                else "∞"
+                if math.isinf(value)
+                else _percent(value)
+                if name == "share"
+                else number(value)
                 for name, value in numbers.items()
             ]
             part = f"W_{z}" if len(group.scales) > 1 else "V"
@@ -231,8 +239,8 @@ def diagnostics_table(study: Study) -> Table:
     )
     notes = (
         "Held-out states, all seeds together. A part's target is the realised return at its discount less that at the "
-        "one before; its bias is the mean of prediction less target, its spread the target's standard deviation. Share: "
-        "mean |W_z| over the sum of these.",
+        "one before; its bias is the mean of prediction less target, its spread the target's standard deviation. "
+        "Share: mean |W_z| over the sum of these.",
         "Calibration slope: of the realised return against V at that discount; 1 is calibrated, below it differences "
         "between states are exaggerated.",
     )

@@ -203,7 +203,7 @@ def _diagnostics(study: Study, environment: str) -> Iterator[Drawing]:
     for group in (g for g in study.groups.values() if g.environment == environment):
         minor, where = group.agent != study.focus, f"{slug(environment)}-{slug(group.agent)}"
         pair = diagnostics.held_out(group)
-        if pair is not None:
+        if pair is not None and (len(group.scales) > 1 or not minor):
             scales = group.scales
             found = diagnostics.diagnose(scales, *pair)
             figure, panels = horizons.panels(len(scales), columns=3, width=1.9, height=2.1)
