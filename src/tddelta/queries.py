@@ -15,9 +15,9 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped
 
 from tddelta._arrays import Array, ArrayT, check_scales, component_namespace, constant
-from tddelta.mixtures import Density, DiscountFit, between, discount_fit, finite_gammas, horizons_text, integrated
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.mixtures import Density, DiscountFit, between, discount_fit, finite_gammas, horizons_text, integrated
 from tddelta.targets import advantages
 from tddelta.timescales import TimeScales
 
@@ -69,8 +69,9 @@ def value_at(
     """
     xp = _checked(deltas, scales)
     values = compose(deltas)
+    given: Any = gamma
     single = isinstance(gamma, int | float | np.floating | np.integer)
-    asked = [gamma] if single else list(gamma)  # type: ignore[arg-type,list-item]  # `single` tells them apart
+    asked = [given] if single else list(given)
     if not asked:
         raise ConfigError("gamma must name at least one discount; got none")
     found = [_at(values, scales, one, extrapolate, xp) for one in asked]
@@ -111,7 +112,8 @@ def compose_discount(
         raise ConfigError(f"weights must be one per scale, {len(scales)}; got shape {numbers.shape}")
     if not np.isfinite(numbers).all():
         raise ConfigError(f"weights must be finite; got {numbers.tolist()}")
-    return _weighted(compose(deltas), numbers, xp)
+    mixture: ArrayT = _weighted(compose(deltas), numbers, xp)
+    return mixture
 
 
 @own_checks
@@ -163,7 +165,8 @@ def hyperbolic(
             f"off by {fit.error:.3g}, more than the tolerance {tolerance:g}; train shorter or longer horizons, lower "
             "steps, or accept it with a higher tolerance"
         )
-    return _weighted(compose(deltas), np.array(fit.weights), xp)
+    value: ArrayT = _weighted(compose(deltas), np.array(fit.weights), xp)
+    return value
 
 
 @own_checks
@@ -251,12 +254,13 @@ def scale_advantages(
     Reference:
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016.
     """
-    xp = _checked(deltas, scales)
+    xp, given = _checked(deltas, scales), deltas  # type: Any, Any
     if scales.trace_decays is None:
         raise ConfigError("scale_advantages needs trace decays; these scales have none: pass lam=, as in lam=0.95")
-    if tuple(next_deltas.shape) != tuple(deltas.shape):
-        raise ShapeError(f"next_deltas must have the shape of deltas, {deltas.shape}; got {next_deltas.shape}")
-    values, next_values = compose(deltas), compose(next_deltas)
+    shape, other = (tuple(array.shape) for array in (given, next_deltas))
+    if other != shape:
+        raise ShapeError(f"next_deltas must have the shape of deltas, {shape}; got {other}")
+    values, next_values = (compose(array) for array in (deltas, next_deltas))  # type: Any, Any
     found = [
         advantages(
             rewards,

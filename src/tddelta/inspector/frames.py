@@ -69,13 +69,13 @@ def packed(frames: Array) -> dict[str, Any]:
         factor += 1
     small = frames[:, ::factor, ::factor]
     count, height, width = small.shape[:3]
-    for mask in (0xFFFFFF, 0xF0F0F0, 0xE0E0C0):
-        seen = np.zeros(1 << 24, bool)
-        for frame in small:
-            seen[_codes(frame) & mask] = True
-        colours = np.flatnonzero(seen)
+    for mask in (0xFFFFFF, 0xF0F0F0):
+        colours = _colours(small, mask)
         if len(colours) <= COLOURS:
             break
+    else:
+        mask = 0xE0E0C0  # 3, 3 and 2 bits: never more than 256
+        colours = _colours(small, mask)
     index = np.zeros(1 << 24, np.uint8)
     index[colours] = np.arange(len(colours))
     stride = -(-height * width // 4) * 4
@@ -97,6 +97,14 @@ def packed(frames: Array) -> dict[str, Any]:
         "reduced": factor,
         "rounded": mask != 0xFFFFFF,
     }
+
+
+def _colours(frames: Array, mask: int) -> Array:
+    """Every colour code that occurs, rising."""
+    seen = np.zeros(1 << 24, bool)
+    for frame in frames:
+        seen[_codes(frame) & mask] = True
+    return np.flatnonzero(seen)
 
 
 def _codes(frame: Array) -> Array:

@@ -123,7 +123,7 @@ class Recording:
         Raises:
             StorageError: The file cannot be written.
         """
-        arrays = {name: array for name, array in self._arrays() if array is not None}
+        arrays: dict[str, Any] = {name: array for name, array in self._arrays() if array is not None}
         place = Path(path)
         temporary = place.with_name(f".{place.name}.tmp")
         with storing(place):

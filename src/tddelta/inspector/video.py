@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,13 @@ def write_video(recording: Recording, path: Path, *, rate: int = RATE) -> None:
         StorageError: The file cannot be written.
     """
     try:
-        from imageio_ffmpeg import get_ffmpeg_exe
+        imageio_ffmpeg: Any = import_module("imageio_ffmpeg")  # has no types
     except ImportError as error:
         raise MissingExtra('a video needs imageio-ffmpeg: pip install "tddelta[video]"') from error
     temporary = path.with_name(f".{path.stem}.tmp.mp4")
     pixels = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{SIZE[0]}x{SIZE[1]}", "-r", str(rate), "-i", "-")
     coded = ("-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(temporary))
-    command = [get_ffmpeg_exe(), "-y", "-loglevel", "error", *pixels, *coded]
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", *pixels, *coded]
     with storing(path):
         temporary.touch()  # Python's words about a folder that cannot be written, in place of ffmpeg's
         try:
@@ -113,7 +114,7 @@ def _drawn(recording: Recording) -> tuple[Image.Image, list[Any], Any]:
     """All that stands still, the axes over time, and the empty axes of the values against horizons."""
     critic, steps = recording.critics[0], np.arange(len(recording))
     figure = Figure(figsize=(SIZE[0] / _DPI, SIZE[1] / _DPI), dpi=_DPI, facecolor="white")
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     stack, values, rewards = (
         figure.add_axes((0.44, bottom, 0.54, height)) for bottom, height in ((0.68, 0.26), (0.32, 0.28), (0.08, 0.16))
     )

@@ -168,18 +168,17 @@ def sentences(group: Group, diagnosis: Diagnosis) -> list[str]:
             f"({_reach(horizons, most)}), with {_percent(diagnosis.share[most])}."
         )
     judged = [z for z in range(len(scales)) if np.isfinite(diagnosis.explained_variance[z])]
-    name = "W" if len(scales) > 1 else "V"
+    parts = [f"W_{z}" if len(scales) > 1 else "V" for z in range(len(scales))]
     if judged:
         worst = min(judged, key=lambda z: float(diagnosis.explained_variance[z]))
         best = max(judged, key=lambda z: float(diagnosis.explained_variance[z]))
-        part = lambda z: f"{name}_{z}" if len(scales) > 1 else name  # noqa: E731
-        text = f"{part(best)} explains {_percent(diagnosis.explained_variance[best])} of its target's variance"
+        text = f"{parts[best]} explains {_percent(diagnosis.explained_variance[best])} of its target's variance"
         if worst != best:
-            text += f", {part(worst)} {_percent(diagnosis.explained_variance[worst])}"
+            text += f", {parts[worst]} {_percent(diagnosis.explained_variance[worst])}"
         found.append(f"{text}.")
         off = max(judged, key=lambda z: abs(float(diagnosis.bias[z])))
         found.append(
-            f"{part(off)} is on average {number(abs(float(diagnosis.bias[off])))} too "
+            f"{parts[off]} is on average {number(abs(float(diagnosis.bias[off])))} too "
             f"{'high' if diagnosis.bias[off] > 0 else 'low'}, {_relative(diagnosis, off)} of its target's spread."
         )
         slope = float(diagnosis.slope[judged[-1]])
