@@ -7,16 +7,17 @@ import jax
 import numpy as np
 import pytest
 
-from deep_environments import state_of, tiny
+from deep_environments import QUICKLY, state_of, tiny
 from deep_runs import BATCH, finished, trained
 from tddelta import load
 from tddelta.cli import main
-from tddelta.deep.policy import Policy
+from tddelta.deep import training
+from tddelta.deep.policy import Policy, tensors
 from tddelta.deep.rollout import advance, start
 from tddelta.errors import ConfigError, MissingExtra, ShapeError
 from tddelta.inspector.record import agent_at, opinion, record
 from tddelta.inspector.recordings import Recording
-from tddelta.runs import checkpoints
+from tddelta.runs import RunWriter, checkpoints
 
 STEPS = 40  # longer than an episode of `cartpole`, and one compiled program for all tests
 
@@ -76,7 +77,9 @@ def test_a_recorded_game_replays_to_the_frame():
     environment = config.environment_object()
     start_key, key = jax.random.split(jax.random.key(5))
     playing = start(environment, start_key, 1)
-    move = jax.jit(lambda playing, action, key: advance(config, environment, playing, action, key))
+    move = jax.jit(
+        lambda playing, action, key: advance(config, environment, playing, action, key), compiler_options=QUICKLY
+    )
     for t, step_key in enumerate(jax.random.split(key, STEPS)[: len(game)]):
         np.testing.assert_array_equal(playing.observation[0], game.observations[t])
         keys = jax.random.split(jax.random.split(step_key)[1], 1)
@@ -172,10 +175,11 @@ def test_wrong_usage_is_one_sentence(run, arguments, words, capsys):
     assert error.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_a_run_on_something_else_is_no_comparison(run, tmp_path, capsys):
-    other = trained(tmp_path / "seed-0", config=tiny("Catch", steps=96)).path
-    assert call("inspect", run, "--compare", other, "--steps", STEPS) == 2
+    config = tiny("Catch")
+    with RunWriter(tmp_path / "seed-0", training.run_config(config, 0), {"command": ["test"]}) as writer:
+        writer.parameters(tensors(state_of(config).learned), {})
+    assert call("inspect", run, "--compare", tmp_path / "seed-0", "--steps", STEPS) == 2
     assert "--compare needs a run on CartPole-v1; got one on Catch" in capsys.readouterr().err
 
 

@@ -37,7 +37,9 @@ class Inspect:
     """Another run or checkpoint, whose critic is asked about the same game."""
     seed: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 0)")] = None
     """Seed of the game."""
-    mode: Annotated[Literal["sampled", "greedy"] | None, arg(help_behavior_hint="(default: sampled)")] = None
+    mode: Annotated[
+        Literal["sampled", "greedy"] | None, arg(metavar="sampled|greedy", help_behavior_hint="(default: sampled)")
+    ] = None
     """sampled follows the policy, greedy its most probable action."""
     steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 2000)")] = None
     """Longest recording."""
