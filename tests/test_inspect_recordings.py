@@ -78,6 +78,8 @@ def test_a_bad_recording_is_told_what_is_wrong(change, kind, words):
 def test_a_file_that_is_none_is_refused_and_nothing_in_it_is_executed(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         tdd.inspect(tmp_path / "none.npz")
+    with pytest.raises(ConfigError, match="is a folder, no recording: tddelta inspect"):
+        tdd.inspect(tmp_path)
     (tmp_path / "text.npz").write_text("no archive")
     with pytest.raises(DataError, match="no archive of plain arrays"):
         tdd.inspect(tmp_path / "text.npz")

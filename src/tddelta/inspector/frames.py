@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+"""An array of any type."""
 
 PLANES = (
     *((86, 180, 233), (240, 228, 66), (120, 120, 120), (213, 94, 0), (0, 158, 115)),
@@ -16,6 +17,7 @@ PLANES = (
 """Colours of the planes of a MinAtar observation, on black; told apart in the common kinds of colour blindness."""
 
 LARGEST_SIDE, MOST_PIXELS, COLOURS = 320, 128_000_000, 256
+"""Of what a page keeps as it is: pixels of a side, pixels of all pictures, colours. The rest is reduced."""
 
 
 def from_observations(observations: Array | None) -> Array | None:

@@ -27,6 +27,7 @@ from tddelta.runs.files import read_arrays, storing
 from tddelta.timescales import TimeScales
 
 Array = npt.NDArray[Any]
+"""An array of any type."""
 
 _NEEDED = ("rewards", "deltas", "gammas", "terminated", "truncated")
 _OPTIONAL = (
@@ -110,6 +111,11 @@ class Recording:
         path = Path(source)
         if not path.exists():
             raise ConfigError(f"{path} does not exist: name a recording, an .npz file, or a run directory")
+        if path.is_dir():
+            raise ConfigError(
+                f"{path} is a folder, no recording: tddelta inspect {path} plays a game of the run in it, "
+                "tddelta.inspector.record does so from Python"
+            )
         try:
             arrays = read_arrays(path)
         except CheckpointError as error:

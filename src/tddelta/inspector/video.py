@@ -19,6 +19,8 @@ from tddelta.inspector.recordings import Recording
 from tddelta.runs.files import storing
 
 SIZE = (1280, 720)
+"""Width and height in pixels."""
+
 RATE = 30
 """Steps, and pictures, per second."""
 
