@@ -151,6 +151,13 @@ def test_the_command_writes_page_and_recording(run, interrupted, capsys):
     both = Recording.read(run / "both.npz")
     assert [critic.name for critic in both.critics] == ["ppo-delta, seed 0", "ppo-delta, seed 1"]
 
+    older, newer = sorted((interrupted / "checkpoints").iterdir())
+    assert call("inspect", older, "--compare", newer, "--steps", STEPS) == 0
+    both = Recording.read(interrupted / "inspect.npz")
+    assert [critic.name for critic in both.critics] == [
+        f"ppo-delta, seed 1, update {int(place.name)}" for place in (older, newer)
+    ]
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),

@@ -6,7 +6,11 @@
 
   // ---------------------------------------------------------------- numbers
 
-  const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const bytes = (text) => {
+    const letters = atob(text), found = new Uint8Array(letters.length);
+    for (let i = 0; i < letters.length; i++) found[i] = letters.charCodeAt(i);
+    return found;
+  };
   const array = (packed) => {
     const raw = bytes(packed.data).buffer;
     return { f4: () => new Float32Array(raw), f8: () => new Float64Array(raw), u1: () => new Uint8Array(raw) }[packed.type]();
@@ -474,6 +478,8 @@
   readTheme();
   cursor = Math.min(asked, steps - 1);
   drawAll();
-  unpack();
+  unpack().catch((error) => { // a browser without DecompressionStream, from before 2023
+    document.querySelector(".screen figcaption").textContent = `The pictures cannot be unpacked here: ${error.message}.`;
+  });
   document.documentElement.dataset.page = "ready";
 })();
