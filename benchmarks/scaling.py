@@ -77,6 +77,7 @@ def in_a_process(kind: str, count: int, seconds: float, *, real: bool) -> dict[s
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; default: all")
     parser.add_argument("--seconds", type=float, default=10.0, help="shortest time of one measurement")
     parser.add_argument("--quick", action="store_true", help="a smoke test: half a second, one and two devices")
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of devices")
@@ -88,8 +89,10 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(given.one[0], int(given.one[1]), seconds)))
         return
+    if unknown := set(given.kinds) - set(KINDS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(KINDS)}")
     results = []
-    for kind in KINDS:
+    for kind in given.kinds or KINDS:
         plain = [] if kind == "seeds" else [0]  # without shards, and with one trunk for all components
         counts = [1, 2] if given.quick else given.devices
         if kind == "components":  # of six

@@ -58,5 +58,6 @@ def say(message):
     print(json.dumps(message), flush=True)
 
 
-say({"ready": sys.argv[1] if len(sys.argv) > 1 else "cpu"})
-listen(sys.stdin)
+if __name__ == "__main__":
+    say({"ready": sys.argv[1] if len(sys.argv) > 1 else "cpu"})
+    listen(sys.stdin)

@@ -18,6 +18,7 @@ from tddelta.report.atari import (
     welch_of_moments,
 )
 from tddelta.report.figures import drawings
+from tddelta.report.headline import headline
 from tddelta.report.statistics import welch_test
 from tddelta.report.study import Study
 from tddelta.runs import append_evaluation, load_runs, write_reward_density
@@ -72,7 +73,8 @@ def test_scores_stand_beside_the_published_ones_with_both_p_values(tmp_path: Pat
     assert ours["ppo-delta-matched"]["p"] < ours["ppo-delta-matched"]["p_holm"] < 0.01
     findings = {row[1]: row[-1] for row in table.rows}
     assert findings == {"ppo": "no clear difference", "ppo-delta-matched": "lower"}
-    assert "PPO-TD(λ,Δ)" in {row[5] for row in table.rows}
+    assert {row[5:7] for row in table.rows} == {("PPO", "11,735 ± 387"), ("PPO-TD(λ,Δ)", "13,428 ± 333")}
+    assert any("Qbert 17,319 ± 386" in note for note in table.notes)
 
 
 def test_an_agent_that_repeats_the_released_code_is_compared_with_the_agent_of_the_paper() -> None:
@@ -161,3 +163,15 @@ def test_a_changed_protocol_has_no_published_numbers(tmp_path: Path) -> None:
     config["environment_kwargs"] = {"threads": 2}
     (path / "config.json").write_text(json.dumps(config))
     assert tables_of(tmp_path) != {}
+
+
+def test_runs_under_other_rules_are_not_compared(tmp_path: Path) -> None:
+    for agent, sticky in (("ppo", 0.0), ("ppo-delta", 0.25)):
+        for seed in range(3):
+            rules = {"game": "Pong", "protocol": "classic", "repeat_action_probability": sticky}
+            write_any_run(tmp_path, "Pong", agent, seed, parameters=rules, returns=np.full(9, 1.0 * seed))
+    study = Study(load_runs(tmp_path))
+    (comparison,) = study.comparisons()
+    assert comparison.welch.p_value is None
+    assert comparison.note == "played under other rules (repeat_action_probability)"
+    assert any("different rules (repeat_action_probability)" in text for text in headline(study).cautions)

@@ -16,6 +16,7 @@ from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments import atari
 from tddelta.experiments.plan import divide
 from tddelta.runs import Run, RunWriter
+from tddelta.runs.locking import lock
 
 pytestmark = pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")  # of the matched rule
 
@@ -86,6 +87,16 @@ def test_missing_runs_are_started_measured_and_reported(tmp_path: Path, capsys: 
 
 
 @pytest.mark.usefixtures("pretended")
+def test_the_correct_algorithm_is_what_its_variants_are_compared_with(tmp_path: Path) -> None:
+    assert main(["reproduce", "atari-variants", "--seeds", "1", "--steps", "2_000", "--out", str(tmp_path)]) == 0
+    rows = (tmp_path / "tables/differences-asymptotic.csv").read_text().splitlines()[1:]
+    assert {tuple(row.split(",")[:3]) for row in rows} == {
+        (game, f"ppo-delta-matched-{end}", "ppo-delta-matched")
+        for game in ("Qbert", "Zaxxon") for end in ("released", "published")
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("pretended")
 def test_what_is_being_written_elsewhere_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plans = atari.plan_atari(["Qbert"], ["ppo"], seeds=2, steps=2_000, out=tmp_path)
     script = (
@@ -130,7 +141,7 @@ def test_the_list_shows_how_far_the_plan_is_and_trains_nothing(
         ["Qbert", "ppo+", "2", "360,448", "0", "0"],
     ]
     assert "1 of 4 runs finished, 3 waiting" in said
-    together = min(atari._together(), 4)
+    together = atari._together(plans)
     assert f"{100 * together} steps per second, measured just now with {together} at a time" in said
     assert [path.name for path in tmp_path.iterdir()] == ["Qbert"] and not plans[1].path.exists()
 
@@ -170,6 +181,22 @@ def test_a_run_that_cannot_be_measured_does_not_stop_the_others(
     assert code == 1
     assert "Qbert, ppo, seed 513 could not be measured: parameters.safetensors is missing" in capsys.readouterr().err
     assert Run(tmp_path / "Qbert/ppo/seed-90135").reward_density is not None
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_another_machine_measures_is_not_measured_twice(tmp_path: Path) -> None:
+    plans = atari.plan_atari(["Qbert"], ["ppo"], seeds=2, steps=2_000, out=tmp_path)
+    for plan in plans:
+        with RunWriter(plan.path, plan.content, {}) as writer:
+            writer.status("finished", steps=2_000)
+    said: list[str] = []
+    held = lock(plans[0].path)
+    assert held is not None
+    with held:
+        assert atari.measure(plans, said.append) == []
+    assert said == ["Qbert, ppo, seed 513: hold-out episodes and rewards"]
+    assert atari.measure(plans, said.append) == []
+    assert len(said) == 2 and [len(Run(plan.path).evaluations) for plan in plans] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,48 @@ def test_a_writer_goes_on_where_the_checkpoint_is(tmp_path):
     assert [row["event"] for row in Run(path).timing] == ["start", "resume"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["metrics.jsonl", "timing.jsonl", ".status.json.tmp", "checkpoints", "tensorboard/events.out.tfevents.1.0"],
+)
+def test_a_strangers_links_lead_to_no_file_of_ones_own(name, tmp_path):
+    path, mine = tmp_path / "seed-0", tmp_path / "mine"
+    begin(path, 0).close()
+    (mine / ".hidden").mkdir(parents=True)
+    (mine / "file").write_text("precious")
+    place = path / name
+    if name == "checkpoints":
+        place.rename(mine / "0000000009")
+        (mine / "0000000009" / "0000000000").rename(mine / "0000000000")
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(mine if name == "checkpoints" else mine / "file")
+    with pytest.raises(ConfigError, match=r"is a symbolic link, and going on would write to what it leads to"):
+        RunWriter(path, CONFIG, {}, resume=True)
+    assert (mine / "file").read_text() == "precious" and (mine / ".hidden").exists()
+
+
+def test_rows_and_whole_files_are_not_written_through_a_link(tmp_path):
+    with begin(tmp_path / "seed-0", 1) as writer:
+        mine = tmp_path / "mine"
+        mine.write_text("precious")
+        for name in ("evaluations.jsonl", ".fault.json.tmp"):
+            (writer.path / name).symlink_to(mine)
+        for write in (lambda: writer.evaluation({"steps": 1}), lambda: writer.fault({})):
+            with pytest.raises(StorageError, match="remove the symbolic link in its place"):
+                write()
+    assert mine.read_text() == "precious"
+
+
+def test_an_evaluation_of_later_parameters_makes_no_checkpoint_useless(tmp_path):
+    # `tddelta evaluate` of parameters from before a break, while the run has not come as far again.
+    with begin(tmp_path / "seed-0", 1) as writer:
+        writer.evaluation({"steps": 1000})
+        train(writer, 1, 2)
+    with RunWriter(tmp_path / "seed-0", CONFIG, {}, resume=True) as writer:
+        assert writer.restored.count("updates") == 2
+
+
 def test_a_checkpoint_without_its_rows_is_passed_over(tmp_path):
     def damaged(name, change):
         path = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"

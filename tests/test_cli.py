@@ -75,7 +75,7 @@ def test_every_setting_is_an_option_with_its_help(command, capsys):
             assert f"--{field.name.replace('_', '-')} " in text
         if field.name not in ("environment", "environment_kwargs", "agent", "steps", "network"):
             assert " ".join(field.metadata["help"].split()) in text
-    assert "Network: mlp, minatar-conv, or package.module:function. (default" in text  # it cannot take a function
+    assert "minatar-conv, nature-conv, or package.module:function. (default" in text  # it cannot take a function
     assert (
         "--learning-rate FLOAT Adam's step size (continuous). (default: 0.00025, or the environment's preset)" in text
     )
@@ -157,7 +157,7 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["train", CATCH, "--seed", "-1"], "seeds must be"),
         (["train", CATCH, "--resume"], "--resume needs --out"),
         (["train", CATCH, "--out", __file__], "is not a folder): choose another --out"),
-        (["train", "gym:CartPole-v1"], "Gymnasium environments are not supported by this version"),
+        (["train", "gym:CartPol-v1"], "unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1?"),
         (["train", CATCH, "--eval-every", "0"], "eval_every must be at least 1 step; got 0"),
         (["train", CATCH, "--env-kwargs", "{1"], "--env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'"),
         (["train", CATCH, "--env-kwargs", "rows"], "got 'rows': write it as rows=VALUE"),

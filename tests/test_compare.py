@@ -105,7 +105,7 @@ class TestPlan:
             ((CATCH, "ppo-dleta"), {}, r"unknown agent 'ppo-dleta': did you mean ppo-delta\?"),
             ((CATCH, "ppo"), {"learning_rte": 1}, r"unknown setting 'learning_rte': did you mean learning_rate\?"),
             ((CATCH, "ppo"), {"gamma": 1.5}, r"gamma must be in \[0, 1\]; got 1\.5"),
-            (("gym:CartPole-v1", "ppo"), {}, "Gymnasium environments are not supported by this version"),
+            (("gym:CartPol-v1", "ppo"), {}, r"unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1\?"),
             (([], "ppo"), {}, "environments must name at least one"),
             ((CATCH, []), {}, "agents must name at least one"),
             (([CATCH, CATCH], "ppo"), {}, "Catch-bsuite, ppo, seed 0 is planned twice"),

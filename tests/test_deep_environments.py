@@ -76,14 +76,8 @@ def test_an_unknown_name_meets_the_closest(name, closest):
 
 
 def test_a_name_close_to_nothing_meets_the_closest_of_all():
-    with pytest.raises(ConfigError, match=r"'Hopper': the closest of the 29 known names is \S+ \(tddelta.deep.env"):
-        environments.resolve("Hopper")
-
-
-@pytest.mark.parametrize("name", ["gym:CartPole-v1", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
-def test_host_environments_are_not_mistaken_for_others(name):
-    with pytest.raises(ConfigError, match=f"Gymnasium environments are not supported by this version; got '{name}'"):
-        environments.resolve(name)
+    with pytest.raises(ConfigError, match=r"'vvvwww': the closest of the \d+ known names is \S+ \(tddelta.deep.env"):
+        environments.resolve("vvvwww")
 
 
 @pytest.mark.parametrize("name", ["deep_environments:Nothing", "no_such_module:Scripted", "deep_environments:"])

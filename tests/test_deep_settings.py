@@ -129,7 +129,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"time_limit": "stop"}, "time_limit must be one of truncate, terminate; got 'stop'"),
         ({"rule": "caped"}, "rule must be one of capped, matched, constant, proportional; got 'caped'"),
         ({"activation": "rel"}, "unknown activation 'rel': did you mean relu"),
-        ({"network": "conv"}, "unknown network 'conv': use mlp, minatar-conv or package.module:function"),
+        ({"network": "conv"}, "unknown network 'conv': use mlp, minatar-conv, nature-conv or package.module:function"),
         ({"network": "nowhere:net"}, "no network at 'nowhere:net'"),
         ({"network": "minatar-conv"}, r"convolution needs images .*got \(4,\): use network mlp"),
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes must be whole numbers of at least 1; got \(64, 0\)"),
@@ -140,7 +140,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"filters": 8}, "filters are those of minatar-conv; got 8 for network mlp"),
         (
             {"network": "test_deep_policy:linear", "activation": "relu"},
-            "activation is for the networks mlp and minatar-conv; got 'relu' for a network of your own",
+            "activation is for the networks mlp, minatar-conv, nature-conv; got 'relu' for a network of your own",
         ),
         (
             {"component_weights": (1, 1)},

@@ -124,7 +124,7 @@ def test_arrays_lie_where_they_should(eight):
 def test_a_run_directory_of_eight_devices_holds_the_numbers_of_one(eight):
     run, expected = Run(eight[1] / "run"), alone("environments")
     assert run.config["settings"]["shards"] == 8 and run.status["state"] == "finished"
-    assert [row["steps"] for row in run.timing if row["event"] == "block"] == [128, 384]
+    assert [row["steps"] for row in run.timing if row["event"] == "block"] == [128, 256, 384]
     assert [row["event"] for row in run.timing if row["event"] in ("start", "resume")] == ["start", "resume"]
     for name in ("policy_loss", "value_loss", "entropy", "gradient_norm", "explained_variance"):
         np.testing.assert_allclose(run.metrics[name], expected[f"1/{name}"], rtol=1e-5, atol=1e-5, err_msg=name)

@@ -1,16 +1,21 @@
 """Hold-out episodes and reward densities, in an environment with a script and in a short game of Atari."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tddelta.deep import host, measures, ppo
-from tddelta.deep.policy import Policy
+from tddelta.cli import main
+from tddelta.deep import host, host_evaluation, measures, ppo, training
+from tddelta.deep.policy import Policy, tensors
 from tddelta.errors import ConfigError
+from tddelta.runs import Run, RunWriter
 
 
 class Game(gymnasium.Env):
@@ -37,24 +42,26 @@ class Game(gymnasium.Env):
         return np.full(1, self.clock, np.float32), reward, self.clock == 5, False, {}
 
 
-class AlwaysTwo(Policy):
-    """Takes action 2, whatever it sees."""
-
-    def act(self, observation: Any, key: Any = None) -> np.ndarray:
-        return np.full(len(observation), 2)
-
-
 @pytest.fixture
-def player(monkeypatch: pytest.MonkeyPatch) -> AlwaysTwo:
+def player(monkeypatch: pytest.MonkeyPatch) -> Policy:
     monkeypatch.setattr(Game, "made", [])
     monkeypatch.setattr(Game, "sparse", False)
     game = dataclasses.replace(host.from_factory(Game), rom="game")
     config = ppo.preset(game, "ppo", network="mlp", hidden_sizes=(4,))
     Game.made.clear()
-    return AlwaysTwo(config, ppo.initial(config, jax.random.key(0)))
+    plain = host_evaluation.choose
+    always_two = jnp.full(1, 2)
+
+    def choose(config: Any, learned: Any, observations: Any, key: Any, greedy: Any) -> Any:
+        return plain(config, learned, observations, key, greedy)._replace(
+            moves=jnp.repeat(always_two, len(observations))
+        )
+
+    monkeypatch.setattr(host_evaluation, "choose", choose)
+    return Policy(config, ppo.initial(config, jax.random.key(0)))
 
 
-def test_the_ith_episode_begins_with_i_no_ops(player: AlwaysTwo) -> None:
+def test_the_ith_episode_begins_with_i_no_ops(player: Policy) -> None:
     row = measures.hold_out(player, episodes=4)
     assert row["no_ops"] == [0, 1, 2, 3]
     assert [game.actions[:5] for game in Game.made] == [[0] * i + [2] * (5 - i) for i in range(4)]
@@ -63,22 +70,22 @@ def test_the_ith_episode_begins_with_i_no_ops(player: AlwaysTwo) -> None:
     assert (row["return_mean"], row["episodes"], row["starts"], row["mode"]) == (12.0, 4, "no-ops", "sampled")
 
 
-def test_a_game_that_is_over_within_its_no_ops_starts_anew(player: AlwaysTwo) -> None:
+def test_a_game_may_be_over_within_its_no_ops(player: Policy) -> None:
     row = measures.hold_out(player, episodes=7)
-    assert row["returns"][4:] == [7.0, 15.0, 13.0]  # the fifth no-op ended the first game of the sixth environment
+    assert row["returns"][4:] == [7.0, 5.0, 5.0]
     assert row["lengths"][4:] == [5, 5, 5]
 
 
-def test_no_ops_are_29_at_most(player: AlwaysTwo) -> None:
+def test_no_ops_are_29_at_most(player: Policy) -> None:
     assert measures.hold_out(player, episodes=32)["no_ops"][-3:] == [29, 0, 1]
 
 
-def test_one_episode_has_no_deviation(player: AlwaysTwo) -> None:
+def test_one_episode_has_no_deviation(player: Policy) -> None:
     assert measures.hold_out(player, episodes=1)["return_standard_deviation"] is None
 
 
 def test_rewards_are_counted_for_the_policy_and_for_random_actions(
-    player: AlwaysTwo, monkeypatch: pytest.MonkeyPatch
+    player: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Game, "sparse", True)
     found = measures.reward_density(player, steps=4_000)
@@ -87,7 +94,7 @@ def test_rewards_are_counted_for_the_policy_and_for_random_actions(
     assert (found["steps"], found["seed"]) == (4_000, 0)
 
 
-def test_steps_are_shared_out_evenly(player: AlwaysTwo) -> None:
+def test_steps_are_shared_out_evenly(player: Policy) -> None:
     assert measures.reward_density(player, steps=9)["steps"] == 16
     assert measures.reward_density(player, steps=3)["steps"] == 3
 
@@ -96,7 +103,7 @@ def test_steps_are_shared_out_evenly(player: AlwaysTwo) -> None:
     ("wrong", "words"),
     [({"episodes": 0}, "episodes must be at least 1; got 0"), ({"mode": "best"}, "mode must be sampled or greedy")],
 )
-def test_settings_out_of_range_are_refused(player: AlwaysTwo, wrong: dict[str, Any], words: str) -> None:
+def test_settings_out_of_range_are_refused(player: Policy, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         measures.hold_out(player, **wrong)
 
@@ -117,12 +124,46 @@ def fresh() -> Policy:
     return Policy(config, ppo.initial(config, jax.random.key(0)))
 
 
+def beginner() -> Policy:
+    """An agent that has learned nothing, in games of 240 frames."""
+    rules = {"max_frames": 240, "threads": 1}
+    config = ppo.preset("Qbert", "ppo", network="mlp", hidden_sizes=(4,), environment_kwargs=rules)
+    return Policy(config, ppo.initial(config, jax.random.key(0)))
+
+
 def test_a_hold_out_of_an_atari_game_is_that_of_its_seed() -> None:
-    config = ppo.preset(
-        "Qbert", "ppo", network="mlp", hidden_sizes=(4,), environment_kwargs={"max_frames": 240, "threads": 1}
-    )
-    policy = Policy(config, ppo.initial(config, jax.random.key(0)))
+    policy = beginner()
     first, again, other = (measures.hold_out(policy, episodes=3, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["lengths"] != [] and max(first["lengths"]) <= 60  # 240 frames, starts among them
     assert (first["lengths"], first["returns"]) != (other["lengths"], other["returns"])
+
+
+@pytest.mark.slow
+def test_the_command_adds_hold_out_episodes_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    player = beginner()
+    with RunWriter(tmp_path / "run", training.run_config(player.config, 0), {}) as writer:
+        writer.parameters(tensors(player.learned), {})
+        writer.status("finished", steps=32)
+    run = Run(tmp_path / "run")
+    assert main(["evaluate", str(run.path), "--episodes", "2", "--no-op-starts", "--greedy", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    (row,) = run.evaluations
+    assert {key: said[key] for key in row} == row
+    assert (row["mode"], row["starts"], row["no_ops"], row["steps"]) == ("greedy", "no-ops", [0, 1], 32)
+    assert main(["evaluate", str(run.path), "--episodes", "2", "--no-op-starts"]) == 0
+    assert "sampled, 2 episodes after no-ops: mean return" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--greedy", "--mode", "sampled"], "--greedy is --mode greedy; got --mode sampled: drop one"),
+        (["--reward-density", "--episodes", "3"], "--reward-density plays no episodes"),
+    ],
+)
+def test_options_of_the_command_that_contradict_each_other_are_refused(
+    given: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "somewhere", *given]) == 2
+    assert words in capsys.readouterr().err

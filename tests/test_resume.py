@@ -15,6 +15,8 @@ from tddelta import CheckpointError, CheckpointWarning, ConfigError, train
 from tddelta.cli import main
 from tddelta.deep import training
 from tddelta.deep.checkpointing import from_arrays, to_arrays
+from tddelta.experiments import plan_runs
+from tddelta.experiments.display import Display
 from tddelta.runs import Run, RunWriter, checkpoints
 from tddelta.runs.checkpoints import Pauses
 
@@ -214,6 +216,18 @@ def test_pauses_are_checked(wrong, tmp_path):
         trained(tmp_path / "run", checkpoint_every=wrong)
 
 
+def test_the_display_counts_the_steps_of_this_call_only(tmp_path):
+    # Field case B54.
+    (plan,) = plan_runs("CartPole-v1", "ppo", seeds=1, steps=200_000, out=tmp_path)
+    display = Display([plan], live=False)
+    display.begin(plan)
+    display._began -= 100
+    display.progress(plan, training.Progress(150_000, 200_000, None, None, None, "compiling"))
+    assert "150,000 of 200,704 steps" in display._overall() and "steps/s" not in display._overall()
+    display.progress(plan, training.Progress(151_000, 200_000, 10.0, None, None, "training"))
+    assert display._overall().endswith("151,000 of 200,704 steps, 10 steps/s, 1:22:50 h left")
+
+
 # ---------------------------------------------------------------- from the command line
 
 
@@ -245,7 +259,9 @@ def test_train_resume_goes_on_with_what_is_recorded(capsys):
     assert main(["train", "--resume", "o"]) == 0
     run = Run(path)
     assert [row["steps"] for row in run.evaluations] == [312, 600, 912, 960]  # the pauses are remembered, too
-    assert run.timing[-1]["event"] == "end" and f"run: {path}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert run.timing[-1]["event"] == "end" and f"run: {path}" in said
+    assert f"finished, 960 steps, {run.timing[-1]['steps']} of them in" in said
     assert bytes_of(train(resume=copy)) == bytes_of(run)
     straight = train("CartPole-v1", out="q", eval_every=EVAL_EVERY, **given)
     assert bytes_of(run) == bytes_of(straight)

@@ -1,5 +1,9 @@
 """Several machines on one folder: here several executors, with the locks of real run directories."""
 
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ from tddelta.errors import ConfigError
 from tddelta.experiments.loop import Outcome, work_through
 from tddelta.experiments.plan import RunPlan
 from tddelta.experiments.sharing import Shared
-from tddelta.runs import RunWriter
+from tddelta.runs import RunWriter, load_runs
 
 CONTENT = {
     "format": 1, "environment": "E", "agent": {"name": "a"}, "seed": 0, "settings": {}, "scales": {},
@@ -140,3 +144,55 @@ def test_a_failure_of_ones_own_stays_one(tmp_path: Path) -> None:
     (tmp_path / "E" / "a").write_text("in the way")
     watcher = work([plan(tmp_path, 0)], OneAtATime())
     assert watcher.ended == [(0, "failed", False)]
+
+
+PROGRAM = """
+import sys
+import pretend
+pretend.install()
+from tddelta.experiments.display import Display
+from tddelta.experiments.execution import execute
+from tddelta.experiments.plan import divide, plan_runs
+
+plans = plan_runs("CartPole-v1", "ppo", seeds=8, steps=20_000, out=sys.argv[1])
+todo, finished = divide(plans, resume=True, shared=True)
+print("ready", flush=True)
+sys.stdin.readline()
+with Display(todo, finished, live=False) as display:
+    outcomes, _ = execute(todo, display, shared=True, workers=1)
+print(sum(not outcome.skipped for outcome in outcomes), [outcome.state for outcome in outcomes].count("finished"))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_divide_the_runs_of_a_folder_between_them(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with ExitStack() as stack:
+        both = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM, str(tmp_path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                )
+            )
+            for _ in range(2)
+        ]
+        for one in both:
+            assert one.stdout is not None and one.stdout.readline() == "ready\n"
+        for one in both:
+            assert one.stdin is not None
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        answers = [one.communicate()[0].split() for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    trained = [int(answer[0]) for answer in answers]
+    assert sum(trained) == 8 and min(trained) > 0
+    assert [answer[1] for answer in answers] == ["8", "8"]
+    runs = load_runs(tmp_path)
+    assert {run.seed: run.status["state"] for run in runs} == dict.fromkeys(range(8), "finished")
+    for run in runs:
+        assert [row["event"] for row in run.timing if row["event"] in ("start", "resume")] == ["start"]
+    assert sorted(path.name for path in runs[0].path.parent.iterdir()) == [f"seed-{seed}" for seed in range(8)]

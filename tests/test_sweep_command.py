@@ -15,9 +15,9 @@ import pretend
 import tddelta
 import tddelta.deep
 from tddelta.cli import main
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
-from tddelta.experiments.board import Board, entries, summary
+from tddelta.experiments.board import Board, entries
 from tddelta.experiments.execution import Threads, train_group
 from tddelta.experiments.slurm import script
 from tddelta.runs import Run, RunWriter, load_runs
@@ -103,6 +103,14 @@ class TestSweep:
         assert main(["sweep", "study.toml", "--add-seeds", "-1"]) == 2
         assert "add_seeds must be at least 0; got -1" in capsys.readouterr().err
 
+    def test_seeds_that_another_sweep_added_meanwhile_are_not_forgotten(self):
+        write()
+        early = sweeping.plan(Path("study.toml"))
+        sweeping.remember(sweeping.plan(Path("study.toml"), 3))
+        with pytest.raises(ConfigError, match="another sweep added seeds meanwhile, 3 in place of 0: start it again"):
+            sweeping.work(early, sweeping.executor(early))
+        assert json.loads(Path("study/study.json").read_text())["added_seeds"] == 3
+
     def test_a_second_sweep_is_refused_by_the_lock_of_the_first(self, capsys):
         write()
         with sweeping._claim(Path("study")):
@@ -149,85 +157,6 @@ class TestSweep:
         assert message in capsys.readouterr().err and not Path("study", CATCH).exists()
 
 
-# ---------------------------------------------------------------- looking at it
-
-
-@pytest.mark.usefixtures("pretended")
-class TestStatus:
-    def test_every_state_is_told_from_the_files(self, capsys):
-        write(STUDY.replace("seeds = 2", "seeds = 6"))
-        planned = sweeping.plan(Path("study.toml"))
-        sweeping.remember(planned)
-        counts = {"steps": 500, "updates": 1, "episodes": 3}
-        for seed, state in ((1, "interrupted"), (2, "failed"), (3, "finished"), (4, "running")):
-            with RunWriter(run_of(seed), planned.plans[seed].content, {}) as writer:
-                writer.metrics([{"update": 1, "steps": 500, "return_mean": 1.5}, {"return_mean": None}])
-                writer.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
-                writer.status(state, message="not a number" if state == "failed" else None, **counts)
-        with RunWriter(run_of(5), planned.plans[5].content, {}) as alive:
-            alive.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
-            alive.status("running", **counts)
-            found = sweeping.status(Path("study.toml"))
-            assert main(["sweep", "study.toml", "--status", "--json"]) == 0
-            rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
-            assert main(["sweep", "study.toml", "--status"]) == 0
-        assert [state.state for state in found] == [
-            *("waiting", "interrupted", "failed", "finished", "cut off", "running")
-        ]
-        assert found[1].return_mean == 1.5 and found[1].steps_per_second == 100.0
-        assert found[5].seconds_left == (found[5].entry.steps - 500) / 100
-        assert rows[5] == found[5].to_dict() and rows[2]["message"] == "not a number"
-        text = capsys.readouterr().out
-        assert "1 of 6 runs finished, 1 running, 1 failed, 1 cut off, 1 interrupted, 1 waiting; 2,500 of" in text
-        assert "ppo, seed 4: its process ended without a word" in text and "seed 2: not a number" in text
-
-    def test_it_needs_no_training_library_once_the_study_is_remembered(self):
-        write()
-        sweeping.remember(sweeping.plan(Path("study.toml")))
-        program = (
-            "import sys; from tddelta.cli import main; main(['sweep', 'study.toml', '--status']);"
-            "print(sorted({'jax', 'gymnax'} & set(sys.modules)))"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "[]" and "0 of 2 runs finished, 2 waiting" in done.stdout
-
-    def test_a_study_that_was_changed_is_planned_again(self):
-        write()
-        sweeping.remember(sweeping.plan(Path("study.toml"), add_seeds=1))
-        write(STUDY.replace("seeds = 2", "seeds = 4"))
-        assert len(states()) == 5
-
-    @pytest.mark.parametrize("row", [{"path": "../../x/y"}, {"path": "/a/b/c"}, {"path": "a/b"}, {}, 3])
-    def test_a_strangers_memory_cannot_lead_elsewhere(self, row):
-        write()
-        sweeping.remember(sweeping.plan(Path("study.toml")))
-        memory = json.loads(Path("study/study.json").read_text())
-        memory["runs"][1] = {**memory["runs"][1], **row} if isinstance(row, dict) and row else row
-        Path("study/study.json").write_text(json.dumps(memory))
-        with pytest.raises(CheckpointError, match="which is no run of a study"):
-            sweeping.status(Path("study.toml"))
-
-    def test_memory_of_a_newer_version_or_another_program(self):
-        write()
-        Path("study").mkdir()
-        for text, message in (('{"format": 9, "added_seeds": 0, "runs": []}', "has format 9"), ("{}", "is no memory")):
-            Path("study/study.json").write_text(text)
-            with pytest.raises(CheckpointError, match=message):
-                sweeping.status(Path("study.toml"))
-
-    def test_looking_at_a_thousand_runs_is_cheap(self):
-        write(STUDY.replace("seeds = 2", "seeds = 1000"))
-        planned = sweeping.plan(Path("study.toml"))
-        for one in planned.plans[:300]:
-            one.path.mkdir(parents=True)
-            (one.path / "status.json").write_text('{"state": "finished", "steps": 1000, "message": null}')
-        board = Board(entries(planned.plans))
-        assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")
-        began = time.process_time()
-        board.look()
-        assert time.process_time() - began < 0.2
-
-
 # ---------------------------------------------------------------- Slurm
 
 
@@ -255,7 +184,7 @@ class TestSlurm:
         folder = tmp_path / "a folder; rm -rf 'x' $HOME"
         folder.mkdir()
         (folder / "my study.toml").write_text(STUDY)
-        assert main(["sweep", str(folder / "my study.toml"), "--slurm"]) == 0
+        assert main(["sweep", str(folder / "my study.toml"), "--slurm", "--checkpoint-every", "60"]) == 0
         text = capsys.readouterr().out
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         # in the place of the command a program that says what it was called with, and where
@@ -269,7 +198,9 @@ class TestSlurm:
         done = subprocess.run(
             ["bash"], input=changed, text=True, check=True, capture_output=True, env={"SLURM_ARRAY_TASK_ID": "1"}
         )
-        assert done.stdout.splitlines() == [str(folder), "sweep", "my study.toml", "--only", "1"]
+        assert done.stdout.splitlines() == [
+            *(str(folder), "sweep", "my study.toml", "--checkpoint-every", "60.0", "--only", "1")
+        ]
 
     def test_nothing_is_left(self):
         write()

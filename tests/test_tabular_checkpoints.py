@@ -10,7 +10,7 @@ import pytest
 
 from tddelta import ConfigError, StorageError, TimeScales, lambda_targets
 from tddelta.runs import checkpoints
-from tddelta.tabular import FiniteMDP, evaluate, resumable, sample
+from tddelta.tabular import FiniteMDP, control, evaluate, resumable, sample
 
 SCALES = TimeScales.from_horizons([2.0, 5.0], lam=0.8, n_step=4)
 WALK = FiniteMDP.chain(4)
@@ -32,7 +32,8 @@ def learned(**options):
 def in_small_parts(monkeypatch):
     """Let every call learn a few steps at a time, and save after each of them."""
     monkeypatch.setattr(resumable, "FIRST_STEPS", 7)
-    monkeypatch.setattr(resumable, "PART_SECONDS", 0.0)  # parts only become shorter
+    monkeypatch.setattr(resumable, "FEWEST_STEPS", 7)
+    monkeypatch.setattr(resumable, "PART_SECONDS", 0.0)  # parts never become longer
     return {"checkpoint_every": 0.0}
 
 
@@ -68,7 +69,7 @@ def breaking(monkeypatch):
         {"method": "phased", "steps": 5, "trajectories": 2},
         {"method": lambda_targets, "features": FEATURES},
     ],
-    ids=lambda options: str(options["method"]),
+    ids=lambda options: getattr(options["method"], "__name__", options["method"]),
 )
 def test_breaks_do_not_change_a_byte(options, tmp_path, in_small_parts, breaking):
     # Field case B50.
@@ -131,6 +132,27 @@ def test_the_folder_must_be_free_and_writable(tmp_path):
         learned(checkpoint=tmp_path)
     with pytest.raises(ConfigError, match="checkpoint_every must be a number of seconds >= 0; got -1"):
         learned(checkpoint=tmp_path, checkpoint_every=-1.0)
+
+
+@pytest.mark.parametrize("options", [{"method": "sarsa"}, {"method": "n_step_sarsa", "time_limit": 9}])
+def test_control_goes_on_from_seed_to_seed(options, tmp_path, breaking):
+    options |= {"mdp": WALK, "scales": SCALES, "seeds": [4, 0, 9, 2], "steps": 80, "threads": 1, "step_size": "1/n"}
+
+    def learned_to_act(**more):
+        result = control(options["mdp"], **{name: options[name] for name in options if name != "mdp"} | more)
+        returns = [array.tobytes() for array in (*result.episode_returns, *result.episode_lengths)]
+        return result.deltas.tobytes(), result.policy.tobytes(), result.start_values.tobytes(), returns
+
+    whole = learned_to_act()
+    saved = {"checkpoint": tmp_path, "checkpoint_every": 0.0}
+    for _ in range(2):
+        breaking(1)
+        with pytest.raises(StoppedError):
+            learned_to_act(**saved)
+    breaking(None)
+    assert learned_to_act(**saved) == learned_to_act(**saved) == whole
+    with pytest.raises(ConfigError, match=r"other arguments: epsilon \[0\.1, 0\.1\] there and \[0\.2, 0\.2\] now"):
+        learned_to_act(**saved, epsilon=0.2)
 
 
 LONG = """

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
 
 import pytest
 
@@ -101,8 +101,8 @@ def test_event_files_have_the_checksums_that_tensorboard_demands(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [0, 3, 5], ids=["nothing", "a part", "all"])
-@pytest.mark.parametrize("cut", [0, 3], ids=["whole", "cut short"])
-def test_tensorboard_goes_on_where_the_run_goes_on(tmp_path, kept, cut):
+@pytest.mark.parametrize("damage", ["none", "cut short", "zeros", "a flipped byte"])
+def test_tensorboard_goes_on_where_the_run_goes_on(tmp_path, kept, damage):
     """The run broke off after 50 steps; its checkpoint is at 30, and some of its events never reached the disk."""
     if kept:
         tracking = Tracking(["tensorboard"], tmp_path, CONFIG)
@@ -111,7 +111,14 @@ def test_tensorboard_goes_on_where_the_run_goes_on(tmp_path, kept, cut):
         tracking.metrics(ROWS[2:kept])
         tracking.close("interrupted")
         (file,) = event_files(tmp_path / "tensorboard")
-        os.truncate(file, file.stat().st_size - cut)
+        content = bytearray(file.read_bytes())
+        if damage == "cut short":
+            del content[-3:]
+        elif damage == "zeros":
+            content[-40:] = bytes(80)
+        elif damage == "a flipped byte":
+            content[len(content) // 2] ^= 1
+        file.write_bytes(content)
     (tmp_path / "metrics.jsonl").write_text(lines(ROWS[:3]))
     (tmp_path / "evaluations.jsonl").write_text(lines(EVALUATIONS[:1]))
     tracking = Tracking(["tensorboard"], tmp_path, CONFIG, 30)
@@ -241,16 +248,24 @@ def offline(tmp_path, monkeypatch):
     wandb.teardown()
 
 
+def logged(folder, last):
+    """All rows, once W&B's own process has written the last one."""
+    deadline = time.monotonic() + 30
+    while (rows := [*logged_rows(folder)])[-1:] == [] or max(step for step, _ in rows) < last:
+        assert time.monotonic() < deadline, f"step {last} is not in {rows[-3:]}"
+        time.sleep(0.1)
+    return rows
+
+
 KILLED = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
-import test_tracking as here
 from tddelta.runs.tracking import Tracking
-path = Path(sys.argv[1])
-tracking = Tracking(["wandb"], path, here.CONFIG)
-tracking.metrics(here.ROWS[:2])
-tracking.evaluation(here.EVALUATIONS[0])
-tracking.metrics(here.ROWS[2:5])
+path, config, rows, evaluation = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
+tracking = Tracking(["wandb"], path, config)
+tracking.metrics(rows[:2])
+tracking.evaluation(evaluation)
+tracking.metrics(rows[2:5])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -259,7 +274,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_wandb_goes_on_under_its_id_after_a_kill(tmp_path, offline):
     path = tmp_path / "E" / "a" / "seed-0"
     path.mkdir(parents=True)
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=Path(__file__).parent, check=False)
+    given = [str(path), *map(json.dumps, (CONFIG, ROWS, EVALUATIONS[0]))]
+    done = subprocess.run([sys.executable, "-c", KILLED, *given], check=False)
     assert done.returncode == -signal.SIGKILL
     (path / "metrics.jsonl").write_text(lines(ROWS[:3]))  # back at the checkpoint
     (path / "evaluations.jsonl").write_text(lines(EVALUATIONS[:1]))
@@ -270,7 +286,7 @@ def test_wandb_goes_on_under_its_id_after_a_kill(tmp_path, offline):
     tracking.metrics(ROWS[6:])
     tracking.close("finished")
     found = {}
-    for step, values in logged_rows(path / "wandb"):
+    for step, values in logged(path / "wandb", 80):
         for name, value in values.items():
             if not name.startswith("_") and name != "evaluation/steps":
                 assert found.setdefault((name, step), value) is value, "a (name, step) came twice"
@@ -291,7 +307,7 @@ def test_wandb_reads_long_logs_and_those_that_were_cut_short(tmp_path, offline):
     tracking = Tracking(["wandb"], path, CONFIG)
     tracking.metrics([*long, *short])
     tracking.close("failed")
-    assert [step for step, _ in logged_rows(path / "wandb")] == list(range(1, 500))
+    assert [step for step, _ in logged(path / "wandb", 499)] == list(range(1, 500))
     (file,) = (path / "wandb").glob("offline-run-*/run-*.wandb")
     os.truncate(file, file.stat().st_size - 3000)
     steps = [step for step, _ in logged_rows(path / "wandb")]
@@ -311,4 +327,4 @@ def test_wandb_without_an_account_is_refused_and_without_a_server_goes_offline(t
         tracking = Tracking(["wandb"], tmp_path, CONFIG)
     tracking.metrics(ROWS)
     tracking.close("interrupted")
-    assert [step for step, _ in logged_rows(tmp_path / "wandb")] == [row["steps"] for row in ROWS]
+    assert [step for step, _ in logged(tmp_path / "wandb", 80)] == [row["steps"] for row in ROWS]

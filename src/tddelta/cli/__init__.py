@@ -53,6 +53,7 @@ _DESCRIPTION = """Value functions split across time scales: train agents with an
     tddelta train CartPole-v1 --steps 200_000   one agent, one seed
     tddelta compare Breakout-MinAtar --agents ppo ppo-delta --seeds 3
                                                 agents and seeds, a table, report.html
+    tddelta sweep study.toml                    a study in a file, on one machine or many
   `tddelta COMMAND --help` explains a command, `tddelta --version` tells the version.
   Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C,
   143 after SIGTERM."""

@@ -49,7 +49,8 @@ def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:
     for plan, error in unmeasured:
         _tell(f"tddelta: {plan.name} could not be measured: {error}")
     if len(failed) < len(plans):
-        print_report([out])
+        correct = tuple(dict.fromkeys(plan.agent for plan in plans if plan.agent in atari.AGENTS))
+        print_report([out], baselines=correct if variants and correct else None)
     return 1 if failed or unmeasured else 0
 
 

@@ -29,7 +29,9 @@ _OF_ATARI = ("games", "agents", "seeds", "seed_list", "steps", "checkpoint_every
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce:
-    """Reproduce an experiment of the paper: tables (CSV), figures (PNG and PDF), for Atari the runs and a report, too.
+    """Reproduce an experiment of the paper: its tables and figures; for Atari its runs and a report.
+
+    ring and theory: one folder with tables (CSV) and figures (PNG, for theory also PDF), written once.
 
     ring: n-step TD against n-step TD(Δ) on the ring, every discount, window and step size of the published grid.
 

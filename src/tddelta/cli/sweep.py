@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -55,6 +55,8 @@ class Sweep:
         tuple[str, ...], arg(metavar="tensorboard|wandb", help_behavior_hint="(default: the study's)")
     ] = ()
     """Trackers that follow every run."""
+    preset: Annotated[tuple[Path, ...], arg(metavar="FILE [...]", help_behavior_hint="(default: the study's)")] = ()
+    """Preset files that tune wrote, each for the agent and the environment that it names."""
     status: bool = False
     """Show how far every run is, and train nothing."""
     watch: bool = False
@@ -74,12 +76,9 @@ class Sweep:
         from tddelta.experiments.display import describe, summarize
         from tddelta.experiments.sweeping import executor, plan, remember, work, work_on_one
 
-        changes = {"checkpoint_every": self.checkpoint_every, "track": self.track or None}
-        planned = plan(
-            self.study, self.add_seeds, **{name: value for name, value in changes.items() if value is not None}
-        )
+        planned = plan(self.study, self.add_seeds, **self._changes())
         if self.slurm:
-            text = slurm.script(planned.study, Board(entries(planned.plans)).look())
+            text = slurm.script(planned.study, Board(entries(planned.plans)).look(), self._options())
             remember(planned)
             (planned.study.out / "slurm").mkdir(exist_ok=True)
             print(text, end="")
@@ -108,6 +107,17 @@ class Sweep:
         if done < count:
             print(f"to go on: {shlex.join(_without_seeds(command))}", file=sys.stderr)
         return 128 + number if number is not None else 0 if done == count else 1
+
+    def _changes(self) -> dict[str, Any]:
+        """Fields of the study in whose place an option stands."""
+        given = {"checkpoint_every": self.checkpoint_every, "track": self.track, "presets": self.preset}
+        return {name: value for name, value in given.items() if value not in (None, ())}
+
+    def _options(self) -> list[str]:
+        """The same on the command line of another process."""
+        every = [] if self.checkpoint_every is None else ["--checkpoint-every", str(self.checkpoint_every)]
+        track = ["--track", *self.track] if self.track else []
+        return [*every, *track, *(["--preset", *(str(path.absolute()) for path in self.preset)] if self.preset else [])]
 
     def _check(self) -> None:
         """ConfigError for options that contradict each other."""

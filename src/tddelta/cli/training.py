@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tddelta.experiments.loop import Outcome
     from tddelta.experiments.plan import RunPlan
 
-_HELP = {"network": "Network: mlp, minatar-conv, or package.module:function."}  # where text can say less than Python
+_HELP = {
+    "network": "Network: mlp, minatar-conv, nature-conv, or package.module:function."
+}  # where text can say less than Python
 Tracker = Literal["tensorboard", "wandb"]
 """What can follow a run."""
 
@@ -44,7 +46,8 @@ class Train:
     """
 
     environment: Annotated[Positional[str], arg(metavar="ENV|RUN")]
-    """gymnax id such as Breakout-MinAtar or CartPole-v1, or package.module:factory. With --resume and without --out the
+    """gymnax id such as Breakout-MinAtar or CartPole-v1, Atari game such as Qbert, gym:ID or gym:package.module:ID for
+    Gymnasium, or package.module:factory. With --resume and without --out the
     run directory to go on in; its settings are those recorded there."""
     agent: str = "ppo-delta"
     """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
@@ -90,7 +93,8 @@ class Compare:
     """
 
     environments: Annotated[Positional[tuple[str, ...]], arg(metavar="ENV [ENV ...]", help_behavior_hint="(required)")]
-    """gymnax ids such as Breakout-MinAtar or CartPole-v1, or package.module:factory."""
+    """gymnax ids such as Breakout-MinAtar or CartPole-v1, Atari games such as Qbert, gym:ID or gym:package.module:ID
+    for Gymnasium, or package.module:factory."""
     agents: Annotated[tuple[str, ...], arg(metavar="AGENT [AGENT ...]")] = ("ppo", "ppo-delta")
     """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
     seeds: int = 3

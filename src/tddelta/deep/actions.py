@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tddelta.deep.environments import Environment
+from tddelta.deep.tasks import Task
 
 Policy = Any
 """A policy's parameters as a network returns them: logits (…, A), or mean and log standard deviation (…, D) each."""
 
 
-def noise(environment: Environment, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def noise(environment: Task, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Noise from which `sample` makes actions, drawn for many steps at once: Gumbel or standard normal."""
     if environment.discrete:
         gumbel: jax.Array = jax.random.gumbel(key, (*shape, environment.action_space.n))
@@ -21,7 +21,7 @@ def noise(environment: Environment, key: jax.Array, shape: tuple[int, ...]) -> j
     return normal
 
 
-def sample(environment: Environment, policy: Policy, drawn: jax.Array) -> jax.Array:
+def sample(environment: Task, policy: Policy, drawn: jax.Array) -> jax.Array:
     """An action distributed as the policy says, from the noise drawn for it."""
     if environment.discrete:
         return jnp.argmax(policy + drawn, axis=-1)
@@ -30,13 +30,13 @@ def sample(environment: Environment, policy: Policy, drawn: jax.Array) -> jax.Ar
     return action
 
 
-def mode(environment: Environment, policy: Policy) -> jax.Array:
+def mode(environment: Task, policy: Policy) -> jax.Array:
     """The most probable action."""
     best: jax.Array = jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
     return best
 
 
-def log_probability(environment: Environment, policy: Policy, action: jax.Array) -> jax.Array:
+def log_probability(environment: Task, policy: Policy, action: jax.Array) -> jax.Array:
     """Log probability, or log density summed over the dimensions of a box; shape of the batch."""
     if environment.discrete:
         logs = jax.nn.log_softmax(policy)
@@ -48,7 +48,7 @@ def log_probability(environment: Environment, policy: Policy, action: jax.Array)
     return jnp.sum(-0.5 * standard**2 - log_deviation - 0.5 * math.log(2 * math.pi), axis=-1)
 
 
-def entropy(environment: Environment, policy: Policy) -> jax.Array:
+def entropy(environment: Task, policy: Policy) -> jax.Array:
     """Entropy in nats; shape of the batch."""
     if environment.discrete:
         logs = jax.nn.log_softmax(policy)
@@ -57,11 +57,12 @@ def entropy(environment: Environment, policy: Policy) -> jax.Array:
     return jnp.sum(jnp.broadcast_to(log_deviation, mean.shape) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
 
-def to_environment(environment: Environment, action: jax.Array) -> jax.Array:
+def to_environment(environment: Task, action: jax.Array) -> jax.Array:
     """The action as the environment takes it: clipped to its box, here and nowhere else.
 
     The learner keeps the action that was sampled, whose density it knows.
     """
     if environment.discrete:
-        return action.astype(getattr(environment.action_space, "dtype", jnp.int32))
+        action = action.astype(getattr(environment.action_space, "dtype", jnp.int32))
+        return action + environment.first_action if environment.first_action else action
     return jnp.clip(action, environment.action_space.low, environment.action_space.high)

@@ -10,6 +10,8 @@ import numpy as np
 
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, imported, reference, resolve
+from tddelta.deep.convolutions import Channels
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic
 from tddelta.errors import own_checks
 from tddelta.timescales import Rule, TimeScales
@@ -17,11 +19,19 @@ from tddelta.timescales import Rule, TimeScales
 Scale = Literal["none", "horizon", "running"]
 """Unit of the critic's outputs: see `Config.component_scale`."""
 
-ADDED = ("shards", "component_trunks")
+ADDED = ("shards", "component_trunks", "reward_clipping", "image_channels")
 """Settings that older records do not know: recorded where they are not the default, so that older runs can go on."""
+
+RewardClipping = Literal["none", "sign"]
+"""What the learner sees of a reward: see `Config.reward_clipping`."""
 
 TimeLimit = Literal["truncate", "terminate"]
 """What an environment's time limit is to the learner: see `Config.time_limit`."""
+
+PART = 32
+"""Images whose gradient is computed at a time on a CPU."""
+
+_HIDDEN_SIZES = {"minatar-conv": (128,), "nature-conv": (512,)}
 
 
 def option(default: Any, text: str, *, traced: bool = False) -> Any:
@@ -39,7 +49,9 @@ class Config:
     `jax.vmap` over them (and over seeds) needs one compilation.
     """
 
-    environment: Any = option("Breakout-MinAtar", "Environment: gymnax id, package.module:factory, or an object.")
+    environment: Any = option(
+        "Breakout-MinAtar", "Environment: gymnax id, Atari game, gym:ID, package.module:factory, or an object."
+    )
     environment_kwargs: tuple[tuple[str, Any], ...] = option((), "Keyword arguments of the environment.")
     agent: Agent = option(AGENTS["ppo-delta"], "Agent: a name, package.module:agent, or an Agent.")
     steps: int = option(2_000_000, "Environment steps in all, rounded up to whole updates.")
@@ -85,8 +97,16 @@ class Config:
     reward_discount: float | None = option(
         None, "Discount of the return that normalize_rewards uses; default: gamma. Scales never change it."
     )
-    network: Any = option("mlp", "Network: mlp, minatar-conv, package.module:function, or a function.")
-    hidden_sizes: tuple[int, ...] = option(None, "Sizes of the dense layers; default: 64 64, with minatar-conv 128.")
+    reward_clipping: RewardClipping = option(
+        "none", "What the learner sees of a reward: none (itself) or sign (−1, 0, 1). Scores are not clipped."
+    )
+    network: Any = option("mlp", "Network: mlp, minatar-conv, nature-conv, package.module:function, or a function.")
+    hidden_sizes: tuple[int, ...] = option(
+        None, "Sizes of the dense layers; default: 64 64, with minatar-conv 128, with nature-conv 512."
+    )
+    image_channels: Channels = option(
+        "auto", "Axis of an image's channels for nature-conv: first, last, or auto (the smaller one)."
+    )
     filters: int = option(16, "3×3 filters of minatar-conv.")
     activation: str = option("tanh", f"Activation: {', '.join(ACTIVATIONS)}.")
     shared_trunk: bool = option(False, "One trunk for policy and critic instead of one each.")
@@ -108,7 +128,8 @@ class Config:
             object.__setattr__(self, "agent", resolve(agent))
         sizes: Any = self.hidden_sizes
         if sizes is None:
-            object.__setattr__(self, "hidden_sizes", (128,) if self.network == "minatar-conv" else (64, 64))
+            named = self.network if isinstance(self.network, str) else ""
+            object.__setattr__(self, "hidden_sizes", _HIDDEN_SIZES.get(named, (64, 64)))
 
     @property
     def batch(self) -> int:
@@ -155,7 +176,18 @@ class Config:
         """Number of outputs of the critic."""
         return 1 if self.agent.heads == "one" else len(self.ladder)
 
-    def environment_object(self) -> known_environments.Environment:
+    @property
+    def part_of_minibatch(self) -> int | None:
+        """Rows of a minibatch whose gradient is computed at a time; None for all at once.
+
+        The patches of the convolutions of one minibatch leave the caches of a CPU many times over.
+        """
+        if self.network != "nature-conv" or jax.default_backend() != "cpu":
+            return None
+        count = self.batch // self.minibatches
+        return max(part for part in range(1, min(count, PART) + 1) if count % part == 0)
+
+    def environment_object(self) -> known_environments.Environment | HostEnvironment:
         """The environment itself."""
         return known_environments.resolve(self.environment, dict(self.environment_kwargs))
 
@@ -169,6 +201,7 @@ class Config:
             ActorCritic,
             sizes=self.hidden_sizes,
             filters=self.filters if self.network == "minatar-conv" else None,
+            image_channels=self.image_channels if self.network == "nature-conv" else None,
             activation=self.activation,
             shared=self.shared_trunk,
             component_trunks=self.component_trunks,
@@ -182,7 +215,9 @@ class Config:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name == "environment" and not isinstance(value, str):
-                value = reference(type(self.environment_object().instance))
+                made = self.environment_object()
+                own = made.factory if isinstance(made, HostEnvironment) else type(made.instance)
+                value = made.name if own is None else reference(own)
             elif field.name == "environment_kwargs":
                 value = dict(value)
             elif isinstance(value, Agent):

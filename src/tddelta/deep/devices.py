@@ -78,11 +78,19 @@ def train_seeds(
 
 @functools.lru_cache(maxsize=16)
 def _seeds_program(row: Mesh, leading: tuple[int, ...], structure: Any, kind: Any) -> Any:
-    def one(settings: jax.Array, data: jax.Array) -> tuple[ppo.State, ppo.Metrics]:
-        return ppo.train(jax.tree.unflatten(structure, list(settings)), jax.random.wrap_key_data(data, impl=kind))
+    def begun(run: tuple[jax.Array, jax.Array]) -> ppo.State:
+        settings, data = run
+        return ppo.init(jax.tree.unflatten(structure, list(settings)), jax.random.wrap_key_data(data, impl=kind))
+
+    def trained(settings: jax.Array, state: ppo.State) -> tuple[ppo.State, ppo.Metrics]:
+        return _updated(jax.tree.unflatten(structure, list(settings)), state)
+
+    def there(settings: jax.Array, data: jax.Array) -> Any:
+        # One after another: see `networks.one_by_one`.
+        return jax.vmap(trained)(settings, jax.lax.map(begun, (settings, data)))
 
     def train(settings: jax.Array, data: jax.Array) -> Any:
-        found = _over(row, jax.vmap(one), (BY_FIRST_AXIS, BY_FIRST_AXIS), BY_FIRST_AXIS)(settings, data)
+        found = _over(row, there, (BY_FIRST_AXIS, BY_FIRST_AXIS), BY_FIRST_AXIS)(settings, data)
         count = int(np.prod(leading))
         return jax.tree.map(lambda leaf: leaf[:count].reshape(*leading, *leaf.shape[1:]), found)
 
@@ -114,7 +122,7 @@ def train_environments(config: Config, key: jax.Array, *, mesh: Mesh | None = No
             "devices, as in shards=8"
         )
     row = _row(mesh, dividing=config.shards, what="shards")
-    return _train(row, _environments_program, config, key)
+    return _train(row, _environments_placed, config, key)
 
 
 @own_checks
@@ -145,7 +153,7 @@ def train_components(config: Config, key: jax.Array, *, mesh: Mesh | None = None
             "set component_trunks=True"
         )
     row = _row(mesh, dividing=config.heads, what="the number of components")
-    return _train(row, _components_program, config, key)
+    return _train(row, _components_placed, config, key)
 
 
 def _train(row: Mesh, program: Callable[..., Any], config: Config, key: jax.Array) -> tuple[ppo.State, ppo.Metrics]:
@@ -156,6 +164,11 @@ def _train(row: Mesh, program: Callable[..., Any], config: Config, key: jax.Arra
     return found
 
 
+def _updated(config: Config, state: ppo.State, axis: shards.Axis = ()) -> tuple[ppo.State, ppo.Metrics]:
+    """All updates of a run."""
+    return jax.lax.scan(lambda state, _: ppo.update(config, state, axis), state, length=config.updates)
+
+
 @functools.lru_cache(maxsize=16)
 def _whole(row: Mesh, program: Callable[..., Any], structure: Any, kind: Any) -> Any:
     """All of `ppo.train` in two programs, for the devices of a row."""
@@ -164,11 +177,7 @@ def _whole(row: Mesh, program: Callable[..., Any], structure: Any, kind: Any) ->
     def init(config: Config, data: jax.Array) -> ppo.State:
         return ppo.init(config, jax.random.wrap_key_data(data, impl=kind))
 
-    def rest(config: Config, state: ppo.State, axis: shards.Axis = ()) -> tuple[ppo.State, ppo.Metrics]:
-        return jax.lax.scan(lambda state, _: ppo.update(config, state, axis), state, length=config.updates)
-
-    shapes = jax.eval_shape(ppo.init, config, jax.random.key(0, impl=kind))
-    return program(row, shapes, init, rest, others=0, results=1)
+    return program(row, config, init, _updated, others=0, results=1)
 
 
 def gathered(tree: Any) -> Any:
@@ -203,30 +212,28 @@ def placed(config: Config, seeds: int | None, init: Callable[..., Any], block: C
         Both, to be lowered or called: f(config, keys) and f(config, states, count), which uses its state up. With
         several seeds, keys, states and what comes back have a leading axis.
     """
-    if seeds is not None:
-        init, block = jax.vmap(init, (None, 0)), jax.vmap(block, (None, 0, None))
     row = _row(None)
-    if row.size > 1 and seeds is not None:
-        deep = -(-seeds // row.size)
-        return _seeds_placed(_row(None, at_most=-(-seeds // deep)), seeds, init, block)
-    if row.size > 1 and config.shards > 1:
-        row, program = _row(None, dividing=config.shards), _environments_program
+    if seeds is not None:
+        block = jax.vmap(block, (None, 0, None))
+        if row.size > 1:
+            deep = -(-seeds // row.size)
+            return _seeds_placed(_row(None, at_most=-(-seeds // deep)), seeds, init, block)
+        init = jax.vmap(init, (None, 0))
+    elif row.size > 1 and config.shards > 1:
+        return _environments_placed(_row(None, dividing=config.shards), config, init, block, others=1, results=2)
     elif row.size > 1 and _has_components(config):
-        row, program = _row(None, dividing=config.heads), _components_program
-    else:
-        return jax.jit(init), jax.jit(block, donate_argnums=1)
-    shapes = jax.eval_shape(init, config, jax.random.key(0))
-    return program(row, shapes, init, block, others=1, results=2)
+        return _components_placed(_row(None, dividing=config.heads), config, init, block, others=1, results=2)
+    return jax.jit(init), jax.jit(block, donate_argnums=1)
 
 
-def _environments_program(
-    row: Mesh, shapes: ppo.State, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+def _environments_placed(
+    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
 ) -> tuple[Any, Any]:
     """Both functions with the environments spread: f(config, key) → state, and f(config, state, …) → (state, …).
 
     Args:
         row: The devices.
-        shapes: Of the state.
+        config: Settings.
         init: The first.
         go: The second; it takes an `axis`, and its second result are metrics of several updates.
         others: How many arguments of the second follow the state.
@@ -242,11 +249,12 @@ def _environments_program(
     return _jitted(row, where, init, spread, others, results)
 
 
-def _components_program(
-    row: Mesh, shapes: ppo.State, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+def _components_placed(
+    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
 ) -> tuple[Any, Any]:
     """The same with the components spread: JAX inserts what they exchange."""
-    return _jitted(row, _where_components(row, shapes), init, go, others, results)
+    state = jax.eval_shape(functools.partial(ppo.init, config), jax.random.key(0))
+    return _jitted(row, _where_components(row, state), init, go, others, results)
 
 
 def _jitted(
@@ -278,7 +286,11 @@ def _seeds_placed(row: Mesh, seeds: int, init: Callable[..., Any], block: Callab
 
         return program
 
-    made = jax.jit(filled(init, 0), in_shardings=(everywhere, where), out_shardings=where)
+    def begun(config: Config, keys: jax.Array) -> Any:
+        # One after another: see `networks.one_by_one`.
+        return jax.lax.map(functools.partial(init, config), keys)
+
+    made = jax.jit(filled(begun, 0), in_shardings=(everywhere, where), out_shardings=where)
     arguments = (everywhere, where, everywhere)
     return made, jax.jit(filled(block, 1), donate_argnums=1, in_shardings=arguments, out_shardings=where)
 

@@ -1,4 +1,4 @@
-"""Device environments: gymnax's, and anybody's with the same interface."""
+"""Environments by name: gymnax's and anybody's with the same interface; for those of Gymnasium and Atari see `host`."""
 
 import dataclasses
 import functools
@@ -10,7 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tddelta.deep import atari, host
 from tddelta.deep.agents import closest, imported
+from tddelta.deep.host import HostEnvironment
+from tddelta.deep.tasks import Task
 from tddelta.errors import ConfigError
 
 SHORT_NAMES = {
@@ -20,36 +23,21 @@ SHORT_NAMES = {
 }
 """Short names, and what they stand for."""
 
-NAMES: tuple[str, ...] = (*gymnax.registered_envs, *SHORT_NAMES)
-"""Every name that needs no module: gymnax's ids and the short names."""
+NAMES: tuple[str, ...] = (*gymnax.registered_envs, *SHORT_NAMES, *atari.GAMES)
+"""Every name that needs no module: gymnax's ids, the short names, and Atari games."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Environment:
-    """A device environment and what a learner needs to know of it.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Environment(Task):
+    """A device environment: it is part of the compiled program.
 
     Attributes:
-        name: What the user called it.
         instance: The object with `reset(key, parameters)` and `step(key, state, action, parameters)`.
         parameters: Its parameters, a pytree.
-        observation_space: gymnax space.
-        action_space: gymnax space.
-        observation_shape: Shape of one observation.
-        storage: Data type in which a rollout keeps observations: uint8 for images and binary planes
-            (a quarter of the memory of float32, and exact), else float32.
-        discrete: Whether actions are integers 0…n−1; else they are real vectors in a box.
-        time_limit: Steps after which the environment truncates, or None if it names none.
     """
 
-    name: str
     instance: Any
     parameters: Any
-    observation_space: Any
-    action_space: Any
-    observation_shape: tuple[int, ...]
-    storage: Any
-    discrete: bool
-    time_limit: int | None
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, Any]:
         """First observation and state of one environment."""
@@ -76,20 +64,24 @@ class Environment:
         return {name: value for name, value in found.items() if np.all(np.isfinite(np.asarray(value, float)))}
 
 
-def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Environment:
+def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Environment | HostEnvironment:
     """The environment of a name, of "package.module:factory", or of an object.
 
     Args:
-        environment: A gymnax id; a short name (Catch, DiscountingChain, DelayedReward); "package.module:factory"
-            for a callable that returns an environment or (environment, parameters); or such an object itself.
+        environment: A gymnax id; a short name (Catch, DiscountingChain, DelayedReward); an Atari game (Qbert,
+            QbertNoFrameskip-v4, ALE/Qbert-v5); "gym:ID" or "gym:package.module:ID" for Gymnasium;
+            "package.module:factory" for a callable that returns a device environment or (environment, parameters);
+            or such an object itself; for Gymnasium an object of `host.from_factory`.
         options: Keyword arguments. Those that name a field of the environment's parameters
-            (max_steps_in_episode, …) replace it; the others go to the constructor.
+            (max_steps_in_episode, …) replace it; the others go to the constructor. For Atari see `atari.Protocol`, for
+            Gymnasium `host.from_id`.
 
     Raises:
-        ConfigError: If there is no such environment, or it does not have gymnax 1.0's interface.
+        ConfigError: If there is no such environment, or it does not have the interface that it must have.
+        MissingExtra: If packages of Atari or of Gymnasium are not installed.
     """
-    if isinstance(environment, Environment):
-        return environment
+    if isinstance(environment, Task):
+        return environment  # type: ignore[return-value]
     plain = dict(options or {})
     try:
         return _resolve_once(environment, tuple(sorted(plain.items())))
@@ -100,18 +92,24 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
 
 
 @functools.lru_cache(maxsize=64)
-def _resolve_once(environment: Any, options: tuple[tuple[str, Any], ...]) -> Environment:
+def _resolve_once(environment: Any, options: tuple[tuple[str, Any], ...]) -> Environment | HostEnvironment:
     # One object per name, so that programs compiled for it are found again.
     return _build(environment, dict(options))
 
 
-def _build(environment: Any, options: dict[str, Any]) -> Environment:
+def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvironment:
+    if isinstance(environment, str):
+        if atari.means(environment):
+            return atari.from_name(environment, options)
+        if environment.startswith(host.PREFIX):
+            return host.from_id(environment, options)
     name = environment if isinstance(environment, str) else type(environment).__name__
     instance, parameters, left = _made(environment, options)
     if left:
         raise ConfigError(
             f"environment {name} takes no option {', '.join(map(repr, left))}: drop it, or pass a factory that does"
         )
+    host.refuse_object(name, instance)
     for method in ("reset", "step", "observation_space", "action_space"):
         if not callable(getattr(instance, method, None)):
             raise ConfigError(f"environment {name} has no method {method}: it must have gymnax 1.0's interface")
@@ -140,11 +138,6 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment:
 def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str]]:
     """Instance, parameters, and the options that nothing took."""
     if isinstance(environment, str):
-        if environment.startswith(("gym:", "ALE/")) or "NoFrameskip" in environment:
-            raise ConfigError(
-                f"Gymnasium environments are not supported by this version; got {environment!r}: name a device "
-                "environment, a gymnax id such as CartPole-v1 or package.module:factory"
-            )
         full = SHORT_NAMES.get(environment, environment)
         if ":" in full:
             factory = imported(full, "environment")
@@ -153,7 +146,8 @@ def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str
         else:
             raise ConfigError(
                 f"unknown environment {environment!r}: {closest(environment, NAMES)} "
-                "(tddelta.deep.environments.NAMES lists all; package.module:factory names one of your own)"
+                "(tddelta.deep.environments.NAMES lists all; package.module:factory names one of your own, gym:ID one "
+                "of Gymnasium)"
             )
         made = factory(**_for_factory(factory, options))
     else:

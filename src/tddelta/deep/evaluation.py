@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tddelta.decomposition import compose
-from tddelta.deep import actions, ppo
+from tddelta.deep import actions, host_evaluation, ppo
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
-from tddelta.deep.rollout import Playing, advance, inputs, start
+from tddelta.deep.host import HostEnvironment
+from tddelta.deep.rollout import Playing, advance, inputs, learned_rewards, start
 from tddelta.errors import ConfigError, own_checks
 
 Mode = Literal["sampled", "greedy"]
@@ -74,7 +75,7 @@ def _quota(
     limit: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
     """Returns (B, longest), lengths (B, longest), and episodes finished per environment (B,)."""
-    environment = config.environment_object()
+    environment = _on_device(config)
     start_key, key = jax.random.split(key)
 
     def unfinished(carry: Any) -> jax.Array:
@@ -126,30 +127,85 @@ def evaluate(
     longest = int(quotas.max())
     limit = max(100_000, longest * (config.environment_object().time_limit or 0) if longest < 1000 else 100_000)
     limit = min(limit, 1_000_000)
-    returns, lengths, done = _quota(
-        config,
-        learned,
-        jax.random.key(seed),
-        mode == "greedy",
-        jnp.asarray(quotas),
-        count=count,
-        longest=longest,
-        limit=limit,
-    )
+    returns: Any
+    if isinstance(config.environment_object(), HostEnvironment):
+        greedy = mode == "greedy"
+        returns, lengths, done = host_evaluation.quota(config, learned, quotas, greedy=greedy, seed=seed, limit=limit)
+    else:
+        returns, lengths, done = _quota(
+            config,
+            learned,
+            jax.random.key(seed),
+            mode == "greedy",
+            jnp.asarray(quotas),
+            count=count,
+            longest=longest,
+            limit=limit,
+        )
     played = np.arange(longest) < np.asarray(done)[:, None]
     scores, sizes = np.asarray(returns, float)[played], np.asarray(lengths)[played]
+    return summary(scores, sizes, mode=mode, seed=seed, unfinished=int(episodes - len(scores)))
+
+
+def summary(scores: np.ndarray, sizes: np.ndarray, *, mode: Mode, seed: int, unfinished: int) -> dict[str, Any]:
+    """A row for `evaluations.jsonl` of episodes with these scores and lengths, (N,)."""
     several = len(scores) > 1
     return {
         "mode": mode,
         "seed": seed,
         "episodes": len(scores),
-        "unfinished": int(episodes - len(scores)),
+        "unfinished": unfinished,
         "return_mean": float(scores.mean()) if len(scores) else None,
         "return_standard_deviation": float(scores.std(ddof=1)) if several else None,
         "length_mean": float(sizes.mean()) if len(sizes) else None,
         "returns": scores.tolist(),
         "lengths": sizes.tolist(),
     }
+
+
+def _on_device(config: Config) -> Environment:
+    found = config.environment_object()
+    assert isinstance(found, Environment)
+    return found
+
+
+def _step(**arrays: Any) -> Step:
+    # Of the host: NumPy arrays stand where JAX's do.
+    return Step(**arrays)
+
+
+def hold_out(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plays the sampled policy for a while: what `critic.npz` and `rollout.npz` hold."""
+    if not isinstance(config.environment_object(), HostEnvironment):
+        rows, first, last = streams(config, learned, key)
+        return held_out(config, rows), recording(config, first, np.asarray(last)[0])
+    seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+    count, length = host_evaluation.STREAMS, host_evaluation.STREAM_LENGTH
+    found = host_evaluation.streams(config, learned, seed, count=count, length=length)
+    nothing = np.zeros(())
+    host = _step(
+        observations=nothing,
+        actions=nothing,
+        rewards=found.rewards,
+        deltas=found.deltas,
+        final_deltas=nothing,
+        terminated=found.terminated,
+        truncated=found.truncated,
+        finished_returns=nothing,
+        finished_lengths=nothing,
+    )
+    alone = _step(
+        observations=found.observations,
+        actions=found.actions,
+        rewards=found.rewards[:, 0],
+        deltas=found.deltas[:, 0],
+        final_deltas=found.final_deltas,
+        terminated=found.terminated[:, 0],
+        truncated=found.truncated[:, 0],
+        finished_returns=nothing,
+        finished_lengths=nothing,
+    )
+    return held_out(config, host), recording(config, alone, found.last_deltas, over=found.over[:, 0])
 
 
 @jax.jit
@@ -160,7 +216,7 @@ def streams(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[Step,
         All streams without observations and actions, (time, streams, …); the first stream whole; and W of the
         observations after the last step, (streams, Z).
     """
-    environment = config.environment_object()
+    environment = _on_device(config)
     start_key, key = jax.random.split(key)
 
     def step(playing: Playing, key: jax.Array) -> tuple[Playing, tuple[Step, Step]]:
@@ -185,7 +241,7 @@ def play(
     Returns:
         The stream, observations and actions with it, (time, …); and W of the observation after the last step, (Z,).
     """
-    environment = config.environment_object()
+    environment = _on_device(config)
     start_key, key = jax.random.split(key)
 
     def step(playing: Playing, key: jax.Array) -> tuple[Playing, Step]:
@@ -207,7 +263,7 @@ def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
         predicted (N, Z), realised (N, Z), gammas (Z,), N at most 4,096 states evenly spread over the data.
     """
     gammas = np.asarray(config.scales.gammas)
-    rewards = np.asarray(rows.rewards, np.float64)[..., None]
+    rewards = np.asarray(learned_rewards(config, rows.rewards), np.float64)[..., None]
     terminated, truncated = np.asarray(rows.terminated), np.asarray(rows.truncated)
     predicted = np.asarray(compose(np.asarray(rows.deltas)), np.float32)
     realised: np.ndarray = np.zeros(predicted.shape, np.float64)
@@ -228,17 +284,20 @@ def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
     return {"predicted": pick[0], "realised": pick[1], "gammas": gammas}
 
 
-def recording(config: Config, first: Step, last: np.ndarray, *, longest: int = RECORDED) -> dict[str, np.ndarray]:
+def recording(
+    config: Config, first: Step, last: np.ndarray, over: np.ndarray | None = None, *, longest: int = RECORDED
+) -> dict[str, np.ndarray]:
     """The first episode of a stream, for `rollout.npz`.
 
     Args:
         config: Settings.
         first: The steps of one stream.
         last: W of the observation after the stream's last step, (Z,).
+        over: Where episodes end, if not where the learner's do: a game goes on after a life, (time,).
         longest: At most so many steps of it.
     """
     arrays = jax.tree.map(np.asarray, first)
-    ends = np.flatnonzero(arrays.terminated | arrays.truncated)
+    ends = np.flatnonzero(arrays.terminated | arrays.truncated if over is None else over)
     length = min(int(ends[0]) + 1 if len(ends) else len(arrays.rewards), longest)
     ended = bool(arrays.terminated[length - 1] | arrays.truncated[length - 1])
     beyond = (

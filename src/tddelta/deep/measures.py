@@ -1,32 +1,27 @@
 """What the paper measures beside training scores: hold-out episodes on Atari, and how often rewards come."""
 
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from tddelta.deep.evaluation import Mode
+from tddelta.deep import host_evaluation
+from tddelta.deep.evaluation import Mode, summary
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy
-from tddelta.deep.stepping import Vector, spawned_seeds
 from tddelta.errors import ConfigError, own_checks
 
 LONGEST_START = 30
 """No-ops beyond the usual start: 0 to one fewer than this."""
 
-NO_OP = 0
-"""Action of every Atari game that does nothing."""
-
+_LIMIT = 100_000  # steps; a game of Atari ends after 27,000, however it is played
 _DENSITY_ENVIRONMENTS = 8
 
 
 @own_checks
 def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sampled", seed: int = 0) -> dict[str, Any]:
-    """Whole games of an Atari game, the i-th after i no-ops on top of the usual start.
+    """Whole games of Atari, the i-th after i no-ops on top of the usual start.
 
-    The no-ops are steps of the agent, of as many frames as any other; what they score counts. A game that is over
-    before them starts anew.
+    The no-ops are steps of the agent, of as many frames as any other; what they score counts.
 
     Args:
         policy: The agent.
@@ -45,7 +40,7 @@ def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sam
     environment = policy.config.environment_object()
     if not isinstance(environment, HostEnvironment) or environment.rom is None:
         raise ConfigError(
-            f"no-op starts are for Atari games, where action {NO_OP} does nothing; got {environment.name}: evaluate it "
+            f"no-op starts are for Atari games, where an action does nothing; got {environment.name}: evaluate it "
             "without them"
         )
     if episodes < 1:
@@ -53,34 +48,18 @@ def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sam
     if mode not in ("sampled", "greedy"):
         raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
     no_ops = np.arange(episodes) % LONGEST_START
-    scores, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-    done = np.zeros(episodes, bool)
-    choose = _chooser(policy, mode, seed)
-    with Vector(environment, spawned_seeds(seed, "evaluate", episodes, part=1)) as vector:
-        observations, time = vector.reset(), 0
-        while not done.all():
-            waiting = time < no_ops
-            vector.begin(np.where(waiting, NO_OP, choose(observations, time)))
-            moved = vector.finish()
-            scores += np.where(done, 0.0, moved.rewards)
-            lengths += ~done & moved.played
-            early = moved.over & waiting
-            scores[early], lengths[early] = 0.0, 0
-            done |= moved.over & ~early
-            observations, time = moved.observations, time + 1
-    return {
-        "mode": mode,
-        "starts": "no-ops",
-        "seed": seed,
-        "episodes": episodes,
-        "unfinished": 0,
-        "return_mean": float(scores.mean()),
-        "return_standard_deviation": float(scores.std(ddof=1)) if episodes > 1 else None,
-        "length_mean": float(lengths.mean()),
-        "returns": scores.tolist(),
-        "lengths": lengths.tolist(),
-        "no_ops": no_ops.tolist(),
-    }
+    returns, lengths, done = host_evaluation.quota(
+        policy.config,
+        policy.learned,
+        np.ones(episodes, int),
+        greedy=mode == "greedy",
+        seed=seed,
+        limit=_LIMIT,
+        no_ops=no_ops.tolist(),
+    )
+    ended = done > 0
+    row = summary(returns[ended, 0], lengths[ended, 0], mode=mode, seed=seed, unfinished=int((~ended).sum()))
+    return {**row, "starts": "no-ops", "no_ops": no_ops[ended].tolist()}
 
 
 @own_checks
@@ -89,7 +68,7 @@ def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dic
 
     Args:
         policy: The agent.
-        steps: Steps of each of the two, over several environments together ≥ 1; rounded up to a whole number each.
+        steps: Steps of each of the two, over eight environments together ≥ 1; rounded up to a whole number each.
         seed: Of environments and actions.
 
     Returns:
@@ -109,30 +88,18 @@ def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dic
     count = min(_DENSITY_ENVIRONMENTS, steps)
     length = -(-steps // count)
     rng = np.random.default_rng(seed)
-
-    def random(observations: np.ndarray, time: int) -> np.ndarray:
-        return rng.integers(environment.action_space.n, size=len(observations))
-
     found: dict[str, Any] = {}
-    for part, (name, choose) in enumerate((("trained", _chooser(policy, "sampled", seed)), ("random", random))):
-        paid = played = 0
-        with Vector(environment, spawned_seeds(seed, "held-out", count, part=1 + part)) as vector:
-            observations = vector.reset()
-            for time in range(length):
-                vector.begin(choose(observations, time))
-                moved = vector.finish()
-                observations = moved.observations
-                paid += int(np.count_nonzero(moved.rewards * moved.played))
-                played += int(moved.played.sum())
-        found[name] = 100 * paid / played
+    for name in ("trained", "random"):
+        paid, played = 0, np.zeros(count, int)
+        with host_evaluation.Play(policy.config, policy.learned, count, seed, "held-out") as play:
+            while played.min() < length:
+                if name == "trained":
+                    moves = np.asarray(play.chosen().moves)
+                else:
+                    moves = environment.first_action + rng.integers(environment.action_space.n, size=count)
+                moved = play.step(moves)
+                counts = moved.played & (played < length)  # a step that only resets is none
+                paid += int(np.count_nonzero(moved.rewards[counts]))
+                played += counts
+        found[name] = 100 * paid / (length * count)
     return {**found, "steps": length * count, "seed": seed}
-
-
-def _chooser(policy: Policy, mode: Mode, seed: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Return f(observations, time) → actions."""
-    key = jax.random.key(seed)
-
-    def choose(observations: np.ndarray, time: int) -> np.ndarray:
-        return policy.act(observations, None if mode == "greedy" else jax.random.fold_in(key, time))
-
-    return choose

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from tddelta.deep.convolutions import Channels, ImageConvolutions, Images, images_of
 from tddelta.errors import ConfigError
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -45,20 +46,26 @@ class Linear(eqx.Module):
 
 
 class Trunk(eqx.Module):
-    """Optional 3×3 convolution, then dense layers; the activation follows every layer.
+    """Optional convolutions, then dense layers; the activation follows every layer.
 
     Attributes:
-        convolution: The filters as a layer on 3×3 patches, or None.
+        convolution: A 3×3 convolution as a layer on patches, or the convolutions of images, or None.
         layers: The dense layers.
         activation: Name in `ACTIVATIONS`.
     """
 
-    convolution: Linear | None
+    convolution: Linear | ImageConvolutions | None
     layers: tuple[Linear, ...]
     activation: str = eqx.field(static=True)
 
     def __init__(
-        self, key: jax.Array, shape: tuple[int, ...], sizes: Sequence[int], filters: int | None, activation: str
+        self,
+        key: jax.Array,
+        shape: tuple[int, ...],
+        sizes: Sequence[int],
+        filters: int | None,
+        activation: str,
+        images: Images | None = None,
     ):
         keys = jax.random.split(key, len(sizes) + 1)
         gain = math.sqrt(2)
@@ -68,6 +75,9 @@ class Trunk(eqx.Module):
             height, wide, channels = shape
             self.convolution = Linear(keys[0], 9 * channels, filters, gain)
             width = (height - 2) * (wide - 2) * filters
+        if images is not None:
+            self.convolution = ImageConvolutions(keys[0], images)
+            width = images.features
         layers = []
         for layer_key, size in zip(keys[1:], sizes, strict=True):
             layers.append(Linear(layer_key, width, size, gain))
@@ -78,7 +88,9 @@ class Trunk(eqx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Features (last size,) of one observation."""
         activation = ACTIVATIONS[self.activation]
-        if self.convolution is not None:
+        if isinstance(self.convolution, ImageConvolutions):
+            x = self.convolution(x, activation)
+        elif self.convolution is not None:
             x = activation(self.convolution(patches(x)))
         x = x.reshape(-1)
         for layer in self.layers:
@@ -118,6 +130,15 @@ class Components(eqx.Module):
         return heads
 
 
+def one_by_one(make: Callable[[jax.Array], Any], keys: jax.Array) -> Any:
+    """What is made of every key, stacked.
+
+    `jax.vmap` would factorise several matrices at once, and in jaxlib 0.10 two such calls at a time wait for each other
+    for ever, when they come from devices or threads that share the few threads of a processor.
+    """
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(make, keys))
+
+
 class ActorCritic(eqx.Module):
     """A trunk for the policy and one for the critic, or a shared one, or one per head, with linear outputs.
 
@@ -146,6 +167,7 @@ class ActorCritic(eqx.Module):
         *,
         sizes: Sequence[int] = (64, 64),
         filters: int | None = None,
+        image_channels: Channels | None = None,
         activation: str = "tanh",
         shared: bool = False,
         component_trunks: bool = False,
@@ -156,22 +178,23 @@ class ActorCritic(eqx.Module):
             raise ConfigError(
                 f"the convolution needs images (height, width, channels) of at least 3×3; got {shape}: use network mlp"
             )
+        images = None if image_channels is None else images_of(observation_space, image_channels)
         policy_key, critic_key, policy_out_key, critic_out_key = jax.random.split(key, 4)
-        self.policy_trunk = Trunk(policy_key, shape, sizes, filters, activation)
+        self.policy_trunk = Trunk(policy_key, shape, sizes, filters, activation, images)
         together = shared or component_trunks
-        self.critic_trunk = None if together else Trunk(critic_key, shape, sizes, filters, activation)
+        self.critic_trunk = None if together else Trunk(critic_key, shape, sizes, filters, activation, images)
         discrete = hasattr(action_space, "n")
         self.action_shape = () if discrete else tuple(action_space.shape)
         outputs = action_space.n if discrete else math.prod(self.action_shape)
-        width = sizes[-1] if sizes else math.prod(shape)
+        width = sizes[-1] if sizes else math.prod(shape) if images is None else images.features
         # A small gain keeps the first policy near uniform, whatever the observation.
         self.policy = Linear(policy_out_key, width, outputs, 0.01)
         self.log_deviation = None if discrete else jnp.zeros(self.action_shape)
         if component_trunks:
             trunk_keys, out_keys = (jax.random.split(one, heads) for one in (critic_key, critic_out_key))
             self.critic = Components(
-                jax.vmap(lambda one: Trunk(one, shape, sizes, filters, activation))(trunk_keys),
-                jax.vmap(lambda one: Linear(one, width, 1, critic_gain))(out_keys),
+                one_by_one(lambda one: Trunk(one, shape, sizes, filters, activation, images), trunk_keys),
+                one_by_one(lambda one: Linear(one, width, 1, critic_gain), out_keys),
             )
         else:
             self.critic = Linear(critic_out_key, width, heads, critic_gain)

@@ -12,6 +12,7 @@ import numpy as np
 from tddelta.deep import actions, ppo
 from tddelta.deep.agents import Agent
 from tddelta.deep.config import Config
+from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
 from tddelta.deep.rollout import inputs
 from tddelta.errors import CheckpointError, ConfigError, ShapeError
@@ -154,9 +155,9 @@ def config_of(record: dict[str, Any], *, environment: Any = None, network: Any =
     stored = settings.pop("environment")
     settings.pop("agent")
     # A dotted name would lead from our modules to those that they import.
-    probe = re.fullmatch(r"tddelta\.deep\.probes:\w+", stored)
+    ours = re.fullmatch(r"tddelta\.deep\.probes:\w+", stored) or is_gymnasiums_own(stored)
     for what, given, name in (("environment", environment, stored), ("network", network, settings["network"])):
-        if given is None and ":" in name and not (what == "environment" and probe):
+        if given is None and ":" in name and not (what == "environment" and ours):
             raise ConfigError(f"the run's {what} {name!r} is not part of tddelta: pass {what}= to say what it is")
     if network is not None:
         settings["network"] = network

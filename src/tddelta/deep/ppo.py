@@ -18,10 +18,12 @@ import optax
 from tddelta.decomposition import decompose
 from tddelta.deep import actions, losses, shards
 from tddelta.deep.config import Config
-from tddelta.deep.environments import Environment
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.presets import PRESETS, check, preset
-from tddelta.deep.rollout import Moments, Playing, Rollout, collect, finite, inputs, no_moments, shuffled, start
+from tddelta.deep.rollout import Moments, Rollout, collect, finite, inputs, learned_rewards, no_moments, shuffled, start
 from tddelta.deep.state import Batch, Learned, Metrics, State
+from tddelta.deep.tasks import Task
+from tddelta.errors import ConfigError
 from tddelta.targets import successors
 
 __all__ = ["PRESETS", "Config", "Learned", "Metrics", "State", "check", "init", "network", "preset", "train", "update"]
@@ -31,7 +33,7 @@ FAULTS = ("none", "reward", "observation", "loss")
 
 
 def init(config: Config, key: jax.Array) -> State:
-    """Fresh network, optimizer and environments.
+    """Fresh network, optimizer and environments; those of the host are not part of the state.
 
     Args:
         config: Settings; checked here too, for those who do not use `preset`.
@@ -44,10 +46,13 @@ def init(config: Config, key: jax.Array) -> State:
     environment = config.environment_object()
     network_key, playing_key, key = jax.random.split(key, 3)
     learned = initial(config, network_key)
+    playing: Any = None
+    if not isinstance(environment, HostEnvironment):
+        playing = start(environment, playing_key, config.environments)
     return State(
         learned=learned,
         optimizer=_optimizer(config).init(learned.parameters),
-        playing=start(environment, playing_key, config.environments),
+        playing=playing,
         key=key,
         updates=jnp.zeros((), jnp.int32),
     )
@@ -79,11 +84,37 @@ def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State,
     if config.shards > 1:
         return _together(config, state, axis)
     environment = config.environment_object()
+    if isinstance(environment, HostEnvironment):
+        raise ConfigError(
+            f"{environment.name} runs on the host, and cannot be part of a compiled program: train it by tdd.train or "
+            "training.train_run"
+        )
     learned = state.learned
     key, *keys = jax.random.split(state.key, 3)
     rollout_key, shuffle_key = (shards.own(one, axis) for one in keys)
     acting = network(config, learned.parameters)
-    playing, rollout = collect(config, environment, acting, learned.observation_moments, state.playing, rollout_key)
+    moments = learned.observation_moments
+    playing, rollout = collect(config, environment, acting, moments, state.playing, rollout_key, axis)
+    return learn(config, state._replace(playing=playing, key=key), rollout, playing.observation, shuffle_key, axis)
+
+
+def learn(
+    config: Config, state: State, rollout: Rollout, last: jax.Array, key: jax.Array, axis: shards.Axis = ()
+) -> tuple[State, Metrics]:
+    """The epochs of minibatch steps on a rollout, wherever it was played.
+
+    Args:
+        config: Settings.
+        state: The state; its environments and key are those after the rollout.
+        rollout: `config.batch` steps.
+        last: Observations after the last step, (B, *observation).
+        key: For the order of the steps.
+        axis: See `update`.
+
+    Returns:
+        The next state, and what happened.
+    """
+    environment, learned = config.environment_object(), state.learned
     heads, targets, advantages = learning_signals(config, learned, rollout)
     moments = learned.target_moments
     moments = moments if moments is None else moments.updated(targets, (0, 1), axis)
@@ -95,15 +126,15 @@ def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State,
         losses.standardized(advantages, axis) if config.normalize_advantages else advantages,
         targets if unit is None else targets / unit,
     )
-    (parameters, optimizer), reports = _fit(config, environment, state, batch, shuffle_key, axis)
+    (parameters, optimizer), reports = _fit(config, environment, state, batch, key, axis)
     reports = shards.mean(reports, axis)
     policy_loss, component_losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda x: jnp.mean(x, 0), reports)
-    fault, fault_step, fault_environment = _fault(state, rollout, playing, reports, axis)
+    fault, fault_step, fault_environment = _fault(state, rollout, last, reports, axis)
     better = Learned(parameters, *_more_moments(learned, rollout, axis), moments)
     learned, optimizer = jax.tree.map(
         lambda new, old: jnp.where(fault == 0, new, old), (better, optimizer), (learned, state.optimizer)
     )
-    following = State(learned, optimizer, playing, key, state.updates + 1)
+    following = State(learned, optimizer, state.playing, state.key, state.updates + 1)
     flat_heads, flat_targets = (array.reshape(-1, array.shape[-1]) for array in (heads, targets))
     total, total_target = (_total(config, array) for array in (flat_heads, flat_targets))
     return following, Metrics(
@@ -176,7 +207,7 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
         Heads and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
         (T, B).
     """
-    rewards = rollout.rewards
+    rewards = learned_rewards(config, rollout.rewards)
     if learned.reward_moments is not None:
         rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
     heads = _in_reward_units(config, learned, rollout.heads)
@@ -257,12 +288,12 @@ def _optimizer(config: Config) -> optax.GradientTransformation:
     )
 
 
-def _made_network(config: Config, environment: Environment, key: jax.Array) -> Any:
+def _made_network(config: Config, environment: Task, key: jax.Array) -> Any:
     return config.network_factory()(key, environment.observation_space, environment.action_space, config.heads)
 
 
 def _fit(
-    config: Config, environment: Environment, state: State, batch: Batch, key: jax.Array, axis: shards.Axis
+    config: Config, environment: Task, state: State, batch: Batch, key: jax.Array, axis: shards.Axis
 ) -> tuple[tuple[Any, Any], tuple[jax.Array, ...]]:
     """The epochs of minibatch steps: learned parameters and optimizer, and a report per minibatch."""
     optimizer = _optimizer(config)
@@ -289,26 +320,41 @@ def _fit(
         parameters, memory = learner
         # The order is a permutation, which spares the check of every index.
         rows = jax.tree.map(lambda array: array.at[chosen].get(unique_indices=True, mode="promise_in_bounds"), flat)
-        gradients, report = jax.grad(loss, has_aux=True)(parameters, rows)
+        gradients, report = _gradients(config, loss, parameters, rows)
         gradients = shards.mean(gradients, axis)
         changes, memory = optimizer.update(gradients, memory)
         parameters = jax.tree.map(lambda old, change: old - rate * change, parameters, changes)
         return (parameters, memory), (*report, optax.tree.norm(gradients), rate)
 
-    orders = jax.vmap(lambda one: shuffled(one, config.rollout_length, config.environments))(
-        jax.random.split(key, config.epochs)
-    )
+    orders = jax.vmap(lambda one: shuffled(one, *batch.advantages.shape))(jax.random.split(key, config.epochs))
     return jax.lax.scan(
         step, (state.learned.parameters, state.optimizer), orders.reshape(-1, config.batch // config.minibatches)
     )
 
 
+def _gradients(config: Config, loss: Any, parameters: Any, rows: Batch) -> tuple[Any, tuple[jax.Array, ...]]:
+    """Gradient and report of a minibatch, part by part where that is faster: means of equal parts are their mean."""
+    part, count = config.part_of_minibatch, config.batch // config.minibatches
+    gradient = jax.grad(loss, has_aux=True)
+    if part is None or part >= count:
+        return gradient(parameters, rows)  # type: ignore[no-any-return]
+    parts = jax.tree.map(lambda array: array.reshape(count // part, part, *array.shape[1:]), rows)
+
+    def more(total: Any, rows: Batch) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, gradient(parameters, rows)), None
+
+    shapes = jax.eval_shape(gradient, parameters, jax.tree.map(lambda array: array[0], parts))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, _ = jax.lax.scan(more, nothing, parts)
+    return jax.tree.map(lambda leaf: leaf * (part / count), total)  # type: ignore[no-any-return]
+
+
 def _fault(
-    state: State, rollout: Rollout, playing: Playing, reports: tuple[jax.Array, ...], axis: shards.Axis
+    state: State, rollout: Rollout, last: jax.Array, reports: tuple[jax.Array, ...], axis: shards.Axis
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """What was not finite first, at which step of which environment."""
     length, environments = rollout.rewards.shape
-    last = playing.observation[None].astype(rollout.observations.dtype)
+    last = last[None].astype(rollout.observations.dtype)
     # An observation belongs to the step that led to it; the very first, before step 0, is counted with it.
     seen = jax.vmap(finite)(jnp.concatenate([rollout.observations, last]))
     good = jnp.stack([jnp.isfinite(rollout.rewards), (seen[1:] & rollout.final_finite).at[0].min(seen[0])])

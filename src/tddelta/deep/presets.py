@@ -15,16 +15,19 @@ import numpy as np
 
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
-from tddelta.deep.config import Config, Scale, TimeLimit
+from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit
+from tddelta.deep.convolutions import Channels
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS
 from tddelta.deep.preset_files import read_preset, with_preset_files
+from tddelta.deep.tasks import Task
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
 from tddelta.timescales import Rule
 
-NETWORKS = ("mlp", "minatar-conv")
+NETWORKS = ("mlp", "minatar-conv", "nature-conv")
 """Networks with a name."""
 
-NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk", "component_trunks")
+NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk", "component_trunks", "image_channels")
 """Settings of those networks; a network of somebody's own has its own."""
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
@@ -34,7 +37,33 @@ _CLASSIC: Mapping[str, Any] = {
     "environments": 16,
     "steps": 500_000,
 }
+# Romoff et al. 2019.
+_IMAGES: Mapping[str, Any] = {
+    "network": "nature-conv",
+    "activation": "relu",
+    "shared_trunk": True,
+    "environments": 8,
+    "minibatches": 4,
+    "clip": 0.1,
+    "anneal_learning_rate": False,
+    "steps": 10_000_000,
+}
+_CONTINUOUS: Mapping[str, Any] = {
+    "environments": 16,
+    "rollout_length": 256,
+    "epochs": 10,
+    "minibatches": 32,
+    "learning_rate": 3e-4,
+    "entropy_coefficient": 0.0,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "steps": 1_000_000,
+}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "Atari": {**_IMAGES, "reward_clipping": "sign"},
+    "gym, images": _IMAGES,
+    "gym, continuous actions": _CONTINUOUS,
+    "gym": {**_CLASSIC, "steps": 1_000_000},
     "Asterix-MinAtar": _MINATAR,
     "Breakout-MinAtar": _MINATAR,
     # A game of Freeway always lasts 2,500 steps: the limit is the end of the game.
@@ -58,7 +87,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # The observation holds the time, and nothing comes after step 100.
     "DiscountingChain-bsuite": {**_CLASSIC, "steps": 300_000, "time_limit": "terminate"},
 }
-"""What differs from the defaults of `Config`, by environment."""
+"""What differs from the defaults of `Config`, by environment; or by kind, for every Atari game ("Atari") and for
+Gymnasium's environments ("gym")."""
 
 
 @own_checks
@@ -86,11 +116,10 @@ def preset(
     for name in overrides:
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
-    key = known_environments.SHORT_NAMES.get(environment, environment) if isinstance(environment, str) else None
-    settings: dict[str, Any] = {**PRESETS.get(key, {}), **overrides} if key else dict(overrides)
-    options = settings.pop("environment_kwargs", ())
+    options = overrides.pop("environment_kwargs", ())
     if isinstance(options, Mapping):
         options = tuple(sorted(options.items()))
+    settings: dict[str, Any] = {**_preset_of(environment, options, overrides), **overrides}
     for name in ("horizons", "component_weights", "hidden_sizes"):
         if isinstance(settings.get(name), (list, np.ndarray)):
             settings[name] = tuple(np.asarray(settings[name]).tolist())
@@ -110,12 +139,30 @@ def preset(
     for name in NETWORK_SETTINGS:
         if name in overrides and own_network(settings.get("network", "mlp")):
             raise ConfigError(
-                f"{name} is for the networks {' and '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
+                f"{name} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
                 "own: build it into that"
             )
     config = Config(environment=environment, environment_kwargs=tuple(options), agent=resolve(agent), **settings)
     check(config)
     return config
+
+
+def _preset_of(environment: Any, options: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset of an environment, without what a network of one's own has no use for."""
+    made = known_environments.resolve(environment, dict(options))
+    if not isinstance(made, HostEnvironment):
+        key = known_environments.SHORT_NAMES.get(environment, environment) if isinstance(environment, str) else None
+        return dict(PRESETS.get(key, {})) if key else {}
+    kind = "gym" if made.discrete else "gym, continuous actions"
+    if made.rom is not None:
+        kind = "Atari"
+    elif len(made.observation_shape) == 3 and made.storage == np.uint8:
+        kind = "gym, images"
+    found = dict(PRESETS[kind])
+    if overrides.get("network", "nature-conv") != "nature-conv" and "network" in found:
+        # These belong to that network.
+        found = {name: value for name, value in found.items() if name not in ("network", *NETWORK_SETTINGS)}
+    return found
 
 
 def own_network(network: Any) -> bool:
@@ -158,7 +205,8 @@ def check(config: Config) -> None:
         value = getattr(config, name)
         if isinstance(value, (int, float)) and not 0 <= value <= upper:
             raise ConfigError(f"{name} must be in [0, {upper:g}]; got {value!r}")
-    for name, choices in (("component_scale", get_args(Scale)), ("time_limit", get_args(TimeLimit))):
+    named = {"component_scale": Scale, "time_limit": TimeLimit, "reward_clipping": RewardClipping}
+    for name, choices in ((name, get_args(kind)) for name, kind in {**named, "image_channels": Channels}.items()):
         if getattr(config, name) not in choices:
             raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {getattr(config, name)!r}")
     if config.rule is not None and config.rule not in get_args(Rule):
@@ -166,7 +214,7 @@ def check(config: Config) -> None:
     if config.activation not in ACTIVATIONS:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
     if isinstance(config.network, str) and config.network not in NETWORKS and ":" not in config.network:
-        raise ConfigError(f"unknown network {config.network!r}: use mlp, minatar-conv or package.module:function")
+        raise ConfigError(f"unknown network {config.network!r}: use {', '.join(NETWORKS)} or package.module:function")
     if any(size < 1 for size in config.hidden_sizes):
         raise ConfigError(f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}")
     if config.horizons is not None:
@@ -192,8 +240,10 @@ def check(config: Config) -> None:
         raise ConfigError(
             "component_trunks gives every output of the critic a trunk of its own; got shared_trunk too: drop one"
         )
-    if config.filters != _DEFAULTS["filters"] and config.network == "mlp":
-        raise ConfigError(f"filters are those of minatar-conv; got {config.filters} for network mlp: drop one")
+    for name, owner in (("filters", "minatar-conv"), ("image_channels", "nature-conv")):
+        value = getattr(config, name)
+        if value != _DEFAULTS[name] and config.network in NETWORKS and config.network != owner:
+            raise ConfigError(f"{name} are those of {owner}; got {value} for network {config.network}: drop one")
     weights = config.component_weights
     if weights is not None and (len(weights) != len(config.scales) or min(weights) < 0):
         raise ConfigError(
@@ -205,6 +255,15 @@ def check(config: Config) -> None:
     # Whether the ladder and the network can be made shows when they are; shapes suffice.
     last = config.ladder.gammas[-1]
     environment = config.environment_object()
+    if isinstance(environment, HostEnvironment) and config.shards > 1:
+        raise ConfigError(
+            f"shards are for device environments, and {environment.name} runs on the host; got {config.shards}: "
+            "drop them"
+        )
+    if config.network == "nature-conv" and config.normalize_observations:
+        raise ConfigError(
+            "nature-conv sees every pixel as a share of the brightest; got normalize_observations too: drop one"
+        )
     if last == 1 and config.time_limit == "truncate" and (environment.time_limit or math.inf) > 1_000_000:
         warnings.warn(
             f"gamma 1 has a finite value only if episodes end, and {environment.name} names no time limit: "
@@ -215,7 +274,7 @@ def check(config: Config) -> None:
     _check_network(config, environment)
 
 
-def _check_network(config: Config, environment: known_environments.Environment) -> None:
+def _check_network(config: Config, environment: Task) -> None:
     spaces = environment.observation_space, environment.action_space
     try:
         made = eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads)

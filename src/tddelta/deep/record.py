@@ -8,12 +8,16 @@ import numpy as np
 
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.config import Config
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import tensors
 from tddelta.runs import Arrays, RunWriter
 from tddelta.runs.checkpoints import Pauses
 
 EPISODES_SECONDS = 10.0
 """`episodes.npz` is written again at most this often."""
+
+EPISODES, HOST_EPISODES = 128, 32
+"""Episodes of an evaluation during training; a game of Atari takes seconds."""
 
 RECENT_EPISODES = 100
 """Episodes in the mean return that progress shows."""
@@ -179,14 +183,15 @@ class Record:
         """Play the policy for a while."""
         # The same seed each time: the points of a curve differ by the agent, not by the episodes' luck.
         seed = int(jax.random.randint(run_key(self.seed, "evaluate"), (), 0, 2**31 - 1))
-        row = evaluation.evaluate(self.config, learned, seed=seed)
+        host = isinstance(self.config.environment_object(), HostEnvironment)
+        row = evaluation.evaluate(self.config, learned, seed=seed, episodes=HOST_EPISODES if host else EPISODES)
         self.writer.evaluation({"steps": self.steps, **row})
 
     def hold_out(self, learned: ppo.Learned) -> None:
         """Record an episode, and compare the critic with what comes."""
-        rows, first, last = evaluation.streams(self.config, learned, run_key(self.seed, "held-out"))
-        self.writer.arrays("critic", **evaluation.held_out(self.config, rows))
-        self.writer.arrays("rollout", **evaluation.recording(self.config, first, np.asarray(last)[0]))
+        critic, rollout = evaluation.hold_out(self.config, learned, run_key(self.seed, "held-out"))
+        self.writer.arrays("critic", **critic)
+        self.writer.arrays("rollout", **rollout)
 
 
 def _as_json(value: float) -> float | str:

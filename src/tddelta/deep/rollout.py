@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tddelta.deep import actions, shards
 from tddelta.deep.config import Config
@@ -121,6 +122,13 @@ def inputs(observations: jax.Array, moments: Moments | None) -> jax.Array:
     return jnp.clip((real - moments.mean) / jnp.maximum(moments.deviation, 1e-4), -10, 10)
 
 
+def learned_rewards(config: Config, rewards: Any) -> Any:
+    """Rewards as the learner sees them before any normalisation: their sign, where the settings say so."""
+    if config.reward_clipping == "none":
+        return rewards
+    return np.sign(rewards) if isinstance(rewards, np.ndarray) else jnp.sign(rewards)
+
+
 class Transition(NamedTuple):
     """What B environments did in one step; see `Rollout` for the fields they share.
 
@@ -155,7 +163,7 @@ def advance(
     truncated = truncated & ~terminated
     ended = terminated | truncated
     returns, lengths = playing.episode_return + rewards, playing.episode_length + 1
-    reward_returns = rewards + config.return_discount * playing.reward_return
+    reward_returns = learned_rewards(config, rewards) + config.return_discount * playing.reward_return
     following = Playing(
         state,
         observation,
@@ -168,7 +176,13 @@ def advance(
 
 
 def collect(
-    config: Config, environment: Environment, network: Any, moments: Moments | None, playing: Playing, key: jax.Array
+    config: Config,
+    environment: Environment,
+    network: Any,
+    moments: Moments | None,
+    playing: Playing,
+    key: jax.Array,
+    axis: shards.Axis = (),
 ) -> tuple[Playing, Rollout]:
     """Plays `config.rollout_length` steps with the policy of a network.
 
@@ -179,6 +193,7 @@ def collect(
         moments: Of the observations, or None to leave them as they are.
         playing: Where the environments are.
         key: For actions and environments.
+        axis: See `ppo.update`.
 
     Returns:
         Where the environments are now, and the rollout.
@@ -202,7 +217,9 @@ def collect(
         following, moved = advance(config, environment, playing, action, keys)
         # The critic sees final observations only in the few steps in which an episode is cut.
         final_heads = jax.lax.cond(
-            jnp.any(moved.truncated), lambda: evaluate(moved.final)[1], lambda: jnp.zeros(head_shape)
+            shards.somewhere_here(moved.truncated, axis),
+            lambda: evaluate(moved.final)[1],
+            lambda: jnp.zeros(head_shape),
         )
         return following, Rollout(
             observations=playing.observation.astype(environment.storage),

@@ -72,3 +72,12 @@ def variance(array: jax.Array, axis: Axis) -> jax.Array:
         return jnp.var(array, axis=0)
     centred = array - mean(jnp.mean(array, 0), axis)
     return mean(jnp.mean(centred**2, 0), axis)
+
+
+def somewhere_here(flags: jax.Array, axis: Axis) -> jax.Array:
+    """Whether any flag is set in any shard of this device.
+
+    One answer for all of them keeps a `jax.lax.cond` a choice; with one answer each, both branches would be computed.
+    """
+    here = jnp.any(flags)
+    return jax.lax.pmax(here.astype(jnp.int32), SHARDS) > 0 if SHARDS in axis else here

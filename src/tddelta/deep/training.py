@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tddelta.deep import devices, ppo, shards
+from tddelta.deep import devices, host_rollout, ppo, shards
 from tddelta.deep.checkpointing import check_pauses, from_arrays, to_arrays
 from tddelta.deep.config import Config
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.record import Record, run_key
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import CHECKPOINT_SECONDS, FORMAT, RunWriter
@@ -189,7 +190,33 @@ def train_runs(
     # Arrays of one number are that number: the compiled programs take one kind of it.
     config = jax.tree.map(float, config)
     records = [Record(config, seed, writer) for seed, writer in zip(seeds, writers, strict=True)]
-    _Training(config, records, progress, stop, eval_every, checkpoint_every).run()
+    if isinstance(config.environment_object(), HostEnvironment) and len(records) > 1:
+        _beside_one_another(config, records, progress, stop, eval_every, checkpoint_every)
+    else:
+        _Training(config, records, progress, stop, eval_every, checkpoint_every).run()
+
+
+def _beside_one_another(
+    config: Config, records: list[Record], progress: Callable[[int, Progress], None] | None, *options: Any
+) -> None:
+    """Train runs of a host environment in threads: while one waits for its environments, another one computes."""
+    raised: list[BaseException] = []
+
+    def train(index: int) -> None:
+        told = None if progress is None else lambda _, news: progress(index, news)
+        try:
+            _Training(config, [records[index]], told, *options).run()
+        except BaseException as error:
+            raised.append(error)  # first: on a full disk the record cannot say so
+            records[index].fail(error)
+
+    threads = [threading.Thread(target=train, args=(index,), daemon=True) for index in range(len(records))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
 
 
 class _Training:
@@ -216,9 +243,17 @@ class _Training:
             )
         self.state: Any = None
         self.speed: float | None = None
+        self.player: host_rollout.Player | None = None
 
     def run(self) -> None:
         """Train to the end, or until it is to stop."""
+        try:
+            self._run()
+        finally:
+            if self.player is not None:
+                self.player.close()
+
+    def _run(self) -> None:
         began, first, seconds = time.perf_counter(), self.done, 0.0
         self._tell("compiling")
         compiled = self._start()
@@ -264,7 +299,7 @@ class _Training:
     def _start(self) -> Programs:
         """Compile, and make the first state or restore one."""
         seeds = [record.seed for record in self.records]
-        compiled = programs(self.config, len(seeds) if self.several else None)
+        compiled = self._programs(seeds)
         for record in self.records:
             record.writer.timing({"event": "compile", "seconds": round(compiled.seconds, 3)})
             if self.several:
@@ -282,6 +317,17 @@ class _Training:
             self.state = from_arrays(together, compiled.shapes, str(saved[0].path))
         return compiled
 
+    def _programs(self, seeds: list[int]) -> Programs:
+        """The programs; for a host environment they come with the environments themselves."""
+        if not isinstance(self.config.environment_object(), HostEnvironment):
+            return programs(self.config, len(seeds) if self.several else None)
+        player = self.player = host_rollout.Player(self.config, seeds[0], self.done)
+        # What runs on the host cannot be saved: after a break come fresh environments, with seeds of their own.
+        event = "fresh_environments" if self.done else "environments"
+        self.records[0].writer.timing({"event": event, "updates": self.done, "seeds": player.seeds})
+        made = player.programs
+        return Programs(made.init, player.block, made.seconds, made.shapes)
+
     def _updates_left(self) -> int:
         """Updates until the end or the next evaluation."""
         left = self.config.updates - self.done
@@ -293,7 +339,11 @@ class _Training:
     def _train(self, compiled: Programs, count: int) -> float:
         """A block of updates; returns the seconds that it took."""
         began = time.perf_counter()
-        self.state, metrics, finished = compiled.block(self.config, self.state, jnp.int32(count))
+        try:
+            self.state, metrics, finished = compiled.block(self.config, self.state, jnp.int32(count))
+        except DataError:  # a host environment raised: what was learned before is kept
+            self.records[0].save(self._learned(0))
+            raise
         metrics, finished = jax.tree.map(np.asarray, (metrics, finished))
         seconds = time.perf_counter() - began
         for index, record in enumerate(self.records):

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan, plan_runs
 from tddelta.runs import Run, append_evaluation, write_reward_density
 from tddelta.runs.files import read_rows
+from tddelta.runs.locking import lock
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -53,7 +55,10 @@ def plan_atari(
     steps: int = STEPS,
     out: Path | None = None,
 ) -> list[RunPlan]:
-    """Lay out the runs, seed by seed, so that all agents have come equally far whenever one looks.
+    """Lay out the runs.
+
+    On a CPU they go seed by seed, so that all agents have come equally far whenever one looks. On a GPU all seeds of an
+    agent stand together: they are trained beside one another, so that it need not wait for one run's emulators.
 
     Args:
         games: Names of games; None is the nine of the paper.
@@ -78,7 +83,7 @@ def plan_atari(
         seeds = SEEDS[:seeds]
     named = [VARIANTS.get(agent, agent) for agent in agents]
     plans = plan_runs(list(PAPER if games is None else games), named, seeds=seeds, steps=steps, out=out)
-    return sorted(plans, key=lambda plan: list(seeds).index(plan.seed))
+    return plans if _on_gpu() else sorted(plans, key=lambda plan: list(seeds).index(plan.seed))
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
         plans: The plan.
         seconds: The probe ends after this time, once it has trained at all.
     """
-    together = min(_together(), len(plans))
+    together = _together(plans)
     recorded = [speed for plan in plans if (speed := _recorded(plan, describe_origin(())["machine"])) is not None]
     if recorded:
         mean = sum(recorded) / len(recorded)
@@ -124,11 +129,17 @@ def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
     return Estimate(sum(speeds), together, f"measured just now with {together} at a time")
 
 
-def _together() -> int:
-    """How many runs `execute` trains at a time."""
+def _on_gpu() -> bool:
     import jax
 
-    return available_cores() if jax.default_backend() == "cpu" else 1
+    return jax.default_backend() != "cpu"
+
+
+def _together(plans: Sequence[RunPlan]) -> int:
+    """How many runs `execute` trains at a time."""
+    if _on_gpu():
+        return sum(plan.path.parent == plans[0].path.parent for plan in plans)
+    return min(available_cores(), len(plans))
 
 
 def _recorded(plan: RunPlan, machine: dict[str, Any]) -> float | None:
@@ -193,7 +204,7 @@ def _at(plan: RunPlan, path: Path) -> RunPlan:
 
 
 def measure(plans: Sequence[RunPlan], say: Callable[[str], None]) -> list[tuple[RunPlan, Exception]]:
-    """Play hold-out episodes and count rewards with every finished run that lacks them.
+    """Play hold-out episodes and count rewards with every finished run that lacks them; others may do so, too.
 
     Args:
         plans: The runs.
@@ -202,25 +213,37 @@ def measure(plans: Sequence[RunPlan], say: Callable[[str], None]) -> list[tuple[
     Returns:
         The runs that could not be measured, and why.
     """
-    from tddelta.deep import measures, policy
-
     failed: list[tuple[RunPlan, Exception]] = []
     for plan in plans:
         try:
-            run = Run(plan.path)
-            if run.status["state"] != "finished":
+            if Run(plan.path).status["state"] != "finished" or not _lacks(plan.path):
                 continue
-            counted = run.reward_density is not None
-            played = any(row.get("starts") == "no-ops" and row.get("mode") == "sampled" for row in run.evaluations)
-            if counted and played:
+            try:
+                held = lock(plan.path)
+            except ConfigError:  # another machine measures it
                 continue
-            say(f"{plan.name}: hold-out episodes and rewards")
-            loaded = policy.load(run, environment=plan.config.environment, network=plan.config.network)
-            if not played:
-                row = measures.hold_out(loaded, episodes=HOLD_OUT_EPISODES)
-                append_evaluation(run.path, {"steps": run.status["steps"], **row})
-            if not counted:
-                write_reward_density(run.path, measures.reward_density(loaded, steps=DENSITY_STEPS))
+            with held or nullcontext():
+                say(f"{plan.name}: hold-out episodes and rewards")
+                _measure(plan)
         except (TDDeltaError, OSError) as error:
             failed.append((plan, error))
     return failed
+
+
+def _lacks(path: Path) -> list[str]:
+    """What was not measured with a run yet."""
+    run = Run(path)
+    played = any(row.get("starts") == "no-ops" and row.get("mode") == "sampled" for row in run.evaluations)
+    return [*([] if played else ["hold-out"]), *([] if run.reward_density else ["density"])]
+
+
+def _measure(plan: RunPlan) -> None:
+    from tddelta.deep import measures, policy
+
+    run, lacks = Run(plan.path), _lacks(plan.path)  # again: another machine may have been faster
+    loaded = policy.load(run, environment=plan.config.environment, network=plan.config.network)
+    if "hold-out" in lacks:
+        row = measures.hold_out(loaded, episodes=HOLD_OUT_EPISODES)
+        append_evaluation(run.path, {"steps": run.status["steps"], **row})
+    if "density" in lacks:
+        write_reward_density(run.path, measures.reward_density(loaded, steps=DENSITY_STEPS))

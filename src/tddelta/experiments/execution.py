@@ -23,7 +23,7 @@ from tddelta.runs import CHECKPOINT_SECONDS, Run, RunWriter, Track, TrackerFacto
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
 
-_PACKAGES = ("tddelta", "numpy", "jax", "jaxlib", "equinox", "optax", "gymnax")
+_PACKAGES = ("tddelta", "numpy", "jax", "jaxlib", "equinox", "optax", "gymnax", "gymnasium", "ale-py")
 
 
 def execute(

@@ -149,7 +149,8 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
             )
         if run.status["state"] == "finished":
             finished.append(plan)
-    return [plan for plan in plans if plan not in finished], finished
+    over = {plan.path for plan in finished}
+    return [plan for plan in plans if plan.path not in over], finished
 
 
 def _check_folder(path: Path) -> None:

@@ -46,7 +46,7 @@ class _Worker:
     words: Path
     backend: str | None = None
     runs: Sequence[RunPlan] = ()
-    program: int | None = None
+    program: Any = field(default=None, repr=False)
     unread: bytes = field(default=b"", repr=False)
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -57,11 +57,12 @@ class _Worker:
             self.process.stdin.flush()
 
 
-def _program(plan: RunPlan) -> int:
+def _program(plan: RunPlan) -> Any:
     """What runs have in common that share a compiled program: all settings but the continuous ones, and no seed."""
     import jax
 
-    return hash(jax.tree.structure(plan.config))
+    # not its hash, which says nothing of the settings; in a tuple, since alone it cannot be compared with None
+    return (jax.tree.structure(plan.config),)
 
 
 class Processes:

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -27,7 +28,7 @@ from tddelta.experiments.worker import do_job, make_job, read_outcome
 from tddelta.runs import set_aside
 
 _NAME = re.compile(r"[\w+-][\w.+-]*")  # of a file or folder in a run directory
-_NEVER = 3600.0  # seconds; Ray wants a number
+_WAIT = 1.0  # seconds; Ray waits on after a signal, so that it has to be asked whether one came
 
 
 def do_task(job: str, folder: str, fetch: bool, environment: Mapping[str, str]) -> tuple[str, dict[str, bytes]]:
@@ -46,14 +47,22 @@ def do_task(job: str, folder: str, fetch: bool, environment: Mapping[str, str]) 
         os.environ.setdefault(name, value)
     if folder not in sys.path and os.path.isdir(folder):
         sys.path.append(folder)
-    stop, described, found = threading.Event(), json.loads(job), list[dict[str, Any]]()
+    stop, done, described, found = threading.Event(), threading.Event(), json.loads(job), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory(prefix="tddelta-") as place:
-        # in a thread of its own: Ray cancels a task by a KeyboardInterrupt in the main one
-        thread = threading.Thread(target=lambda: found.extend(do_job(described, stop, Path(place) if fetch else None)))
-        thread.start()
-        while thread.is_alive():
+
+        def work() -> None:
             try:
-                thread.join(0.5)  # what is raised from another thread comes when the waiting ends
+                found.extend(do_job(described, stop, Path(place) if fetch else None))
+            finally:
+                done.set()
+
+        # in a thread of its own: Ray cancels a task by a KeyboardInterrupt in the main one. It comes when a waiting
+        # ends, and may not come in the joining of a thread, which then is taken for one that is over.
+        threading.Thread(target=work, name="run").start()
+        while True:
+            try:
+                if done.wait(0.5):
+                    break
             except KeyboardInterrupt:
                 stop.set()
         files = _packed(Path(place)) if fetch else {}
@@ -66,7 +75,10 @@ def _packed(place: Path) -> dict[str, bytes]:
     if not configs:
         return {}
     paths = [path for path in configs[0].rglob("*") if path.is_file() and not path.is_symlink()]
-    return {path.relative_to(configs[0]).as_posix(): path.read_bytes() for path in paths}
+    names = {path: path.relative_to(configs[0]) for path in paths}
+    # hidden are those that a full disk left unfinished
+    whole = {path: name for path, name in names.items() if not any(part.startswith(".") for part in name.parts)}
+    return {name.as_posix(): path.read_bytes() for path, name in whole.items()}
 
 
 def unpack(files: Mapping[str, bytes], path: Path) -> None:
@@ -96,6 +108,13 @@ def unpack(files: Mapping[str, bytes], path: Path) -> None:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _knock(address: str) -> None:
+    """OSError where nobody is at an address: Ray would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 def _visible(path: Path) -> bool:
@@ -160,8 +179,9 @@ class RayCluster:
         if self._ray.is_initialized():
             return self  # the caller's own connection
         try:
+            _knock(self._address)
             self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
                 f"there is no Ray cluster at {self._address!r} ({reason}): start one with ray start --head, or name "
@@ -191,17 +211,18 @@ class RayCluster:
 
     def news(self, seconds: float | None) -> list[Outcome]:
         """Wait until a task is over."""
+        wait = _WAIT if seconds is None else min(seconds, _WAIT)
         if not self._tasks:
-            time.sleep(0 if seconds is None else seconds)
+            time.sleep(wait)
             return []
-        ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=_NEVER if seconds is None else seconds)
+        ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=wait)
         return [self._ended(task, self._tasks.pop(task)) for task in ready]
 
     def _ended(self, task: Any, plan: RunPlan) -> Outcome:
         errors = self._ray.exceptions
         try:
             described, files = self._ray.get(task)
-            (record,) = json.loads(described)
+            record = json.loads(described)[0]
             if self._fetch and files:
                 unpack(files, plan.path)
             elif record["state"] == "finished" and not _visible(plan.path):
@@ -222,7 +243,7 @@ class RayCluster:
             return Outcome(plan, "failed", error)
 
     def wake(self) -> None:
-        """Nothing to do: Ray hears of signals while it waits."""
+        """Nothing to do: `news` never waits for long."""
 
     def stop(self) -> None:
         """Cancel every task; one that is running saves its run first."""

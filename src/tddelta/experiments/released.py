@@ -113,14 +113,21 @@ def _variant(name: str, end: str, function: Any) -> Agent:
 
 
 MATCHED_PUBLISHED = _variant("ppo-delta-matched", "published", published_targets)
+"""`ppo-delta-matched` as the paper's text has it."""
 MATCHED_RELEASED = _variant("ppo-delta-matched", "released", released_targets)
+"""`ppo-delta-matched` as the released code had it."""
 CAPPED_PUBLISHED = _variant("ppo-delta", "published", published_targets)
+"""`ppo-delta` as the paper's text has it."""
 CAPPED_RELEASED = _variant("ppo-delta", "released", released_targets)
+"""`ppo-delta` as the released code had it."""
 
 VARIANTS: dict[str, str] = {
-    MATCHED_PUBLISHED.name: "tddelta.experiments.released:MATCHED_PUBLISHED",
-    MATCHED_RELEASED.name: "tddelta.experiments.released:MATCHED_RELEASED",
-    CAPPED_PUBLISHED.name: "tddelta.experiments.released:CAPPED_PUBLISHED",
-    CAPPED_RELEASED.name: "tddelta.experiments.released:CAPPED_RELEASED",
+    agent.name: f"{__name__}:{place}"
+    for place, agent in (
+        ("MATCHED_PUBLISHED", MATCHED_PUBLISHED),
+        ("MATCHED_RELEASED", MATCHED_RELEASED),
+        ("CAPPED_PUBLISHED", CAPPED_PUBLISHED),
+        ("CAPPED_RELEASED", CAPPED_RELEASED),
+    )
 }
 """Where these agents are, by name: what `--agents` takes of somebody's own agents."""

@@ -16,7 +16,7 @@ from tddelta.experiments.plan import RunPlan
 from tddelta.runs import Run, is_being_written
 
 LOOK_SECONDS = 5.0
-"""How often it is seen whether another machine is done with a run: file systems over a network are slow to ask."""
+"""How often somebody with nothing else to do sees whether others are done: file systems over a network are slow."""
 
 
 class Shared:
@@ -29,10 +29,10 @@ class Shared:
 
     def __init__(self, executor: Executor, *, seconds: float = LOOK_SECONDS) -> None:
         self._executor, self._seconds = executor, seconds
-        self._elsewhere: dict[Path, float] = {}
         self._lost: list[RunPlan] = []  # runs that the loop thinks are in progress here, and that others were faster at
         self._found: list[Outcome] = []
         self._here: set[Path] = set()
+        self._room, self._next_look = True, 0.0
         self._stopped = self._waits = False
 
     def __enter__(self) -> "Shared":
@@ -46,23 +46,24 @@ class Shared:
 
     def take(self, waiting: Sequence[RunPlan]) -> list[RunPlan]:
         """Start some of the waiting runs that nobody has; take notice of those that others have finished."""
+        if not self._room or time.monotonic() < self._next_look:
+            return []
         free: list[RunPlan] = []
         found: list[RunPlan] = []
         for plan in (*self._lost, *waiting):
-            if time.monotonic() < self._elsewhere.get(plan.path, 0.0):
-                continue
             if is_being_written(plan.path):
-                self._elsewhere[plan.path] = time.monotonic() + self._seconds
-            elif _is_finished(plan):
+                continue
+            if _is_finished(plan):
                 self._found.append(Outcome(plan, "finished", skipped=True))
                 found.append(plan)
             else:
                 free.append(plan)
         begun = list(self._executor.take(free)) if free else []
         self._here |= {plan.path for plan in begun}
-        if not self._here and not found and not self._waits:
+        self._room, self._next_look = len(begun) == len(free), time.monotonic() + self._seconds
+        count = len(self._lost) + len(waiting)
+        if count and not self._here and not found and not self._waits:
             self._waits = True
-            count = len(self._lost) + len(waiting)
             print(f"{count} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
         before = {plan.path for plan in self._lost}
         over = {plan.path for plan in (*begun, *found)}
@@ -76,8 +77,8 @@ class Shared:
         for item in self._executor.news(0.0 if found else seconds):
             if isinstance(item, Outcome):
                 self._here.discard(item.plan.path)
+                self._room, self._next_look = True, 0.0
             if isinstance(item, Outcome) and _was_taken(item):
-                self._elsewhere[item.plan.path] = time.monotonic() + self._seconds
                 self._lost.append(item.plan)
             else:
                 found.append(item)

@@ -14,7 +14,7 @@ _NOTICE = 120
 """Seconds before the end of a job's time in which it can save its run."""
 
 
-def script(study: Study, states: Sequence[RunState]) -> str:
+def script(study: Study, states: Sequence[RunState], further: Sequence[str] = ()) -> str:
     """Return the script that `sbatch` takes.
 
     A job runs `tddelta sweep STUDY --only INDEX`: it skips a run that is finished meanwhile and goes on with one that
@@ -24,6 +24,7 @@ def script(study: Study, states: Sequence[RunState]) -> str:
     Args:
         study: The study.
         states: How far its runs are, in the order of the study.
+        further: Options of `tddelta sweep` that every job is to have.
 
     Raises:
         ConfigError: All runs are finished.
@@ -46,7 +47,7 @@ def script(study: Study, states: Sequence[RunState]) -> str:
         "array": _ranges(left),
     }
     directives = [f"#SBATCH --{name}{'=' + _quoted(value) if value else ''}" for name, value in options.items()]
-    command = [*_program(), "sweep", study.path.name, "--only"]
+    command = [*_program(), "sweep", study.path.name, *further, "--only"]
     lines = [
         "#!/bin/bash",
         f"# {len(left)} of {len(states)} runs; to start them: tddelta sweep {study.path.name} --slurm | sbatch",

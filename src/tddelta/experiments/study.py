@@ -18,6 +18,7 @@ from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
 
 _OF_A_PART = ("environments", "agents", "seeds", "steps", "settings", "environment_kwargs", "grid", "list")
 _OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "track", "presets", "retries", "extend", "resources", "slurm")
+_NOT_OF_SLURM = ("array", "wrap", "chdir", "input", "output", "error")  # what a job does, and files outside
 _APART = {"environment": "environments", "agent": "agents", "environment_kwargs": "[environment_kwargs]"}
 
 
@@ -340,7 +341,7 @@ def _inside(path: Path, key: str, given: str) -> Path:
 
 def _slurm(table: Mapping[str, Any]) -> dict[str, str]:
     for name, value in table.items():
-        if not re.fullmatch("[a-z][a-z-]*", name) or name in ("array", "wrap", "chdir"):
+        if not re.fullmatch("[a-z][a-z-]*", name) or name in _NOT_OF_SLURM:
             raise ConfigError(f"[slurm] {name!r} is no option of sbatch that a study can set: write it as in time")
         if not isinstance(value, str | int) or not re.fullmatch(r"[^\x00-\x1f\x7f]+", str(value)):
             raise ConfigError(f"[slurm] {name} must be text on one line, or a whole number; got {value!r}")

@@ -134,9 +134,10 @@ def table(states: Sequence[RunState], *, width: int, height: int | None = None) 
         share = f"{row.steps / row.entry.steps:.0%}" if row.entry.steps else ""
         speed = [_number(row.steps_per_second, ",.0f")] if wide else []
         left = "" if row.seconds_left is None else duration(row.seconds_left)
-        drawn.add_row(row.entry.environment, row.entry.agent, str(row.entry.seed), row.state,
-                      f"{row.steps:,} {share:>4}" if wide else share, *speed,
-                      _number(row.return_mean, ".4g"), left)  # fmt: skip
+        # as texts: brackets in a name are no markup
+        names = Text(row.entry.environment), Text(row.entry.agent), str(row.entry.seed), Text(row.state)
+        steps = f"{row.steps:,} {share:>4}" if wide else share
+        drawn.add_row(*names, steps, *speed, _number(row.return_mean, ".4g"), left)
     more = [Text(f"… and {len(rows) - room:,} more")] if room < len(rows) else []
     return Group(drawn, *more)
 

@@ -111,7 +111,8 @@ def _remembered(study: Study) -> Mapping[str, Any]:
         return {}
     memory = files.read_json(place)
     version, added = memory.get("format"), memory.get("added_seeds")
-    if not isinstance(version, int) or not isinstance(added, int) or not isinstance(memory.get("runs"), list):
+    counted = isinstance(added, int) and added >= 0
+    if not isinstance(version, int) or not counted or not isinstance(memory.get("runs"), list):
         raise CheckpointError(f"{place} is no memory of a study: remove it, and name the seeds in {study.path.name}")
     if version > FORMAT:
         raise CheckpointError(
@@ -204,6 +205,8 @@ def work(
         ConfigError: Another sweep works on the study, or a run directory is not what the study says.
     """
     with _claim(planned.study.out):
+        if (now := _remembered(planned.study).get("added_seeds", 0)) > planned.added:
+            raise ConfigError(f"another sweep added seeds meanwhile, {now} in place of {planned.added}: start it again")
         todo, finished = divide(planned.plans, resume=True)
         remember(planned)
         with SweepDisplay(Board(entries(planned.plans), locks=False), finished, live=live, say=say) as display:

@@ -196,7 +196,7 @@ def score_table(study: Study, games: Mapping[str, Published]) -> Table:
         "Mean return of the last 100 training episodes ± standard error over seeds; difference of the means, and "
         "Welch's two-sided t-test, without and with Holm's correction over the rows of this table.",
         *_short(data),
-        f"For scale: {'; '.join(f'{p.game} {number(p.tuned[0])} ± {number(p.tuned[1])}' for p in games.values())}. "
+        f"For scale: {'; '.join(f'{p.game} {p.tuned[0]:,.0f} ± {p.tuned[1]:,.0f}' for p in games.values())}. "
         f"{_data()['tuned_source']}",
     ]
     marks = tuple({"higher": "better", "lower": "worse"}.get(finding, "") for finding in findings)
@@ -341,4 +341,4 @@ def _short(data: list[dict[str, Any]]) -> list[str]:
 
 
 def _moments_text(moments: Moments) -> str:
-    return f"{number(moments.mean)} ± {number(moments.standard_error)}"
+    return f"{moments.mean:,.0f} ± {moments.standard_error:,.0f}"  # the paper gives whole numbers

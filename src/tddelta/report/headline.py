@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tddelta.report.formatting import interval_text, p_text, signed, summary_text
 from tddelta.report.statistics import summarise, welch_test
-from tddelta.report.study import Comparison, Study
+from tddelta.report.study import Comparison, Study, other_rules
 
 _UNFINISHED = {
     "failed": "failed",
@@ -144,6 +144,13 @@ def _cautions(study: Study) -> list[str]:
             plural = words.replace("was", "were").replace("is still", "are still") if len(stopped) > 1 else words
             names = [seed.title for seed in stopped[:4]] + ([f"{len(stopped) - 4} more"] if len(stopped) > 4 else [])
             cautions.append(f"{_count(len(stopped), 'run')} {plural}: {'; '.join(names)}.")
+    for environment in study.environments:
+        rules = other_rules([group for group in study.groups.values() if group.environment == environment])
+        if rules:
+            cautions.append(
+                f"{environment} was played under different rules ({_listed(rules)}): where they differ, agents are not "
+                "compared."
+            )
     counts = sorted({len(group.scored) for group in study.groups.values()})
     fewest = counts[0]
     if fewest == 1:

@@ -232,10 +232,22 @@ class Study:
         return next(seed.run.config for seed in self.seeds if seed.environment == environment)
 
 
+def other_rules(groups: Sequence[Group]) -> list[str]:
+    """Parameters of the environment in which groups on it differ: then their scores are of different games."""
+    parameters = [group.seeds[0].run.config.get("environment_parameters") or {} for group in groups]
+    names = dict.fromkeys(name for one in parameters for name in one)
+    return [name for name in names if any(one.get(name) != parameters[0].get(name) for one in parameters)]
+
+
 def compare_groups(ours: Group, theirs: Group, measure: Measure) -> Comparison:
     """Compare two agents on one environment; p is not corrected yet."""
     notes = []
-    if ours.complete and theirs.complete:
+    rules = other_rules([ours, theirs])
+    if rules:
+        note = f"played under other rules ({', '.join(rules)})"
+        welch, interval = Welch(math.nan, None, None, None, note=note), Interval(None, None, note)
+        notes.append(note)
+    elif ours.complete and theirs.complete:
         scores = ours.scores(measure), theirs.scores(measure)
         welch = statistics.welch_test(*scores)
         interval = statistics.bootstrap_difference(*scores, n_bootstrap=N_BOOTSTRAP)

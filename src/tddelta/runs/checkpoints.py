@@ -130,7 +130,9 @@ def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> N
     folder = run / _FOLDER
     place, temporary = folder / f"{number:010}", folder / f".{number:010}.tmp"
     with storing(place):
-        folder.mkdir(exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir()
+            sync(run)
         _remove(temporary)
         try:
             temporary.mkdir()
@@ -194,7 +196,7 @@ def discard(run: Path, *, newer_than: int = -1) -> None:
         return
     with storing(folder):
         for path in list(folder.iterdir()):
-            if path.name.startswith(".") or (path.name.isdigit() and int(path.name) > newer_than):
+            if path.name.startswith(".") or (path.name.isdecimal() and int(path.name) > newer_than):
                 _remove(path)
         if newer_than < 0:
             shutil.rmtree(folder)
@@ -202,7 +204,7 @@ def discard(run: Path, *, newer_than: int = -1) -> None:
 
 def _all(run: Path) -> list[Path]:
     folder = run / _FOLDER
-    return sorted(path for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else []
+    return sorted(path for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
 
 def _remove(path: Path) -> None:

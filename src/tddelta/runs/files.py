@@ -45,12 +45,17 @@ def replace(path: Path, write: Callable[[IO[bytes]], object], *, durable: bool =
     """Write a whole file under a temporary name beside `path`, then rename it."""
     temporary = path.with_name(f".{path.name}.tmp")
     with storing(path):
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=_no_link) as file:
             write(file)
             if durable:  # the contents must reach the disk before the name does
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file, but not what a symbolic link leads to: a stranger's run directory may hold one to yours."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 @contextmanager
@@ -69,6 +74,8 @@ def storing(path: Path) -> Iterator[None]:
             advice = "free some space there"
         elif error.errno in _FORBIDDEN:
             advice = "make its folder writable"
+        elif error.errno == errno.ELOOP:
+            advice = "remove the symbolic link in its place"
         else:
             advice = "check that its folder still exists and can be reached"
         raise StorageError(
@@ -101,7 +108,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: the run directory is incomplete, so train it again") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged, not JSON ({error}): train this run again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds a {type(value).__name__}, not a JSON object: it is no file of tddelta")
@@ -111,7 +118,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows to a `.jsonl` file, after removing what a crash left of its last line."""
     text = "".join(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    with storing(path), path.open("ab+") as file:
+    with storing(path), open(path, "ab+", opener=_no_link) as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
@@ -134,7 +141,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             break  # a crash cut it short, or it is being written at this moment
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is damaged in line {number} ({error}): delete that line") from error
         if not isinstance(row, dict):
             raise CheckpointError(f"{path} line {number} is not a JSON object: it is no file of tddelta")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tddelta.errors import CheckpointError
+from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint
 from tddelta.runs.files import Arrays, read_arrays, replace, storing, sync
@@ -24,6 +24,23 @@ def lines_of(path: Path) -> list[bytes]:
     return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
+def refuse_links(path: Path) -> None:
+    """Refuse symbolic links in a run directory to go on in: what they lead to would be cut back or written to.
+
+    Raises:
+        ConfigError: There is one. Those that W&B makes among its own files do not count.
+    """
+    for folder, folders, names in os.walk(path):
+        for place in (Path(folder, name) for name in (*folders, *names)):
+            if place.is_symlink():
+                raise ConfigError(
+                    f"{place} is a symbolic link, and going on would write to what it leads to: put the file itself in "
+                    "its place, or remove the link"
+                )
+        if Path(folder) == path and "wandb" in folders:
+            folders.remove("wandb")
+
+
 def usable(path: Path, checkpoint: Checkpoint) -> None:
     """Check that the other files of a run directory reach as far as a checkpoint.
 
@@ -36,7 +53,7 @@ def usable(path: Path, checkpoint: Checkpoint) -> None:
         lines = file.read(counts["metrics_bytes"]).splitlines()
     if len(lines) != counts["updates"] or (lines and _row(lines[-1]).get("update") != counts["updates"]):
         raise CheckpointError(f"{rows} lacks rows of the {counts['updates']} updates before {checkpoint.path}")
-    if _evaluations(path, counts["steps"])[1] < counts["evaluations"]:
+    if evaluations_until(path, counts["steps"])[1] < counts["evaluations"]:
         raise CheckpointError(f"{path / 'evaluations.jsonl'} lacks some of the evaluations before {checkpoint.path}")
     _episodes(path, counts["episodes"])
 
@@ -54,7 +71,7 @@ def cut_back(path: Path, checkpoint: Checkpoint) -> Arrays:
     with storing(rows):
         os.truncate(rows, checkpoint.count("metrics_bytes"))
         sync(rows)
-        kept, _ = _evaluations(path, checkpoint.count("steps"))
+        kept, _ = evaluations_until(path, checkpoint.count("steps"))
         file = path / "evaluations.jsonl"
         if not kept:
             file.unlink(missing_ok=True)
@@ -78,7 +95,7 @@ def _episodes(path: Path, count: int) -> Arrays:
     return {name: arrays[name][:count] for name in _EPISODES}
 
 
-def _evaluations(path: Path, steps: int) -> tuple[bytes, int]:
+def evaluations_until(path: Path, steps: int) -> tuple[bytes, int]:
     """Lines of the evaluations up to a number of environment steps, and how many they are."""
     kept = [line for line in lines_of(path / "evaluations.jsonl") if _row(line).get("steps", steps + 1) <= steps]
     return b"".join(kept), len(kept)
@@ -87,6 +104,6 @@ def _evaluations(path: Path, steps: int) -> tuple[bytes, int]:
 def _row(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         row = None
     return row if isinstance(row, dict) else {}

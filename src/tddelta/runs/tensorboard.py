@@ -84,7 +84,7 @@ class TensorBoard:
     def _add(self, summary: Any, steps: int) -> None:
         if self._events is None:
             # a file is never opened twice: within a second of a break the name would be the same without a number
-            suffix = f".{len(event_files(self.folder))}"
+            suffix = f".{1 + max(map(_number, event_files(self.folder)), default=-1)}"
             writer = import_module("tensorboardX.event_file_writer").EventsWriter
             self._events = writer(str(self.folder / "events"), suffix)
             if not self._resumed:
@@ -95,24 +95,33 @@ class TensorBoard:
 
 def event_files(folder: Path) -> list[Path]:
     """The event files of a folder, in the order in which they were begun."""
-    return sorted(folder.glob("events.out.tfevents.*"), key=lambda file: int(file.suffix[1:]))
+    return sorted(folder.glob("events.out.tfevents.*"), key=lambda file: (_number(file), file.name))
+
+
+def _number(file: Path) -> int:
+    """The number at the end of an event file's name; −1 for one that somebody else put there."""
+    return int(file.suffix[1:]) if file.suffix[1:].isdecimal() else -1
 
 
 def read_events(file: Path) -> Iterator[tuple[Any, int]]:
-    """Read the whole events of a file: length (8 bytes), checksum (4), event, checksum (4).
+    """Read the whole events of a file: length (8 bytes), its checksum (4), event, its checksum (4).
 
     Yields:
-        The event, a protocol buffer, and where in the file it ends. What a crash cut short ends the file.
+        The event, a protocol buffer, and where in the file it ends. What a crash cut short or a disk damaged ends the
+        file.
     """
-    message = _protocol("event").Event
+    message, checksum = _protocol("event").Event, import_module("tensorboardX.record_writer").masked_crc32c
     content = file.read_bytes()
     start = 0
     while start + 12 <= len(content):
-        (length,) = struct.unpack_from("<Q", content, start)
+        length, expected = struct.unpack_from("<QI", content, start)
         end = start + 12 + length + 4
-        if end > len(content):
+        if checksum(content[start : start + 8]) != expected or end > len(content):
             return
-        yield message.FromString(content[start + 12 : end - 4]), end
+        event = content[start + 12 : end - 4]
+        if checksum(event) != struct.unpack_from("<I", content, end - 4)[0]:
+            return
+        yield message.FromString(event), end
         start = end
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ PROJECT = "tddelta"
 """The project, unless WANDB_PROJECT names another."""
 
 _BLOCK, _HEADER = 32768, 7  # of W&B's log of a run, which has the format of LevelDB's
+_QUIET, _PATIENCE = 2.0, 15.0  # seconds without a change of a log until it counts as complete, and how long to wait
 
 
 def check_account() -> None:
@@ -61,9 +63,10 @@ class WeightsAndBiases:
 
         self.folder = path.absolute() / "wandb"
         self.folder.mkdir(exist_ok=True)
+        _settle(self.folder)
         agent = config.get("agent", {}).get("name")
         named = {
-            "id": self._id(),
+            "id": self._memory()["id"],
             "name": f"{config.get('environment')}, {agent}, seed {config.get('seed')}",
             "group": f"{config.get('environment')}/{path.absolute().parent.name}",
         }
@@ -90,35 +93,44 @@ class WeightsAndBiases:
                 stacklevel=2,
             )
             self._run = wandb.init(mode="offline", **common)
+        self._logged = Logged()
         self._run.define_metric("evaluation/*", step_metric="evaluation/steps")
 
-    def _id(self) -> str:
-        """The id, made when the run is first tracked: a resumed run goes on under it."""
+    def _memory(self) -> dict[str, Any]:
+        """The id, made when the run is first tracked, and the last steps logged by a process that ended in order."""
         file = self.folder / "id.json"
         if not file.exists():
-            content = to_json({"id": uuid.uuid4().hex[:12]})
-            replace(file, lambda opened: opened.write(content))
-        return str(read_json(file)["id"])
+            self._remember({"id": uuid.uuid4().hex[:12], "metrics": -1, "evaluations": -1})
+        return read_json(file)
+
+    def _remember(self, memory: Mapping[str, Any]) -> None:
+        content = to_json(memory)
+        replace(self.folder / "id.json", lambda opened: opened.write(content))
 
     def start(self, steps: int) -> Logged:
         """What W&B has cannot be taken back: training repeats these steps to the byte, so they need not come again."""
-        last = Logged(metrics=int(self._run.starting_step) - 1)
+        memory = self._memory()
+        last = Logged(*(int(memory.get(name, -1)) for name in Logged._fields))
+        last = last._replace(metrics=max(last.metrics, int(self._run.starting_step) - 1))
         for step, values in logged_rows(self.folder):
             if any(name.startswith("train/") for name in values):
                 last = last._replace(metrics=max(last.metrics, step))
             if "evaluation/steps" in values:
                 last = last._replace(evaluations=max(last.evaluations, int(values["evaluation/steps"])))
+        self._logged = last
         return last
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """Log one row per update."""
         for row in rows:
             self._run.log(scalars(row, "train"), step=int(row["steps"]))
+            self._logged = self._logged._replace(metrics=row["steps"])
 
     def evaluation(self, row: Row) -> None:
         """Log an evaluation in the row of its update, or in the next one where that row is closed."""
         values = scalars(row, "evaluation") | {"evaluation/steps": row["steps"]}
         self._run.log(values, step=max(int(row["steps"]), self._run.step))
+        self._logged = self._logged._replace(evaluations=row["steps"])
 
     def speed(self, steps: int, steps_per_second: float) -> None:
         """Log the speed in the row of the last update."""
@@ -128,6 +140,18 @@ class WeightsAndBiases:
     def close(self, state: str) -> None:
         """End the W&B run; one that is not finished can be resumed under its id."""
         self._run.finish(exit_code=0 if state == "finished" else 1)
+        # W&B's own process may still be writing its log
+        self._remember({**self._memory(), **self._logged._asdict()})
+
+
+def _settle(folder: Path) -> None:
+    """Wait while W&B's process of a run that was killed a moment ago is still writing down what it has."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        changed = max((file.stat().st_mtime for file in folder.glob("*run-*/run-*.wandb")), default=0.0)
+        if time.time() - changed > _QUIET:
+            break
+        time.sleep(0.1)
 
 
 def logged_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint
 from tddelta.runs.files import FORMAT, Arrays, append_rows, read_json, read_rows, replace, storing, sync, to_json
 from tddelta.runs.locking import HAS_LOCKS, lock, set_aside
-from tddelta.runs.restoring import cut_back, lines_of, usable
+from tddelta.runs.restoring import cut_back, evaluations_until, refuse_links, usable
 from tddelta.runs.tracking import TrackerFactory, Tracking
 
 _STATES = ("running", "finished", "interrupted", "failed")
@@ -40,7 +40,8 @@ class RunWriter:
         episodes_before: Training episodes up to there, as `Run.episodes`; None for a new run.
 
     Raises:
-        ConfigError: `path` exists already; or, to resume, it has another config, is finished, or is being written.
+        ConfigError: `path` exists already; or, to resume, it has another config, is finished, is being written, or
+            holds symbolic links.
         CheckpointError: The newest checkpoint is of a newer format.
         StorageError: A file cannot be written.
     """
@@ -94,6 +95,7 @@ class RunWriter:
 
     def _continue(self, config: Mapping[str, Any], provenance: Mapping[str, Any]) -> bool:
         """Go on where the newest checkpoint is; without one, make room for a new directory and return False."""
+        refuse_links(self.path)
         held = lock(self.path)
         try:
             self._check_unfinished(config)
@@ -150,7 +152,8 @@ class RunWriter:
             for path in (rows, self.path / "evaluations.jsonl", self.path):
                 sync(path)
             size = rows.stat().st_size
-        evaluations = len(lines_of(self.path / "evaluations.jsonl"))
+        # later ones, of parameters from before a break, are no part of what the checkpoint needs
+        _, evaluations = evaluations_until(self.path, steps)
         counts = {"steps": steps, "updates": updates, "episodes": episodes}
         record = {**counts, "metrics_bytes": size, "evaluations": evaluations}
         checkpoints.save(self.path, updates, arrays, record)
@@ -194,6 +197,8 @@ class RunWriter:
         content = to_json(self._status)
         replace(self.path / "status.json", lambda file: file.write(content), durable=state != "running")
         if state == "finished":  # not before its status says so: until then it may have to go on
+            with storing(self.path):
+                sync(self.path)
             checkpoints.discard(self.path)
 
     def episodes(self, steps: npt.ArrayLike, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:

@@ -1,7 +1,9 @@
 """Control in a table: learning to act on the sum of action-value components."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,7 +13,8 @@ from tddelta import _ladders
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
-from tddelta.tabular import _checks, _settings, control_loops
+from tddelta.runs import CHECKPOINT_SECONDS, Arrays
+from tddelta.tabular import _checks, _settings, control_loops, resumable
 from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import over_blocks
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
@@ -83,6 +86,8 @@ def control(
     time_limit: int | None = None,
     initial_deltas: npt.ArrayLike | None = None,
     threads: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> ControlResult:
     """Learn action-value components Q^z and act ε-greedily on their sum Q_Z = Σ_z Q^z.
 
@@ -113,14 +118,19 @@ def control(
         time_limit: Steps after which an episode is truncated; None means never.
         initial_deltas: Components to begin with, shape (S, A, Z) or (N, S, A, Z). None means zeros.
         threads: Threads; None means one per core. The result does not depend on it.
+        checkpoint: Folder in which the seeds that are done are saved. A call with the same arguments goes on from
+            there and returns the same bytes as one without a break; see `evaluate`.
+        checkpoint_every: Seconds between two checkpoints at least; more where one takes over a hundredth of that.
 
     Returns:
         Components, the greedy policy, its exact value and that of the best one, and the episodes.
 
     Raises:
         ConfigError: A setting is out of range, or missing for the method; γ_Z is 1 and the optimal values do not
-            converge.
+            converge; the checkpoint is of a call with other arguments.
         ShapeError: `initial_deltas` has another shape.
+        CheckpointError: The checkpoint is of a newer format.
+        StorageError: The checkpoint cannot be written.
         MissingExtra: numba is not installed.
 
     Example:
@@ -180,7 +190,37 @@ def control(
                 )
             episodes[n] = returns[:count].copy(), lengths[:count].copy()
 
-    over_blocks(block, len(numbers), threads)
+    if checkpoint is None:
+        over_blocks(block, len(numbers), threads)
+    else:
+        sizes = np.where(decaying, "1/n", alphas.astype(str)).tolist()
+        arguments = {
+            "method": method,
+            "scales": scales.to_dict(),
+            "step_size": sizes,
+            "epsilon": epsilons.tolist(),
+            "seeds": numbers,
+            "steps": length,
+            "time_limit": time_limit,
+            "mdp": mdp,
+            "initial_deltas": (tables,),
+        }
+
+        def state(done: int) -> Arrays:
+            returns, lengths = (np.concatenate([pair[i] for pair in episodes[:done]]) for i in (0, 1))
+            counts = np.array([len(pair[0]) for pair in episodes[:done]])
+            return {"deltas": tables, "returns": returns, "lengths": lengths, "episodes": counts}
+
+        def restore(done: int, arrays: Arrays) -> None:
+            tables[:] = arrays["deltas"]
+            cuts = np.cumsum(arrays["episodes"])[:-1]
+            parts = (np.split(np.array(arrays[name]), cuts) for name in ("returns", "lengths"))
+            episodes[:done] = zip(*parts, strict=True)
+
+        resumable.seed_by_seed(
+            block, len(numbers), threads, Path(checkpoint), checkpoint_every,
+            arguments=arguments, state=state, restore=restore,
+        )  # fmt: skip
     with np.errstate(over="ignore", invalid="ignore"):  # where they diverged
         policy = tables.sum(axis=-1).argmax(axis=-1)
     return ControlResult(

@@ -108,16 +108,15 @@ def online(
     streams = states.shape[0]
     scales = len(gammas)
     own, following, delta, alpha = np.empty(scales), np.empty(scales), np.empty(scales), np.empty(scales)
-    overlap = np.empty(scales)
+    previous, overlap, table_shape = np.empty(scales), np.empty(scales), weights.shape[2:]
     for run in range(first, last):
         a, n, slot = run // streams, run % streams, (run - first) % len(books)
-        table, count, trace, previous, book = weights[a, n], counts[slot], traces[slot], before[slot], books[slot]
-        if begin == 0:
-            count[:] = visits[n]
-            trace[:] = 0.0
-            previous[:] = 0.0
-            book[:] = 0.0
-            book[1] = 1.0
+        # copies: the compiler knows that nothing else changes them
+        table, count, trace = weights[a, n], visits[n].copy(), np.zeros(table_shape)
+        book = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+        previous[:] = 0.0
+        if begin > 0:
+            count[:], trace[:], book[:], previous[:] = counts[slot], traces[slot], books[slot], before[slot]
         for t in range(begin, end):
             s = states[n, t]
             active, strength = columns[s], strengths[s]
@@ -159,6 +158,7 @@ def online(
                 previous[:] = 0.0
             book[1] = 1.0
             record(t, table, columns, strengths, exact, counted, checkpoints, averaged, book, rms[a, n], absolute[a, n])
+        counts[slot], traces[slot], books[slot], before[slot] = count, trace, book, previous
 
 
 @compiled

@@ -5,10 +5,11 @@ a break.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tddelta.runs.locking import lock_file
 from tddelta.tabular._learning import Lesson, Memory, Task, loop_of, visits_after
 from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import over_blocks, thread_count
+from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Trajectory
 
 PART_SECONDS = 0.5
@@ -32,6 +34,9 @@ MOST_STEPS = 4_000_000
 
 FIRST_STEPS = 20_000
 """Steps of a run in the first go, before it is known how long they take."""
+
+FEWEST_STEPS = 100
+"""Steps of a run in one go at least."""
 
 
 def learn(task: Task, lesson: Lesson, place: Path, every: float) -> tuple[FloatArray, IntArray]:
@@ -91,7 +96,7 @@ class _State:
         if self.lesson.loop:
             whole = self._some_steps()
             seconds = time.perf_counter() - began
-            self.steps = max(1, int(self.steps * min(2.0, PART_SECONDS / max(seconds, 1e-9))))
+            self.steps = max(FEWEST_STEPS, int(self.steps * min(2.0, PART_SECONDS / max(seconds, 1e-9))))
         else:
             whole = True
             assert self.part is not None
@@ -160,19 +165,7 @@ class _State:
         checkpoints.save(self.place, self.saves, arrays, {"saves": self.saves, **record})
 
     def _restore(self, found: Checkpoint) -> None:
-        stored = found.record.get("arguments")
-        stored = stored if isinstance(stored, Mapping) else {}
-        names = dict.fromkeys([*stored, *self.arguments])
-        other = [name for name in names if stored.get(name) != self.arguments.get(name)]
-        if other:
-            # the components to begin with have a row per step size and seed: name them where nothing else explains it
-            other = [name for name in other if name != "initial_deltas"] or other
-            said = "; ".join(_difference(name, stored.get(name), self.arguments.get(name)) for name in other)
-            raise ConfigError(
-                f"{self.place} holds the checkpoint of a call with other arguments: {said}: pass the same, or another "
-                "folder (checkpoint=)"
-            )
-        checkpoints.discard(self.place, newer_than=found.count("saves"))
+        _check_arguments(self.place, found, self.arguments)
         self.saves, self.done, self.step = (found.count(name) for name in ("saves", "seeds_done", "step"))
         self.task.weights[:] = found.arrays["weights"]
         # copies: what was read cannot be written to
@@ -186,10 +179,78 @@ class _State:
             self.memory = Memory(*(np.array(found.arrays[f"memory.{name}"]) for name in Memory._fields))
 
 
+def seed_by_seed(
+    block: Callable[[int, int], None],
+    count: int,
+    threads: int | None,
+    place: Path,
+    every: float,
+    *,
+    arguments: dict[str, Any],
+    state: Callable[[int], Arrays],
+    restore: Callable[[int, Arrays], None],
+) -> None:
+    """Learn for several seeds that depend on nothing else, and save which of them are done.
+
+    Args:
+        block: Learns for the seeds first ≤ n < last.
+        count: Number of seeds.
+        threads: Threads, or None.
+        place: Folder of the checkpoints; it is made if need be.
+        every: Seconds between two checkpoints.
+        arguments: All that the bytes depend on, for `plain_arguments`.
+        state: The arrays to save once so many seeds are done.
+        restore: Takes the number of seeds that are done, and their arrays.
+
+    Raises:
+        ConfigError, CheckpointError, StorageError: As `learn`.
+    """
+    pauses, described, done, saves, size = Pauses(every), plain_arguments(arguments), 0, 0, thread_count(threads)
+    with storing(place):
+        place.mkdir(parents=True, exist_ok=True)
+    with lock_file(place / "lock", "choose another folder (checkpoint=)"):
+        found = checkpoints.latest(place)
+        if found is not None:
+            _check_arguments(place, found, described)
+            done, saves = found.count("seeds_done"), found.count("saves")
+            restore(done, found.arrays)
+        while done < count:
+            first, began = done, time.perf_counter()
+            done = min(count, first + size)
+            over_blocks(functools.partial(_shifted, block, first), done - first, threads)
+            if time.perf_counter() - began < PART_SECONDS:
+                size *= 2
+            if done == count or pauses.over:
+                with pauses.ended():
+                    saves += 1
+                    record = {"saves": saves, "seeds_done": done, "arguments": described}
+                    checkpoints.save(place, saves, state(done), record)
+
+
+def _shifted(block: Callable[[int, int], None], by: int, first: int, last: int) -> None:
+    block(by + first, by + last)
+
+
+def _check_arguments(place: Path, found: Checkpoint, arguments: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of other arguments; drop damaged ones that are newer."""
+    stored = found.record.get("arguments")
+    stored = stored if isinstance(stored, Mapping) else {}
+    names = dict.fromkeys([*stored, *arguments])
+    other = [name for name in names if stored.get(name) != arguments.get(name)]
+    if other:
+        # the components to begin with have a row per step size and seed: name them where nothing else explains it
+        other = [name for name in other if name != "initial_deltas"] or other
+        said = "; ".join(_difference(name, stored.get(name), arguments.get(name)) for name in other)
+        raise ConfigError(
+            f"{place} holds the checkpoint of a call with other arguments: {said}: pass the same, or another folder "
+            "(checkpoint=)"
+        )
+    checkpoints.discard(place, newer_than=found.count("saves"))
+
+
 def _arguments(task: Task, lesson: Lesson) -> dict[str, Any]:
     """Everything that the bytes depend on, as strict JSON; large arrays by their checksums."""
     method, record = lesson.method, lesson.record
-    mdp = [getattr(task.mdp, name) for name in ("transition", "reward", "terminal", "policy", "start")]
     arguments = {
         "method": _name(method) if callable(method) else method,
         "scales": task.scales.to_dict(),
@@ -200,13 +261,25 @@ def _arguments(task: Task, lesson: Lesson) -> dict[str, Any]:
         "time_limit": lesson.time_limit,
         "chunk": lesson.chunk,
         "trajectories": lesson.trajectories,
-        "mdp": _checksum(*mdp),
-        "features": _checksum(task.columns, task.strengths),
-        "initial_deltas": _checksum(task.weights, task.visits),
-        "trajectory": None if lesson.given is None else _checksum(*lesson.given),
+        "mdp": task.mdp,
+        "features": (task.columns, task.strengths),
+        "initial_deltas": (task.weights, task.visits),
+        "trajectory": None if lesson.given is None else tuple(lesson.given),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(arguments))
-    return plain
+    return plain_arguments(arguments)
+
+
+def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as strict JSON; processes and tuples of arrays by their checksums."""
+
+    def checked(value: Any) -> Any:
+        if isinstance(value, FiniteMDP):
+            value = (value.transition, value.reward, value.terminal, value.policy, value.start)
+        arrays = isinstance(value, tuple) and any(isinstance(item, np.ndarray) for item in value)
+        return _checksum(*value) if arrays else value
+
+    found: dict[str, Any] = json.loads(json.dumps({name: checked(value) for name, value in arguments.items()}))
+    return found
 
 
 def _name(function: Any) -> str:

@@ -1,0 +1,56 @@
+"""Trains the PPO of Stable-Baselines3 on an Atari game when told to; run with the Python of `.venv-sb3`."""
+
+import ale_py
+import gymnasium
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import VecFrameStack
+from worker import Settings, serve
+
+
+class Convolutions(BaseFeaturesExtractor):
+    """The paper's network: its third layer has 32 filters where Stable-Baselines3's own has 64."""
+
+    def __init__(self, observation_space: gymnasium.Space) -> None:
+        super().__init__(observation_space, 512)
+        relu = torch.nn.ReLU()
+        layers = (torch.nn.Conv2d(4, 32, 8, 4), torch.nn.Conv2d(32, 64, 4, 2), torch.nn.Conv2d(64, 32, 3, 1))
+        steps = [step for layer in layers for step in (layer, relu)]
+        self.layers = torch.nn.Sequential(*steps, torch.nn.Flatten(), torch.nn.Linear(7 * 7 * 32, 512), relu)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Features of a batch."""
+        return self.layers(observations)
+
+
+def make(settings: Settings) -> tuple[object, object, int]:
+    """Build the agent; return a function that trains it for one rollout, a state, and the steps of a rollout."""
+    gymnasium.register_envs(ale_py)
+    steps = settings.environments * settings.rollout_length
+    games = make_atari_env(f"{settings.environment}NoFrameskip-v4", n_envs=settings.environments, seed=settings.seed)
+    model = PPO(
+        "CnnPolicy",
+        VecFrameStack(games, 4),
+        n_steps=settings.rollout_length,
+        batch_size=steps // settings.minibatches,
+        n_epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        clip_range=0.1,
+        max_grad_norm=settings.max_gradient_norm,
+        vf_coef=settings.value_coefficient / 2,
+        ent_coef=0.01,
+        policy_kwargs={"features_extractor_class": Convolutions},
+        seed=settings.seed,
+        device="cpu",
+    )
+
+    def block(state: None) -> None:
+        model.learn(total_timesteps=steps, reset_num_timesteps=False)
+
+    return block, None, steps
+
+
+if __name__ == "__main__":
+    serve(make)

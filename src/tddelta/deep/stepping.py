@@ -1,0 +1,183 @@
+"""Stepping host environments: what a step did, whichever automatic reset they have, and whose fault an error is."""
+
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tddelta.deep.host import HostEnvironment
+from tddelta.errors import ConfigError, DataError
+
+
+class Moved(NamedTuple):
+    """What one step of B environments did.
+
+    Attributes:
+        observations: What the next action is for; after an end the first of the next episode, (B, *observation).
+        rewards: (B,).
+        terminated: Also where a life was lost, if the environment says so, (B,).
+        truncated: (B,), False where terminated.
+        over: Whether the episode whose score counts is over, (B,).
+        played: False where this step was an automatic reset, which ignores the action, (B,).
+        finals: The true successors where an episode was truncated, by environment.
+    """
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    over: np.ndarray
+    played: np.ndarray
+    finals: dict[int, np.ndarray]
+
+
+class Vector:
+    """So many environments, to be stepped together, and closed in the end.
+
+    Args:
+        environment: The environment.
+        seeds: One per environment, whole numbers below 2³¹.
+
+    Attributes:
+        waits: Whether the environments reset themselves in the step after an end (Gymnasium's NEXT_STEP), which is
+            then no step of theirs; else they do it in the same step (SAME_STEP).
+        frames: Of an Atari game: frames of the episode so far, (B,); else 0.
+
+    Raises:
+        ConfigError: If the environments cannot be used.
+        DataError: If making them raises.
+    """
+
+    def __init__(self, environment: HostEnvironment, seeds: Sequence[int]) -> None:
+        self._environment, self._seeds, self._steps = environment, list(seeds), 0
+        with self._blamed("being made"):
+            self._made: Any = environment.make(len(seeds))
+        self.waits = _waits(environment.name, self._made, len(seeds))
+        self._resetting: np.ndarray = np.zeros(len(seeds), bool)
+        self.frames: np.ndarray = np.zeros(len(seeds), np.int64)
+        self._actions: Any = None
+
+    def __enter__(self) -> "Vector":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def reset(self) -> np.ndarray:
+        """The first observations, (B, *observation)."""
+        # ale-py takes an array, Gymnasium a list.
+        of_ale = type(self._made.unwrapped).__module__.startswith("ale_py")
+        seeds = np.array(self._seeds) if of_ale else self._seeds
+        with self._blamed("reset"):
+            observations, information = self._made.reset(seed=seeds)
+        self.frames = _frames(information, len(self._seeds))
+        return self._kept(observations)
+
+    def begin(self, actions: np.ndarray) -> None:
+        """Hand over the actions, (B, …); environments that overlap step from now on."""
+        space = self._made.single_action_space
+        self._actions = actions.astype(space.dtype)
+        if self._environment.overlaps:
+            send = self._made.step_async if _is_gymnasiums(self._made) else self._made.send
+            with self._blamed("step"):
+                send(self._actions)
+
+    def finish(self) -> Moved:
+        """What the step has done."""
+        with self._blamed("step"):
+            if not self._environment.overlaps:
+                found = self._made.step(self._actions)
+            else:
+                found = self._made.step_wait() if _is_gymnasiums(self._made) else self._made.recv()
+        self._steps += 1
+        observations, rewards, terminated, truncated, information = found
+        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
+        truncated &= ~terminated
+        played = ~self._resetting
+        if self.waits:
+            # The observation at an end is that of the end, and the next step is the reset.
+            terminated, truncated = terminated & played, truncated & played
+            self._resetting = terminated | truncated
+        over = terminated | truncated
+        frames = _frames(information, len(self._seeds))
+        if self._environment.lives:
+            # Where a life was lost the game's frames go on.
+            over = truncated | (terminated & (frames <= self.frames))
+        self.frames = frames
+        kept = self._kept(observations)
+        finals = {}
+        for place in np.flatnonzero(truncated):
+            finals[int(place)] = kept[place] if self.waits else self._final(information, int(place))
+        return Moved(kept, np.asarray(rewards, np.float32), terminated, truncated, over, played, finals)
+
+    def close(self) -> None:
+        """Release what the environments hold; processes among it."""
+        made, self._made = self._made, None  # emulators end with the last reference
+        if made is not None:
+            made.close()
+
+    def _final(self, information: Any, place: int) -> np.ndarray:
+        # The older name is that of Gymnasium before 1.0.
+        for name in ("final_obs", "final_observation"):
+            if name in information and information[name][place] is not None:
+                return self._kept(information[name][place])
+        raise DataError(
+            f"{self._environment.name}: environment {place} was truncated, and its step's information has no "
+            "final_obs: the value of what would have come cannot be known without it; keep it in every wrapper"
+        )
+
+    def _kept(self, observations: Any) -> np.ndarray:
+        return np.asarray(observations, self._environment.storage)
+
+    @contextmanager
+    def _blamed(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (DataError, ConfigError):
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise DataError(
+                f"{self._environment.name} raised {type(error).__name__} in {what} after {self._steps} steps of "
+                f"{len(self._seeds)} environments: {error} ({place.filename}, line {place.lineno}, in {place.name})"
+            ) from error
+
+
+def spawned_seeds(entropy: int, purpose: str, count: int, part: int = 0) -> list[int]:
+    """Seeds of environments, all different, and unrelated to those of another purpose, part or number.
+
+    Args:
+        entropy: The seed of the run or of the evaluation.
+        purpose: "train", "evaluate" or "held-out".
+        count: How many.
+        part: Which of several times the environments are made: training after a break plays others.
+    """
+    key = (("train", "evaluate", "held-out").index(purpose), part)
+    drawn = np.random.SeedSequence(entropy, spawn_key=key).spawn(count)
+    return [int(one.generate_state(1)[0] >> 1) for one in drawn]
+
+
+def _waits(name: str, made: Any, count: int) -> bool:
+    mode = (made.metadata or {}).get("autoreset_mode")
+    said = getattr(mode, "name", mode)
+    if said not in ("SAME_STEP", "NEXT_STEP", "SameStep", "NextStep"):
+        raise ConfigError(
+            f"environment {name}: metadata['autoreset_mode'] must be gymnasium.vector.AutoresetMode.SAME_STEP or "
+            f"NEXT_STEP; got {mode!r}: without it nobody knows which steps are resets"
+        )
+    if made.num_envs != count:
+        raise ConfigError(f"environment {name}: the factory must make {count} environments here; got {made.num_envs}")
+    return said in ("NEXT_STEP", "NextStep")
+
+
+def _is_gymnasiums(made: Any) -> bool:
+    return hasattr(made, "step_async")
+
+
+def _frames(information: Any, count: int) -> np.ndarray:
+    return np.array(information.get("episode_frame_number", np.zeros(count)), np.int64)

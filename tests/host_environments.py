@@ -1,0 +1,162 @@
+"""Environments of Gymnasium with a script, for the tests of the host's path."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tddelta.deep import ppo, probes
+
+
+class Counting(gymnasium.Env):
+    """Episodes of `length` steps with reward 1; the observation is the step, and a number of this episode's own.
+
+    The first two episodes of the i-th environment made are i steps longer where `uneven` is set.
+    """
+
+    observation_space = gymnasium.spaces.Box(-10.0, 100.0, (2,), np.float64)
+    action_space: gymnasium.Space = gymnasium.spaces.Discrete(2)
+    made: ClassVar[list["Counting"]] = []
+
+    def __init__(self, length: int = 3, truncates: bool = False, uneven: bool = False) -> None:
+        self.length, self.truncates, self.episodes, self.closed = length, truncates, 0, False
+        self.longer = len(self.made) if uneven else 0
+        self.actions: list[Any] = []
+        self.made.append(self)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.clock, self.own = 0, float(self.np_random.random())
+        self.episodes += 1
+        return self.seen(), {}
+
+    def seen(self) -> np.ndarray:
+        return np.array([self.clock, self.own])
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.actions.append(action)
+        self.clock += 1
+        ends = self.clock == self.length + (self.longer if self.episodes <= 2 else 0)
+        return self.seen(), 1.0, ends and not self.truncates, ends and self.truncates, {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Shifted(Counting):
+    """Actions are -1, 0 and 1."""
+
+    action_space = gymnasium.spaces.Discrete(3, start=-1)
+
+
+class Pushed(Counting):
+    """The action is two forces in small boxes."""
+
+    action_space = gymnasium.spaces.Box(np.float32([-0.1, 0.0]), np.float32([0.1, 0.2]))
+
+
+class Rooms(Counting):
+    """The observation is a dictionary."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"place": gymnasium.spaces.Discrete(3), "speed": gymnasium.spaces.Box(0, 1, (2,))}
+    )
+
+    def seen(self) -> Any:
+        return {"place": 1, "speed": np.float32([0.25, 0.5])}
+
+
+class Broken(Counting):
+    """Raises in its tenth step."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if len(self.actions) == 9:
+            raise RuntimeError("the valve is stuck")
+        return super().step(action)
+
+
+class Poisoned(Counting):
+    """The reward of the second environment made is no number in its ninth step."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        seen, reward, *rest = super().step(action)
+        second = self.made.index(self) % 3 == 2  # the first shows the spaces only
+        return seen, np.nan if second and len(self.actions) == 9 else reward, *rest
+
+
+class OfProbe(gymnasium.Env):
+    """An environment of `tddelta.deep.probes` on the host."""
+
+    def __init__(self, name: str, limit: int | None = None) -> None:
+        self.probe = getattr(probes, name)()
+        self.parameters, self.limit = self.probe.default_params, limit
+        shape = self.probe.observation_space(self.parameters).shape
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, shape, np.float32)
+        self.action_space = gymnasium.spaces.Discrete(self.probe.actions)
+        self._step = _probe_step(name)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time, self.choice = 0, -1
+        return self._step(-1, -1, 0)[0], {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.choice = int(action) if self.time == 0 else self.choice
+        seen, reward, ended = self._step(min(self.time, 50), self.choice, int(action))
+        self.time += 1
+        return seen, reward, ended, not ended and self.time == self.limit, {}
+
+
+_steps: dict[str, Any] = {}
+
+
+def _probe_step(name: str) -> Any:
+    """f(time before, choice, action) → (observation, reward, ended), each computed once; time −1 is the reset."""
+    if name not in _steps:
+        probe, known = getattr(probes, name)(), {}
+
+        def step(time: int, choice: int, action: int) -> Any:
+            if (time, choice, action) not in known:
+                state = probes.Clock(time=jnp.int32(time + 1), choice=jnp.int32(choice))
+                key, move = jax.random.key(0), jnp.int32(action)
+                reward, ended = probe.outcome(key, state, move)
+                seen = np.asarray(probe.observe(key, state, move, probe.default_params), np.float32)
+                known[time, choice, action] = seen, float(reward), bool(ended)
+            return known[time, choice, action]
+
+        _steps[name] = step
+    return _steps[name]
+
+
+def vectors(mode: AutoresetMode, kind: Any = Counting, **options: Any) -> Any:
+    """A factory of vector environments with this automatic reset."""
+
+    def make(num_envs: int) -> SyncVectorEnv:
+        return SyncVectorEnv([lambda: kind(**options)] * num_envs, autoreset_mode=mode)
+
+    return make
+
+
+TINY: dict[str, Any] = {
+    "environments": 2,
+    "rollout_length": 6,
+    "epochs": 1,
+    "minibatches": 1,
+    "hidden_sizes": (8,),
+    "steps": 48,
+    "horizons": (2.0, 5.0, 20.0),
+}
+
+
+def tiny(environment: Any, agent: str = "ppo-delta", **settings: Any) -> ppo.Config:
+    """A configuration whose programs compile fast, with settings as the programs take them."""
+    config: ppo.Config = jax.tree.map(float, ppo.preset(environment, agent, **{**TINY, **settings}))
+    return config
+
+
+gymnasium.register("HostCounting-v0", entry_point="host_environments:Counting", max_episode_steps=50)
+gymnasium.register("HostRooms-v0", entry_point="host_environments:Rooms")

@@ -1,0 +1,281 @@
+"""Rollouts and whole runs in host environments: every end as it is meant, in both ways of automatic reset."""
+
+import json
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import tddelta as tdd
+from deep_environments import QUICKLY
+from host_environments import Broken, Counting, OfProbe, Poisoned, Pushed, tiny, vectors
+from tddelta import ConfigError, DataError
+from tddelta.deep import evaluation, host, host_evaluation, host_rollout, policy, ppo, record, training
+from tddelta.deep.host_rollout import Player
+from tddelta.runs import Run, RunWriter
+
+SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
+
+
+@pytest.fixture(autouse=True)
+def _compiled_quickly(monkeypatch):
+    # Compiling is most of what these tests do, and their programs are small.
+    compiled = jax.stages.Lowered.compile
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: compiled(lowered, QUICKLY))
+
+
+def environment(mode=SAME, kind=Counting, **options):
+    Counting.made.clear()
+    return host.from_factory(vectors(mode, kind, **options), name="Plant")
+
+
+def rollouts(config, count):
+    """So many rollouts of the first parameters, each with what was learned from."""
+    player = Player(config, 0)
+    state = player.programs.init(config, jax.random.key(0))
+    key = state.key
+    found = []
+    for _ in range(count):
+        key, drawn, _ = player.programs.noise(key)
+        player._finished = []
+        if player._waits:
+            rollout, last, _ = player._in_one_lane(state.learned, drawn[0])
+        else:
+            rollout, last = player._in_lanes(state.learned, list(drawn))
+        # The next rollout writes into the same arrays.
+        found.append((jax.tree.map(np.array, rollout), np.array(last)))
+    player.close()
+    return state, found
+
+
+def by_environment(config, array):
+    """(T, B, …) or one lane (T · B, 1, …) as (B, T, …)."""
+    if array.shape[1] == 1:
+        return array.reshape(config.environments, config.rollout_length, *array.shape[2:])
+    return np.moveaxis(array, 0, 1)
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_both_ways_of_automatic_reset_give_the_same_targets(truncates):
+    # Field case B14: resets are no rows of the rollout.
+    found = []
+    for mode in (SAME, NEXT):
+        config = tiny(environment(mode, truncates=truncates))
+        state, ((rollout, _),) = rollouts(config, 1)
+        assert rollout.rewards.size == 12 and np.all(rollout.rewards == 1)
+        signals = ppo.learning_signals(config, state.learned, jax.tree.map(jnp.asarray, rollout))
+        found.append([by_environment(config, np.asarray(one)) for one in (rollout.observations, *signals)])
+        np.testing.assert_array_equal(rollout.finished_returns[rollout.finished_lengths > 0], [3, 3, 3, 3])
+        clocks = by_environment(config, rollout.observations)[..., 0]
+        np.testing.assert_array_equal(clocks, [[0, 1, 2, 0, 1, 2]] * 2)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_truncated_episode_is_continued_by_the_value_of_its_last_observation():
+    config = tiny(environment(truncates=True))
+    state, ((rollout, last),) = rollouts(config, 1)
+    np.testing.assert_array_equal(rollout.truncated[:, 0], [False, False, True] * 2)
+    acting = ppo.network(config, state.learned.parameters)
+    own = rollout.observations[2, 0, 1]
+    np.testing.assert_allclose(rollout.final_heads[2, 0], acting(jnp.array([3.0, own]))[1], rtol=1e-5)
+    np.testing.assert_allclose(rollout.last_heads, jax.vmap(acting)(jnp.asarray(last))[1], rtol=1e-5)
+    # A reset observation would have clock 0.
+    assert not np.allclose(rollout.final_heads[2, 0], acting(jnp.array([0.0, own]))[1])
+
+
+def test_a_time_limit_can_be_an_end():
+    config = tiny(environment(truncates=True), time_limit="terminate")
+    _, ((rollout, _),) = rollouts(config, 1)
+    np.testing.assert_array_equal(rollout.terminated[:, 0], [False, False, True] * 2)
+    assert not rollout.truncated.any()
+
+
+def test_steps_beyond_a_rollout_come_first_in_the_next():
+    # Episodes of different lengths: the environments do not reset together.
+    config = tiny(environment(NEXT, uneven=True))
+    _, found = rollouts(config, 4)
+    seen = {}
+    for rollout, _ in found:
+        assert rollout.rewards.shape == (12, 1) and np.all(rollout.rewards == 1)
+        lane = [
+            (*row, bool(end)) for row, end in zip(rollout.observations[:, 0], rollout.terminated[:, 0], strict=True)
+        ]
+        # A cut of ours stands between two environments, and is followed by a value, not by the next one's row.
+        cuts = np.flatnonzero(rollout.truncated[:, 0])
+        assert len(cuts) in (0, 1, 2) and np.all(rollout.final_heads[cuts] != 0)
+        for clock, own, end in lane:
+            seen.setdefault(own, []).append((int(clock), end))
+    whole = [rows for rows in seen.values() if rows[-1][1]]
+    assert len(whole) >= 10
+    for rows in whole:  # of every episode each step once, in order, with one end
+        assert [clock for clock, _ in rows] == list(range(len(rows)))
+        assert [end for _, end in rows] == [False] * (len(rows) - 1) + [True]
+    assert {len(rows) for rows in whole} >= {3, 4}
+
+
+@pytest.mark.slow
+def test_halves_that_act_in_turn_play_the_same(monkeypatch):
+    state, found = rollouts(tiny(environment(uneven=True, truncates=True)), 2)
+    monkeypatch.setattr(host_rollout, "_parts", lambda config, environment: 2)
+    other_state, other = rollouts(tiny(environment(uneven=True, truncates=True)), 2)
+    jax.tree.map(np.testing.assert_array_equal, state.learned, other_state.learned)
+    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_the_learner_can_see_signs_of_rewards():
+    config = tiny(environment(), reward_clipping="sign")
+    plain = tiny(environment())
+    state, ((rollout, _),) = rollouts(plain, 1)
+    rollout = jax.tree.map(jnp.asarray, rollout)
+    generator = np.random.default_rng(0)
+    signs = generator.choice(np.float32([-1, 0, 1]), rollout.rewards.shape)
+    large = rollout._replace(rewards=jnp.asarray(signs * generator.uniform(2, 9, signs.shape).astype(np.float32)))
+    found = ppo.learning_signals(config, state.learned, large)
+    expected = ppo.learning_signals(plain, state.learned, rollout._replace(rewards=jnp.asarray(signs)))
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, two)
+    with pytest.raises(ConfigError, match="reward_clipping must be one of none, sign; got 'clip'"):
+        tiny(environment(), reward_clipping="clip")
+
+
+def trained(path, config, seed=0, resume=False, **options):
+    with RunWriter(path, training.run_config(config, seed), {"command": ["test"]}, resume=resume) as writer:
+        training.train_run(config, seed, writer, **options)
+    return Run(path)
+
+
+NORMALISED = {"normalize_observations": True, "normalize_rewards": True}
+
+
+@pytest.mark.slow
+def test_a_run_has_the_same_bytes_every_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_evaluation, "STREAM_LENGTH", 40)
+    monkeypatch.setattr(record, "HOST_EPISODES", 4)
+    config = tiny(environment(kind=Pushed), **NORMALISED)
+    runs = [trained(tmp_path / name, config, eval_every=24) for name in "ab"]
+    for name in ("metrics.jsonl", "episodes.npz", "parameters.safetensors", "rollout.npz", "critic.npz"):
+        assert (runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes(), name
+    run = runs[0]
+    assert run.status["state"] == "finished" and run.status["steps"] == 48
+    np.testing.assert_array_equal(run.episodes["returns"], [3] * 16)
+    np.testing.assert_array_equal(run.episodes["steps"], np.repeat(np.arange(6, 49, 6), 2))
+    assert run.rollout["deltas"].shape == (3, 3) and run.rollout["actions"].shape == (3, 2)
+    assert run.critic["predicted"].shape[1] == 3 and np.isfinite(run.critic["realised"]).any()
+    # Every environment that was made is closed.
+    assert Counting.made and all(one.closed for one in Counting.made)
+    evaluated = [json.loads(line) for line in (run.path / "evaluations.jsonl").read_text().splitlines()]
+    assert [row["steps"] for row in evaluated] == [24, 48] and evaluated[0]["return_mean"] == 3
+    with pytest.raises(ConfigError, match="is not part of tddelta: pass environment="):
+        tdd.load(run)
+    loaded = policy.load(run, environment=config.environment)
+    action = loaded.act(np.zeros(2))
+    assert action.shape == (2,) and np.all(np.abs(action) <= 0.2)
+
+
+def test_evaluation_plays_a_quota_of_every_environment():
+    config = tiny(environment(uneven=True))
+    learned = ppo.initial(config, jax.random.key(0))
+    row = evaluation.evaluate(config, learned, episodes=5, mode="greedy", seed=3)
+    assert row["episodes"] == 5 and row["unfinished"] == 0 and row["mode"] == "greedy"
+    assert row["returns"] == row["lengths"] and min(row["returns"]) >= 3
+    with pytest.raises(ConfigError, match="mode must be sampled or greedy"):
+        evaluation.evaluate(config, learned, mode="best")
+
+
+def test_a_run_goes_on_with_fresh_environments_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_evaluation, "STREAM_LENGTH", 10)
+    config = tiny(environment())
+    stop = threading.Event()
+    path = tmp_path / "run"
+    stopped = trained(path, config, stop=stop, progress=lambda news: stop.set() if news.steps else None)
+    assert stopped.status["state"] == "interrupted" and stopped.status["steps"] == 12
+    run = trained(path, config, resume=True)
+    assert run.status["state"] == "finished"
+    np.testing.assert_array_equal(run.metrics["steps"], [12, 24, 36, 48])
+    first, fresh = (row for row in run.timing if row["event"] in ("environments", "fresh_environments"))
+    assert first["event"] == "environments" and first["updates"] == 0
+    assert fresh["event"] == "fresh_environments" and fresh["updates"] == stopped.status["updates"]
+    assert len({*first["seeds"], *fresh["seeds"]}) == 4
+    assert all(one.closed for one in Counting.made)
+
+
+def test_an_environment_that_raises_leaves_a_readable_run(tmp_path):
+    config = tiny(environment(kind=Broken))
+    with pytest.raises(DataError, match=r"Plant raised RuntimeError .*the valve is stuck"):
+        trained(tmp_path / "run", config)
+    run = Run(tmp_path / "run")
+    assert len(run.metrics["steps"]) >= 1 and run.metrics["steps"][0] == 12
+    assert policy.load(run, environment=config.environment).act(np.zeros(2)).shape == ()
+    assert all(one.closed for one in Counting.made)
+
+
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+def test_a_reward_that_is_no_number_is_named(mode, tmp_path):
+    # Field case B27.
+    config = tiny(environment(mode, kind=Poisoned))
+    with pytest.raises(DataError, match="Plant: reward not finite in environment 1, step 8, after 12 steps in all"):
+        trained(tmp_path / "run", config)
+    run = Run(tmp_path / "run")
+    assert run.status["state"] == "failed" and (run.path / "fault.json").exists()
+
+
+@pytest.mark.slow
+def test_several_seeds_of_a_host_environment_train_beside_one_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_evaluation, "STREAM_LENGTH", 10)
+    config = tiny(environment())
+    writers = [RunWriter(tmp_path / str(s), training.run_config(config, s), {"command": ["test"]}) for s in (0, 1)]
+    told = set()
+    training.train_runs(config, [0, 1], writers, progress=lambda index, news: told.add(index))
+    for writer in writers:
+        writer.close()
+    assert told == {0, 1}
+    assert (tmp_path / "0" / "metrics.jsonl").read_bytes() != (tmp_path / "1" / "metrics.jsonl").read_bytes()
+    alone = trained(tmp_path / "alone", config)
+    assert (tmp_path / "0" / "metrics.jsonl").read_bytes() == (alone.path / "metrics.jsonl").read_bytes()
+
+
+def test_a_compiled_program_does_not_hold_what_runs_on_the_host():
+    config = tiny(environment())
+    with pytest.raises(ConfigError, match=r"Plant runs on the host, .*train it by tdd.train"):
+        ppo.train(config, jax.random.key(0))
+    with pytest.raises(ConfigError, match="shards are for device environments, and Plant runs on the host; got 2"):
+        tiny(environment(), shards=2)
+
+
+GAMMAS = np.array([0.5, 0.8, 0.95])
+PROBES = {
+    "constant": ("ConstantReward", 10, 1 / (1 - GAMMAS)[None]),
+    "delayed": ("DelayedReward", None, GAMMAS ** np.arange(4)[::-1, None]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("probe", "mode"), [("constant", SAME), ("constant", NEXT), ("delayed", NEXT)])
+def test_every_component_of_a_probe_is_learned_on_the_host(probe, mode):
+    name, limit, values = PROBES[probe]
+    config = tiny(
+        host.from_factory(vectors(mode, OfProbe, name=name, limit=limit), name=name),
+        environments=8,
+        rollout_length=32,
+        epochs=4,
+        minibatches=4,
+        hidden_sizes=(16,),
+        steps=256 * 150,
+        learning_rate=2e-2,
+        anneal_learning_rate=True,
+        max_gradient_norm=10.0,
+        entropy_coefficient=0.0,
+    )
+    player = Player(config, 0)
+    state, metrics, _ = player.block(config, player.programs.init(config, jax.random.key(0)), 150)
+    player.close()
+    assert not metrics.fault.any()
+    states = jnp.eye(len(values)) if len(values) > 1 else jnp.ones((1, 1))
+    _, heads = jax.vmap(ppo.network(config, state.learned.parameters))(states)
+    found = np.asarray(ppo.components(config, state.learned, heads))
+    np.testing.assert_allclose(found, np.diff(values, axis=-1, prepend=0), rtol=0.02, atol=0.005)

@@ -1,0 +1,253 @@
+"""Host environments by name and by factory, and what one step of theirs is: without a learner."""
+
+import builtins
+import sys
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import host_environments
+from host_environments import Counting, Pushed, Rooms, Shifted, vectors
+from tddelta import ConfigError, DataError, MissingExtra
+from tddelta.deep import environments, host
+from tddelta.deep.stepping import Vector, spawned_seeds
+
+SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
+
+
+def opened(factory, count=1, seeds=None):
+    return Vector(host.from_factory(factory, name="Plant"), seeds or spawned_seeds(0, "train", count))
+
+
+def steps(vector, count, action=0):
+    """So many steps after a reset, as a list of `Moved`."""
+    vector.reset()
+    found = []
+    for _ in range(count):
+        vector.begin(np.full(len(vector._seeds), action))
+        found.append(vector.finish())
+    vector.close()
+    return found
+
+
+def test_the_step_of_an_automatic_reset_is_told_from_the_others():
+    # Field case B14.
+    found = steps(opened(vectors(NEXT)), 8)
+    assert [bool(one.played[0]) for one in found] == [True, True, True, False, True, True, True, False]
+    assert [bool(one.terminated[0]) for one in found] == [False, False, True, False, False, False, True, False]
+    assert all(one.played[0] for one in steps(opened(vectors(SAME)), 6))
+
+
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+def test_every_episode_counts_its_own_steps(mode):
+    # Field case B15.
+    lengths, length = [], 0
+    for one in steps(opened(vectors(mode)), 12):
+        length += int(one.played[0])
+        if one.over[0]:
+            lengths.append(length)
+            length = 0
+    assert set(lengths) == {3} and len(lengths) >= 3
+
+
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+def test_the_true_successor_of_a_truncated_step_is_known(mode):
+    found = steps(opened(vectors(mode, truncates=True)), 3)
+    assert not found[0].finals and found[2].truncated[0]
+    # The third step leads to clock 3; after the reset the clock is 0.
+    assert found[2].finals[0][0] == 3
+    assert found[2].observations[0, 0] == (0 if mode is SAME else 3)
+
+
+class Renamed(gymnasium.vector.SyncVectorEnv):
+    """Tells the final observation as Gymnasium before 1.0 did, or not at all."""
+
+    name: str | None = "final_observation"
+
+    def step(self, actions):
+        *rest, information = super().step(actions)
+        if "final_obs" in information:
+            final = information.pop("final_obs")
+            if self.name:
+                information[self.name] = final
+        return *rest, information
+
+
+class Silent(Renamed):
+    name = None
+
+
+@pytest.mark.parametrize("kind", [Renamed, Silent])
+def test_a_final_observation_of_another_name_or_none(kind):
+    # Field case B16.
+    def make(num_envs):
+        return kind([lambda: Counting(truncates=True)] * num_envs, autoreset_mode=SAME)
+
+    if kind is Renamed:
+        assert steps(opened(make), 3)[2].finals[0][0] == 3
+    else:
+        with pytest.raises(DataError, match=r"Plant: environment 0 was truncated, and .* no final_obs"):
+            steps(opened(make), 3)
+
+
+def test_shifted_actions_reach_the_environment_shifted():
+    environment = host.from_factory(Shifted)
+    assert environment.action_space.n == 3 and environment.first_action == -1
+    from tddelta.deep import actions
+
+    np.testing.assert_array_equal(actions.to_environment(environment, jnp.array([0, 1, 2])), [-1, 0, 1])
+
+
+def test_boxes_clip_at_the_environment_only():
+    from tddelta.deep import actions
+
+    environment = host.from_factory(Pushed)
+    assert not environment.discrete and environment.action_space.shape == (2,)
+    found = actions.to_environment(environment, jnp.array([[0.5, -0.5], [0.05, 0.1]]))
+    np.testing.assert_allclose(found, [[0.1, 0.0], [0.05, 0.1]], rtol=1e-6)
+
+
+class Buttons(Counting):
+    action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+
+class Unshown(Counting):
+    observation_space = gymnasium.spaces.Text(5)
+
+
+@pytest.mark.parametrize(
+    ("factory", "sentence"),
+    [
+        (Buttons, "environment Buttons: actions must be Discrete or a Box of real numbers; got MultiDiscrete"),
+        (Rooms, "environment Rooms: observations must be one array, a Box; got Dict.*FlattenObservation"),
+        (Unshown, "environment Unshown: observations must be one array, a Box; got Text"),
+        (dict, "environment dict: the factory must make a Env of Gymnasium; got dict"),
+    ],
+)
+def test_what_the_learner_cannot_use_is_refused_in_one_line(factory, sentence):
+    if factory is dict:
+        factory = type("dict", (), {"close": lambda self: None})
+    with pytest.raises(ConfigError, match=sentence):
+        host.from_factory(factory)
+
+
+def test_an_unknown_automatic_reset_is_refused():
+    factory = vectors(AutoresetMode.DISABLED)
+    with pytest.raises(
+        ConfigError, match=r"environment Plant: metadata.*must be .*SAME_STEP or NEXT_STEP; got .*DISABLED"
+    ):
+        opened(factory)
+
+
+def test_a_factory_that_makes_another_number_is_refused():
+    with pytest.raises(ConfigError, match="environment Plant: the factory must make 3 environments here; got 1"):
+        opened(lambda num_envs: vectors(SAME)(1), 3)
+
+
+@pytest.mark.parametrize("made", [Counting(), vectors(SAME)(1)])
+def test_objects_of_gymnasium_are_refused(made):
+    with pytest.raises(ConfigError, match=r"is an object of Gymnasium: pass host.from_factory\(function\)"):
+        environments.resolve(made)
+
+
+def test_seeds_are_spawned():
+    # Field case B49.
+    first = np.concatenate([opened(vectors(SAME), 4).reset()[:, 1] for _ in range(2)])
+    assert len(set(first)) == 4  # four environments differ, and the second time they are the same
+    zero, one = (spawned_seeds(seed, "train", 4) for seed in (0, 1))
+    assert not set(zero) & set(one)
+    assert not set(zero) & set(spawned_seeds(0, "evaluate", 4)) | (set(zero) & set(spawned_seeds(0, "train", 4, 7)))
+    assert all(0 <= seed < 2**31 for seed in zero)
+
+
+def test_an_environment_that_raises_is_named_with_its_own_message():
+    with pytest.raises(
+        DataError, match=r"Plant raised RuntimeError in step after 9 steps .* valve is stuck .*line \d+"
+    ):
+        steps(opened(vectors(SAME, host_environments.Broken)), 12)
+
+
+def test_a_registered_environment_and_its_options():
+    environment = environments.resolve("gym:host_environments:HostCounting-v0", {"length": 5})
+    assert environment.time_limit == 50 and environment.observation_shape == (2,)
+    assert environment.name == "gym:host_environments:HostCounting-v0"
+    assert environment.to_dict() == {"id": "HostCounting-v0"}
+    assert environments.resolve("gym:HostCounting-v0", {"length": 5}) is not environment
+    vector = Vector(environment, [1])
+    vector.reset()
+    assert [bool(one.over[0]) for one in steps(vector, 5)] == [False, False, False, False, True]
+
+
+def test_frames_are_stacked():
+    environment = environments.resolve("gym:CartPole-v1", {"frame_stack": 3})
+    assert environment.observation_shape == (3, 4) and environment.to_dict() == {"id": "CartPole-v1", "frame_stack": 3}
+    vector = Vector(environment, [1, 2])
+    first = vector.reset()
+    vector.begin(np.array([0, 1]))
+    second = vector.finish().observations
+    vector.close()
+    assert first.dtype == np.float32
+    np.testing.assert_array_equal(first[:, 0], first[:, 2])
+    np.testing.assert_array_equal(second[:, :2], first[:, 1:])
+
+
+def test_other_observations_are_flattened():
+    environment = environments.resolve("gym:HostRooms-v0")
+    assert environment.observation_shape == (5,) and environment.to_dict()["flattened"] is True
+    vector = Vector(environment, [1])
+    np.testing.assert_array_equal(vector.reset(), [[0, 1, 0, 0.25, 0.5]])
+    vector.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("gym:CartPol-v1", {}, "unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1"),
+        ("gym:CartPole-v7", {}, "unknown Gymnasium environment 'CartPole-v7': did you mean CartPole-v"),
+        ("gym:no_such_module:X-v0", {}, "no module 'no_such_module' for 'gym:no_such_module:X-v0'"),
+        ("gym:CartPole-v1", {"gravitation": 5}, "gym:CartPole-v1 cannot be made .*gravitation"),
+        ("gym:CartPole-v1", {"frame_stack": 0}, "frame_stack must be a whole number of at least 1; got 0"),
+        ("gym:CartPole-v1", {"worker_processes": 2}, "worker_processes must be True or False; got 2"),
+        ("gym:ALE/Pong-v5", {}, "would play without the preprocessing of Atari; name it ALE/Pong-v5, without gym:"),
+    ],
+)
+def test_names_and_options_that_are_wrong(name, options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        environments.resolve(name, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "sentence"),
+    [
+        ("gym:CartPole-v1", "gymnasium", r'needs Gymnasium: pip install "tddelta\[gym\]"'),
+        ("Asterix", "ale_py.vector_env", r'Atari games need ale-py: pip install "tddelta\[atari\]"'),
+    ],
+)
+def test_a_missing_extra_says_how_to_install_it(name, module, sentence, monkeypatch):
+    # Field case B57.
+    environments._resolve_once.cache_clear()
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(builtins, "__import__", builtins.__import__)
+    with pytest.raises(MissingExtra, match=sentence):
+        environments.resolve(name)
+
+
+def test_only_gymnasiums_own_are_trusted_by_name():
+    assert host.is_gymnasiums_own("gym:CartPole-v1")
+    for name in ("gym:HostCounting-v0", "gym:host_environments:HostCounting-v0", "CartPole-v1", "gym:Nothing-v0"):
+        assert not host.is_gymnasiums_own(name)
+
+
+@pytest.mark.slow
+def test_worker_processes_step_the_same():
+    inside, alone = (
+        environments.resolve("gym:CartPole-v1", {"worker_processes": processes}) for processes in (True, False)
+    )
+    assert inside.overlaps and not alone.overlaps
+    found = [steps(Vector(environment, [3, 4]), 30, action=1) for environment in (inside, alone)]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.observations, other.observations)
+        np.testing.assert_array_equal(one.over, other.over)

@@ -1,0 +1,201 @@
+"""How far a study is: read from the files of its runs, drawn on a terminal."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tddelta.cli import main
+from tddelta.errors import CheckpointError
+from tddelta.experiments import sweeping
+from tddelta.experiments.board import Board, Entry, RunState, entries, summary
+from tddelta.experiments.loop import Outcome
+from tddelta.experiments.sweep_display import SweepDisplay, table, whole
+from tddelta.runs import RunWriter
+
+CATCH = "Catch-bsuite"
+STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\n'
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def write(text=STUDY):
+    Path("study.toml").write_text(text, encoding="utf-8")
+
+
+def run_of(seed):
+    return Path("study", CATCH, "ppo", f"seed-{seed}")
+
+
+def states():
+    return [state.state for state in sweeping.status(Path("study.toml"))]
+
+
+# ---------------------------------------------------------------- looking at it
+
+
+class TestStatus:
+    def test_every_state_is_told_from_the_files(self, capsys):
+        write(STUDY.replace("seeds = 2", "seeds = 6"))
+        planned = sweeping.plan(Path("study.toml"))
+        sweeping.remember(planned)
+        counts = {"steps": 500, "updates": 1, "episodes": 3}
+        for seed, state in ((1, "interrupted"), (2, "failed"), (3, "finished"), (4, "running")):
+            with RunWriter(run_of(seed), planned.plans[seed].content, {}) as writer:
+                writer.metrics([{"update": 1, "steps": 500, "return_mean": 1.5}, {"return_mean": None}])
+                writer.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
+                writer.status(state, message="not a number" if state == "failed" else None, **counts)
+        with RunWriter(run_of(5), planned.plans[5].content, {}) as alive:
+            alive.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
+            alive.status("running", **counts)
+            found = sweeping.status(Path("study.toml"))
+            assert main(["sweep", "study.toml", "--status", "--json"]) == 0
+            rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
+            assert main(["sweep", "study.toml", "--status"]) == 0
+        assert [state.state for state in found] == [
+            *("waiting", "interrupted", "failed", "finished", "cut off", "running")
+        ]
+        assert found[1].return_mean == 1.5 and found[1].steps_per_second == 100.0
+        assert found[5].seconds_left == (found[5].entry.steps - 500) / 100
+        assert rows[5] == found[5].to_dict() and rows[2]["message"] == "not a number"
+        text = capsys.readouterr().out
+        assert "1 of 6 runs finished, 1 running, 1 failed, 1 cut off, 1 interrupted, 1 waiting; 2,500 of" in text
+        assert "ppo, seed 4: its process ended without a word" in text and "seed 2: not a number" in text
+
+    def test_it_needs_no_training_library_once_the_study_is_remembered(self):
+        write()
+        sweeping.remember(sweeping.plan(Path("study.toml")))
+        program = (
+            "import sys; from tddelta.cli import main; main(['sweep', 'study.toml', '--status']);"
+            "print(sorted({'jax', 'gymnax'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]" and "0 of 2 runs finished, 2 waiting" in done.stdout
+
+    def test_a_study_that_was_changed_is_planned_again(self):
+        write()
+        sweeping.remember(sweeping.plan(Path("study.toml"), add_seeds=1))
+        write(STUDY.replace("seeds = 2", "seeds = 4"))
+        assert len(states()) == 5
+
+    @pytest.mark.parametrize("row", [{"path": "../../x/y"}, {"path": "/a/b/c"}, {"path": "a/b"}, {}, 3])
+    def test_a_strangers_memory_cannot_lead_elsewhere(self, row):
+        write()
+        sweeping.remember(sweeping.plan(Path("study.toml")))
+        memory = json.loads(Path("study/study.json").read_text())
+        memory["runs"][1] = {**memory["runs"][1], **row} if isinstance(row, dict) and row else row
+        Path("study/study.json").write_text(json.dumps(memory))
+        with pytest.raises(CheckpointError, match="which is no run of a study"):
+            sweeping.status(Path("study.toml"))
+
+    def test_memory_of_a_newer_version_or_another_program(self):
+        write()
+        Path("study").mkdir()
+        for text, message in (
+            ('{"format": 9, "added_seeds": 0, "runs": []}', "has format 9"),
+            ('{"format": 1, "added_seeds": -2, "runs": []}', "is no memory"),
+            ("{}", "is no memory"),
+        ):
+            Path("study/study.json").write_text(text)
+            with pytest.raises(CheckpointError, match=message):
+                sweeping.status(Path("study.toml"))
+
+    def test_looking_at_a_thousand_runs_is_cheap(self):
+        write(STUDY.replace("seeds = 2", "seeds = 1000"))
+        planned = sweeping.plan(Path("study.toml"))
+        for one in planned.plans[:300]:
+            one.path.mkdir(parents=True)
+            (one.path / "status.json").write_text('{"state": "finished", "steps": 1000, "message": null}')
+        board = Board(entries(planned.plans))
+        assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")
+        began = time.process_time()
+        board.look()
+        assert time.process_time() - began < 0.2
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+def board_of(count, state="waiting"):
+    found = [Entry("Breakout-MinAtar", "ppo-delta", seed, Path("o", str(seed)), 1000) for seed in range(count)]
+    return [RunState(entry, state, steps=500, steps_per_second=1234.5, return_mean=0.5) for entry in found]
+
+
+def drawn(what, width=120):
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(what)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_name_is_no_markup():
+    (state,) = board_of(1)
+    named = replace(state, entry=replace(state.entry, environment="Maze[/x]", agent="own[bold]"))
+    assert drawn(table([named], width=120))[1].split()[:2] == ["Maze[/x]", "own[bold]"]
+
+
+def test_the_table_shows_what_matters_first_and_as_much_as_there_is_room_for():
+    runs = [*board_of(40, "finished"), *board_of(3), *board_of(2, "failed"), *board_of(1, "running")]
+    lines = drawn(whole(runs, width=120, height=10))
+    assert len(lines) == 9 and lines[0].split() == [
+        *("environment", "agent", "seed", "state", "steps", "steps/s", "return", "left")
+    ]
+    shown = [
+        next(state for state in ("running", "failed", "waiting", "finished") if state in row) for row in lines[1:7]
+    ]
+    assert shown == ["running", "failed", "failed", "waiting", "waiting", "waiting"]
+    assert lines[7].startswith("… and 40 more") and lines[8].startswith("40 of 46 runs finished, 1 running, 2 failed")
+    assert "500  50%" in lines[1] and "1,234" in lines[1]
+    assert all(len(line) <= 60 for line in drawn(table(runs, width=60), 60))
+    assert len(drawn(table(runs, width=60), 60)) == 1 + len(runs)
+
+
+def test_a_live_table_makes_way_for_the_lines_of_runs_that_end(capsys):
+    write()
+    planned = sweeping.plan(Path("study.toml"))
+    display = SweepDisplay(Board(entries(planned.plans)), live=True, say=lambda outcome: f"over: {outcome.plan.seed}")
+    display._console = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
+    assert display.seconds == 1.0
+    with display:
+        display.tick()
+        display.again(Outcome(planned.plans[0], "failed", OSError("full")))
+        display.end(Outcome(planned.plans[0], "failed", OSError("full")))
+        display.end(Outcome(planned.plans[1], "interrupted"))  # called off before it began: nothing to say
+        display.stopping()
+        display.tick()
+    out, err = capsys.readouterr()
+    assert out == "over: 0\n" and err == f"{planned.plans[0].name}: tried again later: OSError: full\n"
+    text = display._console.file.getvalue()
+    assert "0 of 2 runs finished, 2 waiting" in text and "Ctrl-C again stops at once" in text
+
+
+def test_watching_ends_when_all_runs_are_over():
+    write()
+    planned = sweeping.plan(Path("study.toml"))
+    sweeping.remember(planned)
+    for one, state in zip(planned.plans, ("finished", "failed"), strict=True):
+        with RunWriter(one.path, one.content, {}) as writer:
+            writer.status(state)
+    master, slave = os.openpty()
+    command = [str(Path(sys.executable).with_name("tddelta")), "sweep", "study.toml", "--status", "--watch"]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "20"}
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    shown = b""
+    with suppress(OSError):  # the other end is closed
+        while True:
+            shown += os.read(master, 65_536)
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    assert "1 of 2 runs finished, 1 failed" in shown.decode()
