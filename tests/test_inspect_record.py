@@ -201,3 +201,29 @@ def test_a_video_needs_its_extra(run, monkeypatch, tmp_path):
         inspect(game, tmp_path, video=tmp_path / "game.mp4")
     with pytest.raises(ConfigError, match=r"video must end in \.mp4"):
         inspect(game, tmp_path, video=tmp_path / "game.gif")
+
+
+@pytest.mark.slow
+def test_an_atari_game_is_recorded_in_colour_with_its_lives():
+    pytest.importorskip("ale_py", reason="ale-py is not installed")
+    config = tiny("Breakout", network="mlp")
+    policy = Policy(config, state_of(config).learned)
+    game = record(policy, steps=120)
+    again = record(policy, steps=20)
+    np.testing.assert_array_equal(game.frames[:20], again.frames)
+    assert game.frames.shape == (len(game), 210, 160, 3)
+    assert len(np.unique(game.frames.reshape(-1, 3), axis=0)) > 5
+    # the learner saw the same screens: grey, smaller, and the newest of four
+    for t in (0, len(game) // 2, len(game) - 1):
+        grey = game.frames[t].astype(float) @ [0.299, 0.587, 0.114]
+        seen = game.observations[t, 3].astype(float)
+        small = grey[:210].reshape(42, 5, 32, 5).mean(axis=(1, 3))
+        shown = np.array([[seen[y * 2 : y * 2 + 2, int(x * 2.625)].mean() for x in range(32)] for y in range(42)])
+        assert np.corrcoef(small.ravel(), shown.ravel())[0, 1] > 0.8
+    lost = np.flatnonzero(np.diff(game.lives)) + 1
+    assert game.lives[0] == 5
+    assert len(lost) > 0
+    np.testing.assert_array_equal(np.flatnonzero(game.terminated[:-1]), lost - 1)
+    np.testing.assert_allclose(
+        game.critics[0].deltas[:5], policy.components(game.observations[:5]), rtol=1e-4, atol=1e-5
+    )

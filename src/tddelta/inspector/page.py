@@ -135,8 +135,11 @@ def _title(recording: Recording) -> str:
 
 
 def _lead(recording: Recording) -> str:
-    ends = int((recording.terminated | recording.truncated).sum())
+    ends = recording.terminated | recording.truncated
+    if recording.lives is not None:  # to the learner the loss of a life may be an end; the game goes on
+        ends[:-1] &= recording.lives[1:] >= recording.lives[:-1]
+    episodes = int(ends.sum())
     last = "the game ended" if recording.terminated[-1] else "it was cut" if recording.truncated[-1] else "it went on"
-    if ends > 1:
-        last += f" after {ends} episodes"
+    if episodes > 1:
+        last += f" after {episodes} episodes"
     return f"{len(recording):,} steps, return {float(recording.rewards.sum()):.6g}; then {last}."

@@ -11,8 +11,10 @@ import numpy as np
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.checkpointing import from_arrays
 from tddelta.deep.evaluation import Mode
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy, config_of, load
 from tddelta.errors import ConfigError, own_checks
+from tddelta.inspector import host
 from tddelta.inspector.recordings import Critic, Recording
 from tddelta.runs import Run, find_runs
 from tddelta.runs.checkpoints import read
@@ -44,17 +46,14 @@ def record(
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to 4294967295; got {seed}")
     config = policy.config
-    rows, last = evaluation.play(config, policy.learned, jax.random.key(seed), mode == "greedy", steps=steps)
-    arrays = evaluation.recording(config, rows, np.asarray(last), longest=steps)
-    game = Recording.read(
-        {
-            **{field: arrays[field] for field in ("rewards", "deltas", "terminated", "truncated", "gammas")},
-            **{field: arrays[field] for field in ("observations", "actions")},
-            "name": np.array(name),
-            "environment": np.array(config.environment_object().name),
-        }
-    )
-    return game
+    environment = config.environment_object()
+    if isinstance(environment, HostEnvironment):
+        arrays = host.game(policy, seed, steps, greedy=mode == "greedy")
+    else:
+        rows, last = evaluation.play(config, policy.learned, jax.random.key(seed), mode == "greedy", steps=steps)
+        arrays = evaluation.recording(config, rows, np.asarray(last), longest=steps)
+    named = {"name": np.array(name), "environment": np.array(environment.name)}
+    return Recording.read({**arrays, "gammas": np.array(policy.scales.gammas), **named})
 
 
 @own_checks

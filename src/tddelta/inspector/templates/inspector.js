@@ -129,8 +129,9 @@
       pen.setLineDash([]);
     };
     for (let t = 0; t < steps; t++) {
-      if (terminated[t]) mark(t, theme.bad, []);
-      else if (truncated[t]) mark(t, theme.cut, [5, 3]);
+      const lifeNext = lives && lives[t + 1] < lives[t];
+      if (terminated[t] && !lifeNext) mark(t, theme.bad, []);
+      else if (truncated[t] && !lifeNext) mark(t, theme.cut, [5, 3]);
       if (lives && t > 0 && lives[t] < lives[t - 1]) mark(t, theme.life, [2, 3]);
     }
   };
@@ -223,12 +224,15 @@
   const drawHorizons = () => {
     const canvas = $("horizons"), { pen, width, height } = prepared(canvas);
     pen.clearRect(0, 0, width, height);
-    let low = 0, high = 0;
-    for (const critic of critics) for (let z = 0; z < critic.scales; z++) {
-      for (const value of [critic.v[cursor * critic.scales + z], critic.came[cursor * critic.scales + z]]) {
-        if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
-      }
+    const curves = critics.map((critic) => critic.between.map(([horizon, weights]) => [
+      Math.log(horizon),
+      weights.reduce((sum, weight, z) => sum + weight * critic.v[cursor * critic.scales + z], 0),
+    ]));
+    const seen = curves.flat().map(([, value]) => value);
+    for (const critic of critics) for (const values of [critic.v, critic.came]) {
+      seen.push(...values.subarray(cursor * critic.scales, (cursor + 1) * critic.scales));
     }
+    const known = seen.filter(Number.isFinite), low = Math.min(0, ...known), high = Math.max(0, ...known);
     const y = vertical(pen, width, height, range(low, high), 4);
     const span = longest - shortest;
     const x = (at) => LEFT + 8 + (span ? (at - shortest) / span : 0.5) * (width - LEFT - RIGHT - 16);
@@ -246,9 +250,7 @@
       pen.lineWidth = 1.5;
       pen.setLineDash(c ? [5, 4] : []);
       pen.beginPath();
-      for (const [horizon, weights] of critic.between) {
-        pen.lineTo(x(Math.log(horizon)), y(weights.reduce((sum, weight, z) => sum + weight * at(z), 0)));
-      }
+      for (const [where, value] of curves[c]) pen.lineTo(x(where), y(value));
       pen.stroke();
       pen.setLineDash([]);
       critic.horizons.forEach((horizon, z) => {
