@@ -23,6 +23,8 @@ ORDER = (
     "decomposition",
     "_recursions",
     "targets",
+    "mixtures",
+    "queries",
     "_rollouts",
     "testing",
     "runs",
@@ -31,6 +33,7 @@ ORDER = (
     "deep",
     "experiments",
     "report",
+    "inspector",
     "cli",
 )
 # `from tddelta import compose` is an import of decomposition.

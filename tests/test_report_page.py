@@ -81,8 +81,17 @@ def test_default_place_and_the_files_beside_it(full):
     figures = {path.name for path in (full.parent / "figures").iterdir()}
     assert {"learning-breakout-minatar.png", "learning-breakout-minatar.pdf", "iqm-minatar.pdf"} <= figures
     assert {"episode-asterix-minatar-ppo-delta.png", "critic-asterix-minatar.png"} <= figures
+    assert "calibration-asterix-minatar-ppo-delta.png" in figures
     tables = {path.name for path in (full.parent / "tables").iterdir()}
-    for name in ("scores", "differences-asymptotic", "differences-average", "aggregates-minatar", "ladder", "runs"):
+    for name in (
+        "scores",
+        "differences-asymptotic",
+        "differences-average",
+        "aggregates-minatar",
+        "ladder",
+        "diagnostics",
+        "runs",
+    ):
         assert {f"{name}.csv", f"{name}.tex"} <= tables
     assert not list(full.parent.rglob("*.tmp"))
 

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from tddelta.experiments import sweep as sweep
     from tddelta.experiments import train as train
     from tddelta.experiments import tune as tune
+    from tddelta.inspector import inspect as inspect
+    from tddelta.queries import compose_discount as compose_discount
+    from tddelta.queries import hyperbolic as hyperbolic
+    from tddelta.queries import scale_advantages as scale_advantages
+    from tddelta.queries import stopping_horizon as stopping_horizon
+    from tddelta.queries import value_at as value_at
     from tddelta.runs import load_runs as load_runs
     from tddelta.targets import advantages as advantages
     from tddelta.targets import lambda_targets as lambda_targets
@@ -43,10 +49,12 @@ _HOMES = {
     "timescales": ("TimeScales",),
     "decomposition": ("compose", "decompose"),
     "targets": ("advantages", "lambda_targets", "n_step_targets", "successors", "td_errors"),
+    "queries": ("compose_discount", "hyperbolic", "scale_advantages", "stopping_horizon", "value_at"),
     "deep.agents": ("AGENTS", "Agent"),
     "experiments": ("compare", "sweep", "train", "tune"),
     "deep.policy": ("load",),
     "runs": ("load_runs",),
+    "inspector": ("inspect",),
     "errors": (
         "CheckpointError",
         "CheckpointWarning",
@@ -80,11 +88,16 @@ __all__ = [
     "advantages",
     "compare",
     "compose",
+    "compose_discount",
     "decompose",
+    "hyperbolic",
+    "inspect",
     "lambda_targets",
     "load",
     "load_runs",
     "n_step_targets",
+    "scale_advantages",
+    "stopping_horizon",
     "successors",
     "sweep",
     "tabular",
@@ -92,6 +105,7 @@ __all__ = [
     "testing",
     "train",
     "tune",
+    "value_at",
 ]
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TextIO
 import tyro
 
 import tddelta
+from tddelta.cli.inspection import Inspect
 from tddelta.cli.reading import Evaluate, Report, Scales
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Any] = {
     "sweep": Sweep,
     "tune": Tune,
     "evaluate": Evaluate,
+    "inspect": Inspect,
     "report": Report,
     "reproduce": Reproduce,
     "values": Values,

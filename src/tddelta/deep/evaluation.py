@@ -232,6 +232,27 @@ def streams(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[Step,
     return rows, first, ppo.components(config, learned, last)
 
 
+@functools.partial(jax.jit, static_argnames="steps")
+def play(
+    config: Config, learned: ppo.Learned, key: jax.Array, greedy: Any, *, steps: int = RECORDED
+) -> tuple[Step, jax.Array]:
+    """Plays one environment for a while; `recording` cuts its first episode out.
+
+    Returns:
+        The stream, observations and actions with it, (time, …); and W of the observation after the last step, (Z,).
+    """
+    environment = _on_device(config)
+    start_key, key = jax.random.split(key)
+
+    def step(playing: Playing, key: jax.Array) -> tuple[Playing, Step]:
+        following, row = _advance(config, environment, learned, greedy, playing, key)
+        return following, jax.tree.map(lambda leaf: leaf[0], row)
+
+    playing, rows = jax.lax.scan(step, start(environment, start_key, 1), jax.random.split(key, steps))
+    _, heads = ppo.network(config, learned.parameters)(inputs(playing.observation[0], learned.observation_moments))
+    return rows, ppo.components(config, learned, heads[None])[0]
+
+
 def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
     """Predicted and realised discounted returns at every discount of the critic, for `critic.npz`.
 
@@ -263,18 +284,21 @@ def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
     return {"predicted": pick[0], "realised": pick[1], "gammas": gammas}
 
 
-def recording(config: Config, first: Step, last: np.ndarray, over: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """The first episode of a stream, at most 2,000 steps, for `rollout.npz`.
+def recording(
+    config: Config, first: Step, last: np.ndarray, over: np.ndarray | None = None, *, longest: int = RECORDED
+) -> dict[str, np.ndarray]:
+    """The first episode of a stream, for `rollout.npz`.
 
     Args:
         config: Settings.
         first: The steps of one stream.
         last: W of the observation after the stream's last step, (Z,).
         over: Where episodes end, if not where the learner's do: a game goes on after a life, (time,).
+        longest: At most so many steps of it.
     """
     arrays = jax.tree.map(np.asarray, first)
     ends = np.flatnonzero(arrays.terminated | arrays.truncated if over is None else over)
-    length = min(int(ends[0]) + 1 if len(ends) else len(arrays.rewards), RECORDED)
+    length = min(int(ends[0]) + 1 if len(ends) else len(arrays.rewards), longest)
     ended = bool(arrays.terminated[length - 1] | arrays.truncated[length - 1])
     beyond = (
         arrays.final_deltas[length - 1] if ended else arrays.deltas[length] if length < len(arrays.rewards) else last

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tddelta.report import plots
+from tddelta.report import diagnostics, horizons, plots
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
 from tddelta.report.atari import densities
 from tddelta.report.formatting import number, slug, summary_text
@@ -65,6 +65,8 @@ def _drawings(study: Study) -> Iterator[Drawing]:
         yield from _aggregates(study, suite, styles)
     for environment in study.environments:
         yield from _critics(study, environment, styles)
+    for environment in study.environments:
+        yield from _diagnostics(study, environment)
     for environment in study.environments:
         yield from _episodes(study, environment)
 
@@ -195,6 +197,55 @@ def _critics(study: Study, environment: str, styles: dict[str, int]) -> Iterator
         f"Explained variance of the value at the longest horizon on {environment}: {words}.",
         figure,
     )
+
+
+def _diagnostics(study: Study, environment: str) -> Iterator[Drawing]:
+    for group in (g for g in study.groups.values() if g.environment == environment):
+        minor, where = group.agent != study.focus, f"{slug(environment)}-{slug(group.agent)}"
+        pair = diagnostics.held_out(group)
+        if pair is not None and (len(group.scales) > 1 or not minor):
+            scales = group.scales
+            found = diagnostics.diagnose(scales, *pair)
+            figure, panels = horizons.panels(len(scales), columns=3, width=1.9, height=2.1)
+            figure.patch.set_alpha(0)
+            for z, axes in enumerate(panels):
+                axes.patch.set_alpha(0)
+                means = diagnostics.calibration(pair[0][:, z], pair[1][:, z])
+                explained = number(float(found.explained_variance[z]))
+                part = f"W_{z}" if len(scales) > 1 else "V"
+                horizons.predicted_against_realised(
+                    axes, *means, title=f"γ = {scales.labels[z]}", remark=f"{part} explained: {explained}"
+                )
+            words = " ".join(diagnostics.sentences(group, found))
+            yield Drawing(
+                f"calibration-{where}",
+                "diagnostics",
+                f"{group.agent} on {environment}: predicted and realised",
+                f"{words} Each point: a tenth of the held-out states, by predicted value; on the line a prediction "
+                "comes true on average.",
+                f"Realised against predicted returns of {group.agent} on {environment} at every discount. {words}",
+                figure,
+                minor,
+            )
+        shares = diagnostics.shares_over_training(group)
+        if shares is not None:
+            steps, parts = shares
+            figure, (axes,) = plots.new_figure()
+            horizons.value_shares(axes, steps, parts, group.scales)
+            first, last = (int(part.argmax()) for part in (parts[0], parts[-1]))
+            words = (
+                f"At first W_{first} is the largest part ({100 * parts[0, first]:.0f} %), "
+                f"in the end W_{last} ({100 * parts[-1, last]:.0f} %)."
+            )
+            yield Drawing(
+                f"shares-{where}",
+                "diagnostics",
+                f"{group.agent} on {environment}: which scale carries the value",
+                f"{words} Share of each part in the mean value of the rollouts, averaged over seeds.",
+                f"Shares of the parts of the value of {group.agent} on {environment} during training. {words}",
+                figure,
+                minor,
+            )
 
 
 def _episodes(study: Study, environment: str) -> Iterator[Drawing]:

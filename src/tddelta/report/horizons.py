@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tddelta.report.plots import INK, LINE, PALETTE
 from tddelta.report.statistics import FloatArray
+from tddelta.timescales import TimeScales
 
 _MARKERS = "osD^vPX*h"
 
@@ -109,4 +110,40 @@ def predicted_against_realised(
     axes.set_ylim(ends)
     axes.set_xlabel("Predicted", color=INK, fontsize=9)
     axes.set_ylabel("Realised", color=INK, fontsize=9)
+    return axes
+
+
+def value_shares(axes: Axes, steps: FloatArray, shares: FloatArray, scales: TimeScales) -> Axes:
+    """Which scale carries the value while an agent learns: shares of the parts, stacked, shortest horizon below.
+
+    Args:
+        axes: Where to draw.
+        steps: Environment steps, (N,).
+        shares: Share of each part, (N, Z), summing to 1.
+        scales: The critic's time scales.
+
+    Returns:
+        The axes.
+    """
+    upper = np.cumsum(shares, axis=1)
+    for z, name in enumerate(scales.labels):
+        low = upper[:, z - 1] if z else np.zeros(len(steps))
+        shade = PALETTE[(z + 1) % len(PALETTE)][0]
+        axes.fill_between(steps, low, upper[:, z], color=shade, linewidth=0, label=f"W_{z}  γ={name}")
+    axes.set_xlim(float(steps[0]), float(steps[-1]) if len(steps) > 1 else float(steps[0]) + 1)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.set_xlabel("Environment steps", color=INK, fontsize=10)
+    axes.set_ylabel("Share of all parts", color=INK, fontsize=10)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles[::-1],
+        labels[::-1],
+        fontsize=8.5,
+        frameon=False,
+        labelcolor=INK,
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+    )
     return axes

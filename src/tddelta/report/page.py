@@ -15,6 +15,7 @@ from markupsafe import Markup
 from tddelta.errors import ConfigError
 from tddelta.report import plots, tables
 from tddelta.report.atari import atari_tables, hold_out_table
+from tddelta.report.diagnostics import diagnostics_table
 from tddelta.report.figures import drawings, to_bytes, to_svg
 from tddelta.report.formatting import Table, text_of
 from tddelta.report.groups import Measure
@@ -109,6 +110,7 @@ def _tables(study: Study) -> dict[str, Any]:
         "atari": atari_tables(study),
         "ladder": tables.ladder_table(study),
         "critic": tables.critic_table(study, every=False),
+        "diagnostics": diagnostics_table(study),
         "critic_every": tables.critic_table(study),
         "differing": differing,
         "common": common,

@@ -12,6 +12,7 @@ OUT/ENV/AGENT/seed-N/
   rollout.npz             one recorded episode of the final policy
   critic.npz              predicted values and realised discounted returns of held-out states
   parameters.safetensors  network parameters and normalisers
+  inspect.html, .npz      what `tddelta inspect` wrote, if it was called; no part of the record
   tensorboard/, wandb/    what trackers keep, if the run has any; no part of the record
 ```
 

@@ -177,6 +177,18 @@ def latest(run: str | os.PathLike[str], fits: Callable[[Checkpoint], None] | Non
     return None
 
 
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read one checkpoint.
+
+    Args:
+        path: Its folder, `RUN/checkpoints/NNNNNNNNNN`.
+
+    Raises:
+        CheckpointError: It is missing, damaged, or of a newer format.
+    """
+    return _read(Path(path))
+
+
 def discard(run: Path, *, newer_than: int = -1) -> None:
     """Delete the checkpoints with larger numbers, by default all, and what is left of unfinished ones."""
     folder = run / _FOLDER

@@ -1,0 +1,145 @@
+"""One HTML file that shows a recording: it needs no network, and nothing beside it."""
+
+import base64
+import json
+import math
+import re
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+import tddelta
+from tddelta.errors import ConfigError
+from tddelta.inspector.frames import from_observations, packed
+from tddelta.inspector.recordings import Critic, Recording
+from tddelta.queries import value_at
+
+_BETWEEN = 8
+"""Horizons of the curve between two trained ones."""
+
+
+def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
+    """The page of a recording.
+
+    Args:
+        recording: The game, and one critic or two.
+        step: Where the cursor stands at first.
+        provenance: How it was made, for the last line.
+
+    Returns:
+        The file's text; the same recording gives the same text.
+
+    Raises:
+        ConfigError: The recording has no such step.
+    """
+    if not 0 <= step < len(recording):
+        raise ConfigError(f"the recording has steps 0 … {len(recording) - 1}; got {step}: name one of them")
+    pictures = recording.frames if recording.frames is not None else from_observations(recording.observations)
+    frames = None if pictures is None else packed(pictures)
+    title = _title(recording)
+    data = {
+        "steps": len(recording),
+        "step": step,
+        "file": re.sub(r"[^\w.+-]+", "-", title).strip("-") or "recording",
+        "rewards": _packed(recording.rewards),
+        "terminated": _packed(recording.terminated),
+        "truncated": _packed(recording.truncated),
+        "lives": None if recording.lives is None else _packed(recording.lives.astype(np.float64)),
+        "critics": [_critic(recording, critic) for critic in recording.critics],
+        "frames": frames,
+    }
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    folder = files("tddelta.inspector") / "templates"
+    parts = {name: Markup((folder / file).read_text(encoding="utf-8")) for name, file in _PARTS.items()}
+    environment = Environment(
+        loader=PackageLoader("tddelta.inspector", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("inspector.html.j2").render(
+        title=title,
+        lead=_lead(recording),
+        steps=len(recording),
+        frames=frames,
+        lives=recording.lives is not None,
+        critics=[
+            {
+                "name": critic.name,
+                "labels": critic.scales.labels,
+                "horizons": [horizon_text(horizon) for horizon in critic.scales.horizons],
+            }
+            for critic in recording.critics
+        ],
+        provenance=f"{provenance} Made by tddelta {tddelta.__version__}.".strip(),
+        data=Markup(text),
+        **parts,
+    )
+
+
+_PARTS = {"style": "inspector.css", "script": "inspector.js"}
+
+
+def horizon_text(horizon: float) -> str:
+    """A horizon in steps, with four digits."""
+    return "∞" if math.isinf(horizon) else f"{horizon:.4g}" if horizon < 1e4 else f"{horizon:,.0f}"
+
+
+def _critic(recording: Recording, critic: Critic) -> dict[str, Any]:
+    scales = critic.scales
+    return {
+        "name": critic.name,
+        "gammas": [float(gamma) for gamma in critic.gammas],
+        # JSON knows no infinity
+        "horizons": [None if math.isinf(horizon) else horizon for horizon in scales.horizons],
+        "w": _packed(critic.deltas),
+        "v": _packed(critic.values),
+        "came": _packed(recording.realised(critic)),
+        "between": _curve(critic),
+    }
+
+
+def _curve(critic: Critic) -> list[tuple[float, list[float]]]:
+    """Horizons from the shortest to the longest finite one, each with the weights of V_z in the value there."""
+    scales = critic.scales
+    finite = [gamma for gamma in scales.gammas if gamma < 1]
+    if len(finite) < 2:
+        return []
+    trained = [math.log(1 / (1 - gamma)) for gamma in finite]
+    points = [np.linspace(low, high, _BETWEEN, endpoint=False) for low, high in pairwise(trained)]
+    where = [*np.concatenate(points), trained[-1]]
+    asked = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in where]
+    # value_at is linear in the components: those of V_z = 1 at one scale alone give its weight
+    units = np.eye(len(scales))
+    ones = np.diff(units, axis=1, prepend=0)
+    weights = value_at(ones, scales, asked)
+    return [(math.exp(x), [float(w) for w in column]) for x, column in zip(where, weights.T, strict=True)]
+
+
+def _packed(array: npt.NDArray[Any]) -> dict[str, str]:
+    """The bytes of an array, in the type it has: the page shows these very numbers."""
+    kind = {"b": "u1", "f": f"f{array.dtype.itemsize}"}[array.dtype.kind]
+    plain = np.ascontiguousarray(array, np.dtype(kind).newbyteorder("<"))
+    return {"type": kind, "data": base64.b64encode(plain.tobytes()).decode()}
+
+
+def _title(recording: Recording) -> str:
+    names = " beside ".join(critic.name for critic in recording.critics)
+    return f"{names} on {recording.environment}" if recording.environment else names
+
+
+def _lead(recording: Recording) -> str:
+    ends = recording.terminated | recording.truncated
+    if recording.lives is not None:  # to the learner the loss of a life may be an end; the game goes on
+        ends[:-1] &= recording.lives[1:] >= recording.lives[:-1]
+    episodes = int(ends.sum())
+    last = "the game ended" if recording.terminated[-1] else "it was cut" if recording.truncated[-1] else "it went on"
+    if episodes > 1:
+        last += f" after {episodes} episodes"
+    return f"{len(recording):,} steps, return {float(recording.rewards.sum()):.6g}; then {last}."

@@ -1,0 +1,264 @@
+"""Recordings: what one game was, and what one critic or two believed along it. NumPy alone reads and writes them.
+
+An `.npz` archive of plain arrays, T steps, Z scales; row t is the state before step t, and the step out of it:
+
+```
+rewards     (T,)    r_t                          frames        (T, H, W) or (T, H, W, 3), bytes     optional
+deltas      (T, Z)  W of s_t                     observations  (T, ...)                             optional
+gammas      (Z,)    the discounts, rising        actions       (T, ...)                             optional
+terminated  (T,)    boolean                      lives         (T,) at s_t                          optional
+truncated   (T,)    boolean                      name, environment   text                           optional
+                                                 other_deltas (T, Y), other_gammas (Y,), other_name optional
+```
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta.decomposition import compose
+from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
+from tddelta.runs.files import read_arrays, storing
+from tddelta.timescales import TimeScales
+
+Array = npt.NDArray[Any]
+"""An array of any type."""
+
+_NEEDED = ("rewards", "deltas", "gammas", "terminated", "truncated")
+_OPTIONAL = (
+    *("frames", "observations", "actions", "lives", "name", "environment"),
+    *("other_deltas", "other_gammas", "other_name", "last_deltas"),
+)
+
+UNKNOWN_WEIGHT = 0.01
+"""A return is known once what is missing weighs less than this."""
+
+
+@dataclass(frozen=True)
+class Critic:
+    """What one critic believed along a game.
+
+    Attributes:
+        name: What to call it.
+        gammas: Its discounts, rising, (Z,).
+        deltas: W of every state, (T, Z).
+    """
+
+    name: str
+    gammas: Array
+    deltas: Array
+
+    @property
+    def scales(self) -> TimeScales:
+        """Its time scales, without traces."""
+        return TimeScales.from_gammas([float(gamma) for gamma in self.gammas])
+
+    @property
+    def values(self) -> Array:
+        """V at every scale, (T, Z)."""
+        return compose(self.deltas)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One game, checked.
+
+    Attributes:
+        rewards: r_t, (T,).
+        terminated: Whether step t ended an episode, (T,).
+        truncated: Whether it was cut after step t, (T,).
+        critics: One or two.
+        frames: What the screen showed at s_t, (T, H, W, 3) bytes, or None.
+        observations: What the agent saw, (T, …), or None.
+        actions: (T, …), or None.
+        lives: Lives left at s_t, (T,), or None.
+        environment: What was played, or "".
+    """
+
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    critics: tuple[Critic, ...]
+    frames: Array | None = field(default=None, repr=False)
+    observations: Array | None = field(default=None, repr=False)
+    actions: Array | None = None
+    lives: Array | None = None
+    environment: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @classmethod
+    @own_checks
+    def read(cls, source: "str | os.PathLike[str] | Mapping[str, Any]") -> "Recording":
+        """Read and check a recording.
+
+        Args:
+            source: An `.npz` file, or its arrays by name.
+
+        Raises:
+            ConfigError: There is no such file.
+            DataError: A field is missing or unknown, something is not finite, or the file is no archive of arrays.
+            ShapeError: Fields do not belong together.
+        """
+        if isinstance(source, Mapping):
+            return _checked({str(name): np.asarray(value) for name, value in source.items()}, "the recording")
+        path = Path(source)
+        if not path.exists():
+            raise ConfigError(f"{path} does not exist: name a recording, an .npz file, or a run directory")
+        if path.is_dir():
+            raise ConfigError(
+                f"{path} is a folder, no recording: tddelta inspect {path} plays a game of the run in it, "
+                "tddelta.inspector.record does so from Python"
+            )
+        try:
+            arrays = read_arrays(path)
+        except CheckpointError as error:
+            raise DataError(f"{path} is no archive of plain arrays, or damaged: write it with np.savez") from error
+        return _checked(arrays or {}, str(path))
+
+    @own_checks
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as an `.npz` file that `read` gives back.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        arrays: dict[str, Any] = {name: array for name, array in self._arrays() if array is not None}
+        place = Path(path)
+        temporary = place.with_name(f".{place.name}.tmp")
+        with storing(place):
+            with temporary.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            temporary.replace(place)
+
+    def _arrays(self) -> Iterator[tuple[str, Array | None]]:
+        for name in ("rewards", "terminated", "truncated", "frames", "observations", "actions", "lives"):
+            yield name, getattr(self, name)
+        yield "environment", np.array(self.environment)
+        for prefix, critic in zip(("", "other_"), self.critics, strict=False):
+            yield f"{prefix}deltas", critic.deltas
+            yield f"{prefix}gammas", critic.gammas
+            yield f"{prefix}name", np.array(critic.name)
+
+    @own_checks
+    def beside(self, critic: Critic) -> "Recording":
+        """The same game with a second critic beside the first.
+
+        Raises:
+            ShapeError: The critic is of another number of steps.
+        """
+        _check_critic(critic, len(self), "the second critic")
+        return replace(self, critics=(self.critics[0], critic))
+
+    def realised(self, critic: Critic) -> Array:
+        """Discounted return that followed each state, at the discounts of a critic, (T, Z).
+
+        NaN where what lies beyond the end of the recording, or beyond a cut, weighs more than a hundredth.
+        """
+        gammas = np.asarray(critic.gammas, np.float64)
+        found = np.zeros((len(self), len(gammas)))
+        following, missing = np.zeros(len(gammas)), np.ones(len(gammas))
+        for t in reversed(range(len(self))):
+            if self.terminated[t] or self.truncated[t]:
+                following, missing = np.zeros(len(gammas)), np.full(len(gammas), float(not self.terminated[t]))
+            following, missing = float(self.rewards[t]) + gammas * following, gammas * missing
+            found[t] = np.where(missing > UNKNOWN_WEIGHT, np.nan, following)
+        return found
+
+
+def _checked(arrays: dict[str, Array], place: str) -> Recording:
+    missing = [name for name in _NEEDED if name not in arrays]
+    if missing:
+        raise DataError(f"{place} lacks {', '.join(missing)}: a recording has {', '.join(_NEEDED)}")
+    unknown = sorted(set(arrays) - {*_NEEDED, *_OPTIONAL})
+    if unknown:
+        raise DataError(
+            f"{place} has {', '.join(unknown)}, no field of a recording: drop it; others may have {_listed()}"
+        )
+    if ("other_deltas" in arrays) != ("other_gammas" in arrays):
+        raise DataError(f"{place} has one of other_deltas and other_gammas: a second critic needs both")
+    rewards = _numbers("rewards", arrays["rewards"], place)
+    if rewards.ndim != 1 or len(rewards) == 0:
+        raise ShapeError(f"{place}: rewards must be (T,) with at least one step; got {rewards.shape}")
+    steps = len(rewards)
+    flags = {name: _flags(name, arrays[name], steps, place) for name in ("terminated", "truncated")}
+    critics = []
+    for prefix, unnamed in (("", "critic"), ("other_", "other critic")):
+        if f"{prefix}deltas" in arrays:
+            deltas, gammas = (
+                _numbers(f"{prefix}{name}", arrays[f"{prefix}{name}"], place) for name in ("deltas", "gammas")
+            )
+            critic = Critic(_text(arrays.get(f"{prefix}name"), unnamed), gammas, _floating(deltas))
+            _check_critic(critic, steps, f"{place}: {prefix}deltas")
+            critics.append(critic)
+    for name in ("observations", "actions", "lives"):
+        array = arrays.get(name)
+        if array is not None and (array.ndim == 0 or len(array) != steps or (name == "lives" and array.ndim > 1)):
+            raise ShapeError(f"{place}: {name} must have one entry for each of {steps} steps; got shape {array.shape}")
+    lives = arrays.get("lives")
+    return Recording(
+        rewards=_floating(rewards),
+        **flags,
+        critics=tuple(critics),
+        frames=None if "frames" not in arrays else _frames(arrays["frames"], steps, place),
+        observations=arrays.get("observations"),
+        actions=arrays.get("actions"),
+        lives=None if lives is None else _numbers("lives", lives, place),
+        environment=_text(arrays.get("environment"), ""),
+    )
+
+
+def _listed() -> str:
+    return ", ".join(_OPTIONAL)
+
+
+def _numbers(name: str, array: Array, place: str) -> Array:
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{place}: {name} must hold numbers; got {array.dtype}")
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        raise DataError(f"{place}: {name} must be finite; got {array[tuple(bad[0])]} at {tuple(map(int, bad[0]))}")
+    return array
+
+
+def _floating(array: Array) -> Array:
+    """Single or double precision as it is, anything else as doubles."""
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+
+
+def _flags(name: str, array: Array, steps: int, place: str) -> Array:
+    if array.shape != (steps,):
+        raise ShapeError(f"{place}: {name} must be ({steps},), as rewards are; got {array.shape}")
+    if array.dtype != np.bool_:
+        raise DataError(f"{place}: {name} must be boolean; got {array.dtype}: write {name}.astype(bool)")
+    return array
+
+
+def _check_critic(critic: Critic, steps: int, what: str) -> None:
+    gammas = critic.gammas
+    if gammas.ndim != 1 or critic.deltas.shape != (steps, len(gammas)):
+        raise ShapeError(
+            f"{what} must be (T, Z) with T = {steps} steps and Z = {gammas.size} discounts; got {critic.deltas.shape}: "
+            "one row per state, W (not V) of every discount"
+        )
+    TimeScales.from_gammas([float(gamma) for gamma in gammas])  # raises unless they rise within [0, 1]
+
+
+def _frames(array: Array, steps: int, place: str) -> Array:
+    if array.dtype != np.uint8:
+        raise DataError(f"{place}: frames must be bytes, 0 … 255; got {array.dtype}: scale and cast them to np.uint8")
+    if array.ndim == 3:
+        array = np.repeat(array[..., None], 3, axis=-1)
+    if array.ndim != 4 or array.shape[0] != steps or array.shape[3] != 3 or 0 in array.shape:
+        raise ShapeError(f"{place}: frames must be ({steps}, H, W) or ({steps}, H, W, 3); got {array.shape}")
+    return array
+
+
+def _text(array: Array | None, otherwise: str) -> str:
+    return otherwise if array is None else str(array.reshape(-1)[0] if array.size else otherwise)
