@@ -29,13 +29,13 @@ test: $(VENV)/.test $(VENV)/.torch
 	$(PYTEST) -m "not slow"
 	$(PYTEST) -m slow
 
-check: $(VENV)/.check docs
+check: $(VENV)/.check $(VENV)/.torch docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 # A page that has not changed would keep its warnings to itself the second time, hence the fresh environment.
-docs: $(VENV)/.check
+docs: $(VENV)/.check $(VENV)/.torch
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
@@ -56,9 +56,10 @@ results: $(VENV)/.train
 # Installs everything anew in an empty environment and writes down what came.
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,test,check,docs]"
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,video,sb3,test,check,docs]"
 	{ echo "# The versions that tests, docs and \`make demo\` use, for all extras together; \`make constraints\` renews the list."; \
-	  .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools --exclude wheel; } > constraints.new
+	  .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools --exclude wheel | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-constraints
 
 clean:
@@ -77,17 +78,19 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing every extra for tests into $(VENV) ..."
-	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,test]"
+	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,video,test]"
 	@touch $@ $(VENV)/.train
 
 $(VENV)/.check: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing every extra into $(VENV) ..."
-	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,test,check,docs]"
+	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,video,test,check,docs]"
 	@touch $@ $(VENV)/.train $(VENV)/.test
 
-# The tests with PyTorch tensors run where PyTorch is installed: on Python 3.11, and elsewhere with TORCH=1.
+# The tests with PyTorch tensors and of Stable-Baselines3 run where PyTorch is installed: on Python 3.11, and elsewhere
+# with TORCH=1.
 $(VENV)/.torch: Makefile | $(VENV)/.test
 	@if [ -n "$(TORCH)" ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 		echo "Installing torch==$(TORCH_VERSION) into $(VENV) ..."; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) && touch $@; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) && \
+		$(INSTALL) --editable ".[sb3]" && touch $@; \
 	fi

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Generator
 from importlib.util import find_spec
+from shutil import which
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--no-unexpected-skips",
         action="store_true",
-        help="a skipped test fails, unless it needs PyTorch and PyTorch is not installed",
+        help="a skipped test fails, unless it needs PyTorch or Chromium and they are not installed",
     )
 
 
@@ -31,6 +32,8 @@ def _refuse_skip(config: pytest.Config, report: Any) -> None:
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     if "torch" in reason and find_spec("torch") is None:
+        return
+    if "chromium" in reason and which("chromium") is None:  # no package of Python's
         return
     report.outcome = "failed"
     report.longrepr = f"unexpected skip ({reason}): install what the test needs, or remove the skip"
