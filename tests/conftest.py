@@ -33,7 +33,7 @@ def _refuse_skip(config: pytest.Config, report: Any) -> None:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     if "torch" in reason and find_spec("torch") is None:
         return
-    if "chromium" in reason and which("chromium") is None:  # no package of Python's
+    if "Chromium" in reason and not any(map(which, ("chromium", "chromium-browser", "google-chrome"))):  # not Python's
         return
     report.outcome = "failed"
     report.longrepr = f"unexpected skip ({reason}): install what the test needs, or remove the skip"
