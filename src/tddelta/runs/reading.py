@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from tddelta.errors import CheckpointError, ConfigError
-from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows
+from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
 from tddelta.timescales import TimeScales
 
 _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers
@@ -127,7 +127,7 @@ class Run:
     @cached_property
     def status(self) -> dict[str, Any]:
         """`state` (running, finished, interrupted or failed), `steps`, `updates`, `episodes`, `message`."""
-        return read_json(self.path / "status.json")
+        return read_status(self.path / "status.json")
 
     @cached_property
     def metrics(self) -> Arrays:
