@@ -1,6 +1,8 @@
-"""Injects faults into real runs and says what happened, for docs/reliability.md: `python benchmarks/faults.py [KILLS]`.
+"""Injects faults into real runs and says what happened, for docs/reliability.md.
 
-Every run that was broken goes on until it is finished, and is then compared with a run without a break, byte for byte.
+`python benchmarks/faults.py [KILLS] [PART ...]`, where the parts are runs, writers, signals, damages, folders, numbers
+and sweeps; without any, all of them. Every run that was broken goes on until it is finished, and is then
+compared with a run without a break, byte for byte.
 """
 
 import functools
@@ -21,6 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fault_parts import numbers, sweeps
+
 from tddelta.errors import CheckpointError, CheckpointWarning
 from tddelta.runs import Run, checkpoints
 
@@ -40,8 +44,9 @@ SETTINGS = [
     "--hidden-sizes",
     "16",
 ]
-TRAIN = ["train", "CartPole-v1", "--agent", "ppo-delta", "--steps", str(STEPS), "--eval-every", str(EVAL_EVERY)]
-TRAIN += ["--checkpoint-every", "0", *SETTINGS]
+OPTIONS = ["--agent", "ppo-delta", "--steps", str(STEPS), "--eval-every", str(EVAL_EVERY)]
+OPTIONS += ["--checkpoint-every", "0", *SETTINGS]
+TRAIN = ["train", "CartPole-v1", *OPTIONS]
 
 # The command line; every change of phase is a line on the standard error.
 PROGRAM = """
@@ -94,8 +99,12 @@ class Workshop:
             "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
+
+    @functools.cached_property
+    def straight(self) -> dict[str, bytes]:
+        """The files of a run without a break."""
         self.run("--out", "straight")
-        self.straight = contents(self.path("straight"))
+        return contents(self.path("straight"))
 
     def path(self, out: str) -> Path:
         """The run directory in a folder."""
@@ -122,7 +131,11 @@ class Workshop:
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """The exit code and what was said, of a whole command."""
-        with self.started(*TRAIN, *arguments) as process:
+        return self.train("CartPole-v1", *arguments)
+
+    def train(self, environment: str, *arguments: str) -> tuple[int, str]:
+        """The same in an environment."""
+        with self.started("train", environment, *OPTIONS, *arguments) as process:
             said = process.communicate()[1]
             return process.returncode, said
 
@@ -357,20 +370,23 @@ def folders(shop: Workshop, table: Table) -> None:
 
 def main() -> None:
     """Inject everything, and print the table."""
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
+    given = sys.argv[1:]
+    kills = int(given.pop(0)) if given and given[0].isdecimal() else KILLS
     draw, table, began = random.Random(0), Table(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tddelta-faults-") as folder:
         os.chmod(folder, 0o755)
         shop = Workshop(Path(folder))
-        parts: list[Callable[[], None]] = [
-            functools.partial(kill_runs, shop, table, kills, draw),
-            functools.partial(kill_writers, shop, table, 40, draw),
-            functools.partial(signals, shop, table),
-            functools.partial(damages, shop, table, draw),
-            functools.partial(folders, shop, table),
-        ]
-        for part in parts:
-            part()
+        parts: dict[str, Callable[[], None]] = {
+            "runs": functools.partial(kill_runs, shop, table, kills, draw),
+            "writers": functools.partial(kill_writers, shop, table, 40, draw),
+            "signals": functools.partial(signals, shop, table),
+            "damages": functools.partial(damages, shop, table, draw),
+            "folders": functools.partial(folders, shop, table),
+            "numbers": functools.partial(numbers, shop.folder, shop.train, table.add),
+            "sweeps": functools.partial(sweeps, shop.folder, shop.environment, contents, table.add, draw),
+        }
+        for name in given or parts:
+            parts[name]()
             print(f"{time.monotonic() - began:.0f} s\n{table}\n", file=sys.stderr, flush=True)
     print(table)
 

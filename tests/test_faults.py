@@ -8,13 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from deep_runs import UPDATES, cartpole, trained
-from tddelta import ConfigError, StorageError, compare
+from tddelta import CheckpointError, ConfigError, StorageError, compare
 from tddelta.deep import training
 from tddelta.experiments import plan_runs
-from tddelta.runs import Run, RunWriter, checkpoints
+from tddelta.runs import Run, RunWriter, checkpoints, restoring
+from test_checkpoints import CONFIG, begin
 from test_resume import EVAL_EVERY, bytes_of, go_on
 
 # The command line on a slow machine: an update at a time, and a pause after each.
@@ -93,6 +96,13 @@ def test_kill_9_and_then_sigterm_change_nothing(tmp_path):
     assert [row["event"] for row in run.timing if row["event"] in ("start", "resume")] == ["start", "resume", "resume"]
 
 
+@pytest.fixture(scope="module")
+def compiled():
+    """The programs with blocks as long as they are elsewhere, since whoever comes first compiles them for all."""
+    training.programs(jax.tree.map(float, cartpole()))
+
+
+@pytest.mark.usefixtures("compiled")
 def test_a_run_whose_folder_vanishes_does_not_stop_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "LONGEST_BLOCK", 2)
     plans = plan_runs("CartPole-v1", "ppo-delta", seeds=2, out=tmp_path / "o", **SETTINGS)
@@ -111,6 +121,7 @@ def test_a_run_whose_folder_vanishes_does_not_stop_the_others(tmp_path, monkeypa
     assert bytes_of(runs[0]) == bytes_of(trained(tmp_path / "straight", config=plans[0].config))
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_full_disk_keeps_what_was_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "LONGEST_BLOCK", 2)
     path, config = tmp_path / "seed-0", cartpole()
@@ -127,3 +138,34 @@ def test_a_full_disk_keeps_what_was_saved(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert checkpoints.latest(path).count("updates") > 5
     assert bytes_of(go_on(path, config)) == bytes_of(trained(tmp_path / "straight", config=config))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("evaluations.jsonl", '{"steps": 5}\n{"steps": "many"}\n', "steps must be a number; got 'many'"),
+        ("status.json", '{"state": 1}', "status.json: state must be one of running, .*; got 1"),
+        ("status.json", '{"state": "running", "updates": true}', "updates must be a whole number >= 0; got True"),
+    ],
+)
+def test_a_strangers_types_are_a_sentence_and_nothing_is_changed(name, text, message, tmp_path):
+    path = tmp_path / "seed-0"
+    begin(path, 3).close()
+    (path / name).write_text(text)
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        RunWriter(path, CONFIG, {}, resume=True)
+    assert contents(tmp_path) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_episodes_that_are_no_numbers_pass_a_checkpoint_over(tmp_path):
+    path = tmp_path / "seed-0"
+    begin(path, 3).close()
+    for wrong in (np.array(["a"] * 3), np.float64(3)):
+        np.savez(path / "episodes.npz", steps=np.arange(3), returns=wrong, lengths=np.arange(3))
+        with pytest.raises(CheckpointError, match="lacks some of the 3 episodes"):
+            restoring.usable(path, checkpoints.latest(path))

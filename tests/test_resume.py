@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import jax
@@ -18,7 +19,7 @@ from tddelta.deep.checkpointing import from_arrays, to_arrays
 from tddelta.experiments import plan_runs
 from tddelta.experiments.display import Display
 from tddelta.runs import Run, RunWriter, checkpoints
-from tddelta.runs.checkpoints import Pauses
+from tddelta.runs.checkpoints import SHARE, Pauses
 
 EVAL_EVERY = 300
 
@@ -208,6 +209,36 @@ def test_pauses_grow_with_what_saving_costs(monkeypatch):
         assert not pauses.over
         now[0] += 0.02
         assert pauses.over
+
+
+def test_checkpoints_and_episodes_together_take_their_share_of_the_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    both = (Pauses(5.0, share=SHARE / 2), 0.4), (Pauses(10.0, at_once=True, share=SHARE / 2), 0.3)
+    while now[0] < 10_000:
+        now[0] += 1  # a block of updates
+        for pauses, cost in both:
+            if pauses.over:
+                with pauses.ended():
+                    now[0] += cost
+    assert 0.009 * now[0] < sum(pauses.spent for pauses, _ in both) < 0.0101 * now[0]
+
+
+@pytest.mark.usefixtures("straight")  # which compiles, before blocks become shorter
+def test_the_seconds_spent_on_saving_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "LONGEST_BLOCK", 3)
+    save, saved = checkpoints.save, []
+
+    def slowly(*arguments):
+        time.sleep(0.1)
+        saved.append(arguments[1])
+        save(*arguments)
+
+    monkeypatch.setattr(checkpoints, "save", slowly)
+    run = trained(tmp_path / "seed-0", checkpoint_every=1e-6)
+    (end,) = [row for row in run.timing if row["event"] == "end"]
+    assert len(saved) == 1  # the next one is due 20 seconds later
+    assert 0.1 < end["saving_seconds"] < end["seconds"]
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])

@@ -14,7 +14,7 @@ import tddelta
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.loop import work_through
-from tddelta.experiments.processes import Processes
+from tddelta.experiments.processes import Processes, _ending
 from tddelta.experiments.worker import WorkerError
 
 HERE = Path(__file__).parent
@@ -197,3 +197,10 @@ def test_many_runs_leave_nothing_behind():
     )
     assert len(outcomes) == 300 and after[:2] == before[:2] and not children()
     assert after[2] < 1.05 * before[2]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(3, "exit code 3"), (-9, "signal 9 (SIGKILL)"), (-40, "signal 40"), (-200, "signal 200")]
+)
+def test_every_end_of_a_process_has_words(code, said):
+    assert _ending(code) == said

@@ -84,6 +84,41 @@ class TestStatus:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]" and "0 of 2 runs finished, 2 waiting" in done.stdout
 
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"steps": "many"}, "status.json: steps must be a whole number >= 0; got 'many'"),
+            ({"steps": [1]}, "steps must be a whole number >= 0; got [1]"),
+            ({"steps": -1}, "steps must be a whole number >= 0; got -1"),
+            ({"steps": float("nan")}, "steps must be a whole number >= 0; got nan"),
+            ({"state": {}}, "state must be one of running, finished, interrupted, failed; got {}"),
+            ({"message": 3}, "message must be a text or null; got 3"),
+            ({"message": "\x1b[2J\x9b2J\a\x7fgone"}, "seed 0: [2J2Jgone"),
+        ],
+    )
+    def test_a_strangers_status_is_a_sentence(self, changes, sentence, capsys):
+        write()
+        (path,) = (one.path for one in sweeping.plan(Path("study.toml")).plans[:1])
+        path.mkdir(parents=True)
+        status = {"state": "failed", "steps": 5, "updates": 1, "episodes": 0, "message": None, **changes}
+        (path / "status.json").write_text(json.dumps(status))
+        (path / "timing.jsonl").write_text('{"steps_per_second": "fast"}\n{"steps_per_second": NaN}\n')
+        (path / "metrics.jsonl").write_text('{"return_mean": 2.5}\n{"return_mean": [1]}\n3\n')
+        assert main(["sweep", "study.toml", "--status"]) == 0
+        text = capsys.readouterr().out
+        assert sentence in text and not any(sign in text for sign in "\x1b\x9b\a\x7f")
+        assert main(["sweep", "study.toml", "--status", "--json"]) == 0
+        row = json.loads(capsys.readouterr().out.splitlines()[0])
+        assert row["state"] == "failed" and row["steps_per_second"] is None
+
+    @pytest.mark.parametrize("speed", [1e-320, 0, True, 10**400])
+    def test_a_speed_that_is_none_leaves_no_time(self, speed):
+        write()
+        (planned,) = sweeping.plan(Path("study.toml")).plans[:1]
+        with RunWriter(planned.path, planned.content, {}) as writer:
+            writer.timing({"steps_per_second": speed})
+            assert sweeping.status(Path("study.toml"))[0].seconds_left is None
+
     def test_a_study_that_was_changed_is_planned_again(self):
         write()
         sweeping.remember(sweeping.plan(Path("study.toml"), add_seeds=1))

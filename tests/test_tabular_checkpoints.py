@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tddelta import ConfigError, StorageError, TimeScales, lambda_targets
+from tddelta import CheckpointError, ConfigError, StorageError, TimeScales, lambda_targets
 from tddelta.runs import checkpoints
 from tddelta.tabular import FiniteMDP, control, evaluate, resumable, sample
 
@@ -119,6 +119,32 @@ def test_other_arguments_are_refused_and_named(tmp_path):
         with pytest.raises(ConfigError, match=message):
             learned(checkpoint=tmp_path, **options)
     learned(checkpoint=tmp_path, threads=2)  # which does not matter
+
+
+@pytest.mark.parametrize("name", ["weights", "errors", "visits", "part.weights", "part.errors", "memory.traces"])
+def test_a_checkpoint_that_lacks_arrays_is_refused(name, tmp_path, in_small_parts, breaking):
+    options = {"method": "traces", **in_small_parts, "checkpoint": tmp_path}
+    breaking(2)
+    with pytest.raises(StoppedError):
+        learned(**options)
+    breaking(None)
+    found = checkpoints.latest(tmp_path)
+    own = ("format", "tddelta", "complete", "bytes", "sha256", "checksum")
+    record = {key: value for key, value in found.record.items() if key not in own}
+    for arrays, message in (
+        ({key: array for key, array in found.arrays.items() if key != name}, rf"the array '{name}' is missing"),
+        ({**found.arrays, name: np.zeros((2, 3, 4, 5, 6))}, "does not hold what its arguments need"),
+    ):
+        checkpoints.save(tmp_path, found.count("saves"), arrays, record)
+        with pytest.raises(CheckpointError, match=message):
+            learned(**options)
+
+
+def test_what_another_version_learned_is_refused(tmp_path, monkeypatch):
+    learned(checkpoint=tmp_path)
+    monkeypatch.setattr(resumable, "ALGORITHM", 2)
+    with pytest.raises(ConfigError, match="other arguments: algorithm 1 there and 2 now: pass the same, or another"):
+        learned(checkpoint=tmp_path)
 
 
 def test_the_folder_must_be_free_and_writable(tmp_path):

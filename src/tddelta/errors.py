@@ -4,6 +4,7 @@ Every message says what was wrong, the value received and what to do. The first 
 a missing extra is also an `ImportError`, so that code which knows nothing of this library catches them as usual.
 """
 
+import unicodedata
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -50,6 +51,11 @@ class ContractionWarning(UserWarning):
 
 class TrackingWarning(UserWarning):
     """A tracker such as TensorBoard cannot follow a run; the run itself goes on."""
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which a terminal would obey: a stranger's files may hold some. Lines stay."""
+    return "".join(one for one in text if one in "\n\t" or unicodedata.category(one) != "Cc")
 
 
 def own_checks(checked: _T) -> _T:

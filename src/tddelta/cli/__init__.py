@@ -31,6 +31,7 @@ from tddelta.errors import (
     StorageError,
     TDDeltaError,
     TrackingWarning,
+    printable,
 )
 
 COMMANDS: dict[str, Any] = {
@@ -136,7 +137,7 @@ def _known() -> str:
 
 
 def _complain(text: str) -> None:
-    print(f"tddelta: {text}", file=sys.stderr, flush=True)
+    print(f"tddelta: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def _warning_printer() -> Callable[..., None]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.errors import ConfigError, TDDeltaError
+from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
 from tddelta.timescales import Rule, TimeScales
 
@@ -144,7 +144,7 @@ class Evaluate:
             except TDDeltaError as error:
                 if len(paths) == 1:
                     raise
-                print(f"tddelta: {path}: {error}", file=sys.stderr, flush=True)
+                print(printable(f"tddelta: {path}: {error}"), file=sys.stderr, flush=True)
                 code = 1  # the others can be evaluated
         return code
 
@@ -184,7 +184,7 @@ class Evaluate:
             named = {"environment": run.environment, "agent": run.agent, "training_seed": run.seed}
             print(json.dumps({"path": str(run.path), **named, **found}, allow_nan=False), flush=True)
         else:
-            print(f"{run.environment}, {run.agent}, seed {run.seed}: {text}", flush=True)
+            print(printable(f"{run.environment}, {run.agent}, seed {run.seed}: {text}"), flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +234,7 @@ def print_report(
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print a table in columns, the first `left` of them flush left, and the rest flush right."""
+    rows = [[printable(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     for row in [heads, ["─" * width for width in widths], *rows]:
         cells = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from tddelta.experiments.board import RunState
@@ -157,7 +157,7 @@ class Sweep:
             print(summary(states))
             for state in states:
                 if state.message is not None:
-                    print(f"{state.entry.name}: {state.message}")
+                    print(printable(f"{state.entry.name}: {state.message}"))
         return 0
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import print_report
-from tddelta.errors import ConfigError, TDDeltaError
+from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
@@ -225,12 +225,12 @@ def explain(failed: Sequence["Outcome"]) -> None:
     unexpected: dict[tuple[type, str], list[Outcome]] = {}
     for outcome in failed:
         if isinstance(outcome.error, TDDeltaError):
-            print(f"tddelta: {outcome.plan.name} failed: {outcome.error}", file=sys.stderr)
+            print(printable(f"tddelta: {outcome.plan.name} failed: {outcome.error}"), file=sys.stderr)
         else:
             unexpected.setdefault((type(outcome.error), str(outcome.error)), []).append(outcome)
     for outcomes in unexpected.values():
         print(f"tddelta: {'; '.join(outcome.plan.name for outcome in outcomes)} failed:", file=sys.stderr)
-        traceback.print_exception(outcomes[0].error)
+        print(printable("".join(traceback.format_exception(outcomes[0].error))), end="", file=sys.stderr)
 
 
 def keywords(given: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tddelta.deep.config import Config
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import tensors
 from tddelta.runs import Arrays, RunWriter
-from tddelta.runs.checkpoints import Pauses
+from tddelta.runs.checkpoints import SHARE, Pauses
 
 EPISODES_SECONDS = 10.0
 """`episodes.npz` is written again at most this often."""
@@ -49,9 +49,10 @@ class Record:
         config: Settings.
         seed: The seed.
         writer: The run directory; where it goes on from a checkpoint, so does the record.
+        share: Of the time, that writing its episodes may take; checkpoints have the other half.
     """
 
-    def __init__(self, config: Config, seed: int, writer: RunWriter) -> None:
+    def __init__(self, config: Config, seed: int, writer: RunWriter, share: float = SHARE / 2) -> None:
         self.config, self.seed, self.writer = config, seed, writer
         self.updates = 0
         self.returns: list[np.ndarray] = []
@@ -60,7 +61,7 @@ class Record:
         self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.episodes = 0
         self.fault: str | None = None
-        self._pauses = Pauses(EPISODES_SECONDS, at_once=True)
+        self._pauses = Pauses(EPISODES_SECONDS, at_once=True, share=share)
         before = writer.episodes_before
         if writer.restored is not None and before is not None:
             self.updates = writer.restored.count("updates")
@@ -72,6 +73,11 @@ class Record:
     def steps(self) -> int:
         """Environment steps so far."""
         return self.updates * self.config.batch
+
+    @property
+    def saving_seconds(self) -> float:
+        """Seconds spent on writing what was learned and the episodes, but for checkpoints."""
+        return self._pauses.spent
 
     def counts(self) -> dict[str, Any]:
         """Steps, updates and episodes so far."""
@@ -152,26 +158,30 @@ class Record:
             "norms_before": {name: _as_json(value) for name, value in norms.items()},
         }
 
-    def save_episodes(self, *, now: bool = False) -> None:
+    def save_episodes(self) -> None:
         """Write the episodes, unless that was done a short while ago."""
-        if now or self._pauses.over:
+        if self._pauses.over:
             with self._pauses.ended():
-                if self.ends:
-                    parts = (self.ends, self.returns, self.lengths)
-                    self.ends, self.returns, self.lengths = ([np.concatenate(part)] for part in parts)
-                    self.writer.episodes(self.ends[0], self.returns[0], self.lengths[0])
+                self._write_episodes()
+
+    def _write_episodes(self) -> None:
+        if self.ends:
+            parts = (self.ends, self.returns, self.lengths)
+            self.ends, self.returns, self.lengths = ([np.concatenate(part)] for part in parts)
+            self.writer.episodes(self.ends[0], self.returns[0], self.lengths[0])
 
     def checkpoint(self, arrays: Arrays) -> None:
-        """Save what the run continues from."""
-        self.save_episodes(now=True)
+        """Save what the run continues from; whoever calls it counts the seconds."""
+        self._write_episodes()
         self.writer.checkpoint(arrays, **self.counts())
 
     def save(self, learned: ppo.Learned) -> None:
         """Write what was learned, and the episodes."""
-        self.save_episodes(now=True)
-        self.writer.parameters(
-            tensors(learned), {"environment": self.config.environment_object().name, "steps": str(self.steps)}
-        )
+        with self._pauses.ended():
+            self._write_episodes()
+            self.writer.parameters(
+                tensors(learned), {"environment": self.config.environment_object().name, "steps": str(self.steps)}
+            )
 
     def fail(self, error: BaseException) -> None:
         """Say that the run failed, unless it has said so."""

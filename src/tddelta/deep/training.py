@@ -18,7 +18,7 @@ from tddelta.deep.host import HostEnvironment
 from tddelta.deep.record import Record, run_key
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import CHECKPOINT_SECONDS, FORMAT, RunWriter
-from tddelta.runs.checkpoints import Pauses
+from tddelta.runs.checkpoints import SHARE, Pauses
 
 BLOCK_SECONDS, LONGEST_BLOCK = 1.0, 32
 """A block takes about this long, so that progress moves and Ctrl-C is heard; and never more updates than that."""
@@ -177,7 +177,7 @@ def train_runs(
         progress: Called with the index of a run and its news.
         stop: When set, every run saves what it has, says "interrupted" and ends.
         eval_every: Evaluate after so many steps, and at the end.
-        checkpoint_every: Seconds between two checkpoints at least; more where one takes over a hundredth of that. 0
+        checkpoint_every: Seconds between two checkpoints at least; more where one takes over 1/200 of that. 0
             makes one after every block of updates.
 
     Raises:
@@ -189,7 +189,8 @@ def train_runs(
     check_pauses(eval_every, checkpoint_every)
     # Arrays of one number are that number: the compiled programs take one kind of it.
     config = jax.tree.map(float, config)
-    records = [Record(config, seed, writer) for seed, writer in zip(seeds, writers, strict=True)]
+    share = SHARE / 2 / len(seeds)  # of the time, for the episodes of each
+    records = [Record(config, seed, writer, share) for seed, writer in zip(seeds, writers, strict=True)]
     if isinstance(config.environment_object(), HostEnvironment) and len(records) > 1:
         _beside_one_another(config, records, progress, stop, eval_every, checkpoint_every)
     else:
@@ -256,8 +257,7 @@ class _Training:
     def _run(self) -> None:
         began, first, seconds = time.perf_counter(), self.done, 0.0
         self._tell("compiling")
-        compiled = self._start()
-        pauses, count = Pauses(self.checkpoint_every), 1
+        compiled, pauses, count = self._start(), Pauses(self.checkpoint_every, share=SHARE / 2), 1
         while self.done < self.config.updates and not self.stop.is_set() and not all(r.fault for r in self.records):
             count = min(count, self._updates_left())
             before, took = self.done, self._train(compiled, count)
@@ -270,10 +270,12 @@ class _Training:
                     self._save()
         complete = self.done >= self.config.updates
         if not complete:
-            self._save()
+            with pauses.ended():
+                self._save()
         for index, record in enumerate(self.records):
             self._finish(record, self._learned(index), complete=complete)
             row = {"event": "end", "seconds": time.perf_counter() - began, "steps": (self.done - first) * self.batch}
+            row["saving_seconds"] = pauses.spent + sum(each.saving_seconds for each in self.records)
             if seconds:
                 row["steps_per_second"] = (self.done - first) * self.batch / seconds
             record.writer.timing(row)
@@ -310,10 +312,8 @@ class _Training:
             self.state = compiled.init(self.config, jnp.stack(keys) if self.several else keys[0])
         else:
             arrays = [checkpoint.arrays for checkpoint in saved if checkpoint is not None]
-            together = {
-                name: np.stack([one[name] for one in arrays]) if self.several else array
-                for name, array in arrays[0].items()
-            }
+            first = arrays[0]
+            together = {name: np.stack([one[name] for one in arrays]) for name in first} if self.several else first
             self.state = from_arrays(together, compiled.shapes, str(saved[0].path))
         return compiled
 

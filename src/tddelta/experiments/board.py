@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 from tddelta.errors import CheckpointError
 from tddelta.experiments.plan import RunPlan
 from tddelta.runs import is_being_written
-from tddelta.runs.files import read_json
+from tddelta.runs.files import number_in, read_status
 
 STATES = ("running", "failed", "cut off", "interrupted", "waiting", "finished")
 """States of a run, in the order of a table; a run that was cut off says that it is running, but nobody writes it."""
 
+_SLOWEST = 1e-6  # steps per second from which on a time that is left can be told
 _TAIL = 16_384  # bytes at the end of a file that hold its last lines
 
 
@@ -120,32 +121,32 @@ class Board:
 
 def _read(entry: Entry) -> RunState:
     try:
-        status = read_json(entry.path / "status.json")
+        status = read_status(entry.path / "status.json")
     except CheckpointError as error:
         return RunState(entry, "failed", message=str(error))
-    state, steps = str(status.get("state")), int(status.get("steps") or 0)
-    speed = _last(entry.path / "timing.jsonl", "steps_per_second").get("steps_per_second")
-    left = (entry.steps - steps) / speed if state == "running" and speed else None
-    found = _last(entry.path / "metrics.jsonl", "return_mean")
-    return RunState(entry, state, steps, speed, left, found.get("return_mean"), status.get("message"))
+    state, steps = status["state"], status["steps"]
+    speed = _last(entry.path / "timing.jsonl", "steps_per_second")
+    left = (entry.steps - steps) / speed if state == "running" and speed is not None and speed > _SLOWEST else None
+    recent = _last(entry.path / "metrics.jsonl", "return_mean")
+    return RunState(entry, state, steps, speed, left, recent, status["message"])
 
 
-def _last(path: Path, key: str) -> Mapping[str, Any]:
-    """The last row near the end of a `.jsonl` file in which a key has a value."""
+def _last(path: Path, key: str) -> float | None:
+    """The last number under a key near the end of a `.jsonl` file."""
     try:
         with path.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
             lines = file.read().splitlines()
     except OSError:
-        return {}
+        return None
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:  # the first or the last one is cut short
+        except (ValueError, RecursionError):  # the first or the last one is cut short
             continue
-        if isinstance(row, dict) and row.get(key) is not None:
-            return row
-    return {}
+        if isinstance(row, dict) and (found := number_in(row, key)) is not None:
+            return float(found)
+    return None
 
 
 def summary(states: Sequence[RunState]) -> str:

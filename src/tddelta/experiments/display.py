@@ -14,9 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tddelta.errors import printable
 from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan
 from tddelta.runs import Run
+from tddelta.runs.files import number_in
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -44,9 +46,9 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
         summary |= {
             "steps": run.status["steps"],
             "episodes": run.status["episodes"],
-            "new_steps": end.get("steps"),
-            "seconds": end.get("seconds"),
-            "steps_per_second": end.get("steps_per_second"),
+            "new_steps": number_in(end, "steps"),
+            "seconds": number_in(end, "seconds"),
+            "steps_per_second": number_in(end, "steps_per_second"),
             "return_mean": float(returns.mean()) if returns.size else None,
         }
     return summary
@@ -58,7 +60,7 @@ def describe(outcome: Outcome) -> str:
     state = "finished before" if outcome.skipped else outcome.state
     text = f"{outcome.plan.name}: {state}"
     if outcome.error is not None:
-        return f"{text}: {row['message']}"
+        return printable(f"{text}: {row['message']}")
     if row.get("steps") is not None:
         text += f", {row['steps']:,} steps"
     if row.get("seconds") is not None and not outcome.skipped:

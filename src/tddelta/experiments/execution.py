@@ -50,7 +50,7 @@ def execute(
             without one it is renamed first.
         watcher: What is told about the runs.
         eval_every: Environment steps between evaluations; None for no evaluations.
-        checkpoint_every: Seconds between the checkpoints of a run at least; more where one takes over a hundredth of
+        checkpoint_every: Seconds between the checkpoints of a run at least; more where one takes over 1/200 of
             that. 0 makes one after every block of updates, which take about a second.
         track: Trackers that follow every run: "tensorboard", "wandb", or functions that make one.
         stop: Set by the watcher to let every run save what it has and end.

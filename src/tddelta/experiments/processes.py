@@ -201,7 +201,7 @@ class Processes:
     def _lost(self, worker: _Worker) -> list[Outcome]:
         ready, runs = worker.backend is not None, worker.runs
         words, code = self._bury(worker)
-        how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        how = _ending(code)
         text = f"the process that trained it ended with {how}"
         if words:
             text += f"; its last words: {words}"
@@ -237,3 +237,13 @@ class Processes:
         for worker in self._workers:
             if worker.runs:
                 worker.send({"stop": True})
+
+
+def _ending(code: int) -> str:
+    """How a process ended, from its exit code; below 0 it is that of a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-code}"

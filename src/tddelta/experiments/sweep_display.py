@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tddelta.errors import printable
 from tddelta.experiments.board import STATES, Board, RunState, summary
 from tddelta.experiments.display import duration
 from tddelta.experiments.loop import Outcome
@@ -78,7 +79,7 @@ class SweepDisplay:
         if self._say is not None:
             self._clear()
             why = outcome.state if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
-            print(f"{outcome.plan.name}: tried again later: {why}", file=sys.stderr, flush=True)
+            print(printable(f"{outcome.plan.name}: tried again later: {why}"), file=sys.stderr, flush=True)
 
     def stopping(self) -> None:
         """Say that the runs are being stopped."""
@@ -135,7 +136,8 @@ def table(states: Sequence[RunState], *, width: int, height: int | None = None) 
         speed = [_number(row.steps_per_second, ",.0f")] if wide else []
         left = "" if row.seconds_left is None else duration(row.seconds_left)
         # as texts: brackets in a name are no markup
-        names = Text(row.entry.environment), Text(row.entry.agent), str(row.entry.seed), Text(row.state)
+        environment, agent = (Text(printable(name)) for name in (row.entry.environment, row.entry.agent))
+        names = environment, agent, str(row.entry.seed), Text(row.state)
         steps = f"{row.steps:,} {share:>4}" if wide else share
         drawn.add_row(*names, steps, *speed, _number(row.return_mean, ".4g"), left)
     more = [Text(f"… and {len(rows) - room:,} more")] if room < len(rows) else []

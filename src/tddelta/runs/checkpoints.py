@@ -38,7 +38,7 @@ CHECKPOINT_SECONDS = 300.0
 """A run makes a checkpoint this often, or more rarely where that takes long; where nothing else is said."""
 
 SHARE = 0.01
-"""Saving takes at most about this share of the time: the pauses between two saves grow with what one costs."""
+"""Saving takes at most about this share of the time: the pauses between two saves grow with what they cost."""
 
 _FOLDER, _STATE, _RECORD = "checkpoints", "state.safetensors", "checkpoint.json"
 
@@ -77,23 +77,27 @@ class Pauses:
     """Tells when something that takes time is due again.
 
     Args:
-        seconds: Pause between two; longer where one takes more than a hundredth of it, and none if 0.
+        seconds: Pause between two; longer where one takes more than `share` of it, and none if 0.
         at_once: Whether the first is due without a pause.
+        share: Of the time, in (0, 1]. What takes turns in saving one run shares `SHARE`.
+
+    Attributes:
+        spent: Seconds that it took so far, all times together.
 
     Raises:
         ConfigError: `seconds` is below 0 or not finite.
     """
 
-    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
+    def __init__(self, seconds: float, *, at_once: bool = False, share: float = SHARE) -> None:
         if not 0 <= seconds < np.inf:
             raise ConfigError(f"checkpoint_every must be a number of seconds >= 0; got {seconds}: 300 is five minutes")
-        self._seconds, self._cost = seconds, 0.0
+        self._seconds, self._share, self._cost, self.spent = seconds, share, 0.0, 0.0
         self._last = -np.inf if at_once else time.perf_counter()
 
     @property
     def over(self) -> bool:
         """Whether it is due."""
-        pause = max(self._seconds, self._cost / SHARE) if self._seconds else 0.0
+        pause = max(self._seconds, self._cost / self._share) if self._seconds else 0.0
         return time.perf_counter() - self._last >= pause
 
     @contextmanager
@@ -103,6 +107,7 @@ class Pauses:
         yield
         self._last = time.perf_counter()
         self._cost = self._last - began
+        self.spent += self._cost
 
 
 def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> None:

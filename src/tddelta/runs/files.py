@@ -21,6 +21,9 @@ FORMAT = 1
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by name."""
 
+STATES = ("running", "finished", "interrupted", "failed")
+"""What `status.json` can say of a run."""
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -115,6 +118,40 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_status(path: Path) -> dict[str, Any]:
+    """Read a `status.json`: `state`, `steps`, `updates`, `episodes`, `message`.
+
+    Raises:
+        CheckpointError: It is missing, damaged, or something in it is of another kind than it must be.
+    """
+    status: dict[str, Any] = {"steps": 0, "updates": 0, "episodes": 0, "message": None, **read_json(path)}
+    kinds = {
+        "state": (f"one of {', '.join(STATES)}", status.get("state") in STATES),
+        "message": ("a text or null", isinstance(status["message"], str | None)),
+    }
+    for name in ("steps", "updates", "episodes"):
+        kinds[name] = ("a whole number >= 0", _counts(status[name]))
+    for name, (kind, fits) in kinds.items():
+        if not fits:
+            raise CheckpointError(
+                f"{path}: {name} must be {kind}; got {status.get(name)!r:.80}: it is damaged or of something else, so "
+                "train this run again"
+            )
+    return status
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def number_in(row: Mapping[str, Any], name: str) -> int | float | None:
+    """A finite number of a row; None where there is none, or something else."""
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
+        return None
+    return value
+
+
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows to a `.jsonl` file, after removing what a crash left of its last line."""
     text = "".join(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
@@ -196,7 +233,8 @@ def check_format(path: Path, found: object) -> None:
         raise CheckpointError(f"{path} was not written by tddelta: it names no format; got {found!r}") from None
     if version > FORMAT:
         start = next(iter(read_rows(path.parent / "timing.jsonl")), {})
-        writer = start.get("versions", {}).get("tddelta")
+        versions = start.get("versions")
+        writer = versions.get("tddelta") if isinstance(versions, Mapping) else None
         raise CheckpointError(
             f"{path} has format {version}, and this tddelta reads formats up to {FORMAT}: "
             f"install {f'tddelta >= {writer}' if writer else 'a newer tddelta'} (pip install --upgrade tddelta)"

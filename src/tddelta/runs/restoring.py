@@ -10,7 +10,7 @@ import numpy as np
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint
-from tddelta.runs.files import Arrays, read_arrays, replace, storing, sync
+from tddelta.runs.files import Arrays, number_in, read_arrays, replace, storing, sync
 
 _EPISODES = ("steps", "returns", "lengths")
 
@@ -90,14 +90,29 @@ def _episodes(path: Path, count: int) -> Arrays:
     arrays = read_arrays(file) if count else None
     if arrays is None:
         arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
-    if any(name not in arrays or len(arrays[name]) < count for name in _EPISODES):
+    found = [arrays[name] for name in _EPISODES if name in arrays]
+    whole = [one for one in found if one.ndim == 1 and one.dtype.kind in "iuf" and len(one) >= count]
+    if len(whole) < len(_EPISODES):
         raise CheckpointError(f"{file} lacks some of the {count} episodes before the checkpoint")
     return {name: arrays[name][:count] for name in _EPISODES}
 
 
 def evaluations_until(path: Path, steps: int) -> tuple[bytes, int]:
-    """Lines of the evaluations up to a number of environment steps, and how many they are."""
-    kept = [line for line in lines_of(path / "evaluations.jsonl") if _row(line).get("steps", steps + 1) <= steps]
+    """Lines of the evaluations up to a number of environment steps, and how many they are.
+
+    Raises:
+        CheckpointError: The steps of one are no number.
+    """
+    file, kept = path / "evaluations.jsonl", []
+    for line in lines_of(file):
+        row = _row(line)
+        found = number_in(row, "steps")
+        if found is None and "steps" in row:
+            raise CheckpointError(
+                f"{file}: steps must be a number; got {row['steps']!r:.80}: delete that line, then go on"
+            )
+        if found is not None and found <= steps:
+            kept.append(line)
     return b"".join(kept), len(kept)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tddelta.errors import ConfigError, MissingExtra, TrackingWarning, own_checks
-from tddelta.runs.files import read_rows
+from tddelta.runs.files import number_in, read_rows
 
 Row = Mapping[str, Any]
 """A line of `metrics.jsonl` or `evaluations.jsonl`."""
@@ -181,6 +181,7 @@ class Tracking:
         """Tell what the run directory holds up to `steps`, in order; `metrics` and `evaluation` leave out the known."""
         rows = [(row, False) for row in read_rows(self._path / "metrics.jsonl")]
         rows += [(row, True) for row in read_rows(self._path / "evaluations.jsonl")]
+        rows = [pair for pair in rows if number_in(pair[0], "steps") is not None]
         for row, evaluates in sorted(rows, key=lambda pair: pair[0]["steps"]):  # updates first: the order is stable
             if row["steps"] > steps:
                 break

@@ -16,12 +16,23 @@ import numpy.typing as npt
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint
-from tddelta.runs.files import FORMAT, Arrays, append_rows, read_json, read_rows, replace, storing, sync, to_json
+from tddelta.runs.files import (
+    FORMAT,
+    STATES,
+    Arrays,
+    append_rows,
+    number_in,
+    read_json,
+    read_rows,
+    read_status,
+    replace,
+    storing,
+    sync,
+    to_json,
+)
 from tddelta.runs.locking import HAS_LOCKS, lock, set_aside
 from tddelta.runs.restoring import cut_back, evaluations_until, refuse_links, usable
 from tddelta.runs.tracking import TrackerFactory, Tracking
-
-_STATES = ("running", "finished", "interrupted", "failed")
 
 
 class RunWriter:
@@ -42,7 +53,8 @@ class RunWriter:
     Raises:
         ConfigError: `path` exists already; or, to resume, it has another config, is finished, is being written, or
             holds symbolic links.
-        CheckpointError: The newest checkpoint is of a newer format.
+        CheckpointError: The newest checkpoint is of a newer format, or `config.json`, `status.json` or
+            `evaluations.jsonl` is damaged.
         StorageError: A file cannot be written.
     """
 
@@ -99,6 +111,7 @@ class RunWriter:
         held = lock(self.path)
         try:
             self._check_unfinished(config)
+            evaluations_until(self.path, 0)  # one of something else is an error; the run is not set aside for it
             restored = checkpoints.latest(self.path, lambda found: usable(self.path, found)) if held else None
             if restored is None:
                 set_aside(self.path)  # under the lock: nobody else goes on with it meanwhile
@@ -119,7 +132,7 @@ class RunWriter:
             return  # cut off before it began
         if read_json(self.path / "config.json") != json.loads(to_json(config)):
             raise ConfigError(f"{self.path} was started with other settings: choose another --out (out=)")
-        if read_json(self.path / "status.json").get("state") == "finished":
+        if read_status(self.path / "status.json")["state"] == "finished":
             raise ConfigError(f"{self.path} is finished: there is nothing to go on with")
 
     def track(self, track: Sequence[str | TrackerFactory], *, steps: int | None = None) -> None:
@@ -130,7 +143,8 @@ class RunWriter:
             steps: Environment steps at which the run goes on; None is the last line of `metrics.jsonl`.
         """
         if steps is None:
-            steps = next((row["steps"] for row in reversed(read_rows(self.path / "metrics.jsonl"))), 0)
+            rows = reversed(read_rows(self.path / "metrics.jsonl"))
+            steps = next((int(number_in(row, "steps") or 0) for row in rows), 0)
         self._tracking = Tracking(track, self.path, read_json(self.path / "config.json"), steps)
 
     def checkpoint(self, arrays: Arrays, *, steps: int, updates: int, episodes: int) -> None:
@@ -189,8 +203,8 @@ class RunWriter:
         message: str | None = None,
     ) -> None:
         """Replace `status.json`; a count that is left out stays as it was. A finished run loses its checkpoints."""
-        if state not in _STATES:
-            raise ConfigError(f"state must be one of {', '.join(_STATES)}; got {state!r}")
+        if state not in STATES:
+            raise ConfigError(f"state must be one of {', '.join(STATES)}; got {state!r}")
         counts = {"steps": steps, "updates": updates, "episodes": episodes}
         self._status |= {"state": state} | {name: int(count) for name, count in counts.items() if count is not None}
         self._status["message"] = message

@@ -9,13 +9,15 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from tddelta.errors import ConfigError
+from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint, Pauses
 from tddelta.runs.files import Arrays, storing
@@ -25,6 +27,11 @@ from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import over_blocks, thread_count
 from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Trajectory
+
+Array = TypeVar("Array", FloatArray, IntArray)
+
+ALGORITHM = 1
+"""The version of what is learned and of the arrays it is saved in. None goes on with another one's checkpoints."""
 
 PART_SECONDS = 0.5
 """What is learned in one go takes about this long, so that a checkpoint comes in time."""
@@ -167,16 +174,23 @@ class _State:
     def _restore(self, found: Checkpoint) -> None:
         _check_arguments(self.place, found, self.arguments)
         self.saves, self.done, self.step = (found.count(name) for name in ("saves", "seeds_done", "step"))
-        self.task.weights[:] = found.arrays["weights"]
-        # copies: what was read cannot be written to
-        self.errors, self.visits = np.array(found.arrays["errors"]), np.array(found.arrays["visits"])
-        if "part.weights" in found.arrays:
+        with complete(found):
+            loops = self.lesson.loop and self.step < self.task.length
+            if self.done > len(self.task.seeds) or (self.step and not loops):
+                raise ValueError(f"{self.done} seeds and {self.step} steps are done")
+            self.task.weights[:] = found.arrays["weights"]
+            self.errors = _like(self.errors, found.arrays["errors"])
+            self.visits = _like(self.visits, found.arrays["visits"])
+        if self.step:
             self.size = found.count("seeds_begun")
             self._next_seeds()
-            assert self.part is not None and self.memory is not None
-            self.part.weights[:] = found.arrays["part.weights"]
-            self.part_errors = np.array(found.arrays["part.errors"])
-            self.memory = Memory(*(np.array(found.arrays[f"memory.{name}"]) for name in Memory._fields))
+            assert self.part is not None and self.memory is not None and self.part_errors is not None
+            with complete(found):
+                self.part.weights[:] = found.arrays["part.weights"]
+                self.part_errors = _like(self.part_errors, found.arrays["part.errors"])
+                old = {name: found.arrays[f"memory.{name}"] for name in Memory._fields}
+                new = {name: _like(array, old[name]) for name, array in self.memory._asdict().items()}
+                self.memory = Memory(**new)
 
 
 def seed_by_seed(
@@ -213,7 +227,10 @@ def seed_by_seed(
         if found is not None:
             _check_arguments(place, found, described)
             done, saves = found.count("seeds_done"), found.count("saves")
-            restore(done, found.arrays)
+            with complete(found):
+                if done > count:
+                    raise ValueError(f"{done} seeds are done")
+                restore(done, found.arrays)
         while done < count:
             first, began = done, time.perf_counter()
             done = min(count, first + size)
@@ -225,6 +242,30 @@ def seed_by_seed(
                     saves += 1
                     record = {"saves": saves, "seeds_done": done, "arguments": described}
                     checkpoints.save(place, saves, state(done), record)
+
+
+@contextmanager
+def complete(found: Checkpoint) -> Iterator[None]:
+    """Turn what NumPy says of arrays that are missing or of another shape into a sentence.
+
+    Raises:
+        CheckpointError: In place of it.
+    """
+    try:
+        yield
+    except (LookupError, ValueError, TypeError) as error:
+        what = f"the array {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(
+            f"{found.path} does not hold what its arguments need ({what}): remove it, or pass another folder "
+            "(checkpoint=)"
+        ) from error
+
+
+def _like(array: Array, stored: npt.NDArray[Any]) -> Array:
+    """A copy of what was stored, since that cannot be written to; ValueError unless it is like the array."""
+    if (stored.shape, stored.dtype) != (array.shape, array.dtype):
+        raise ValueError(f"{stored.dtype}{stored.shape} in place of {array.dtype}{array.shape}")
+    return np.array(stored)
 
 
 def _shifted(block: Callable[[int, int], None], by: int, first: int, last: int) -> None:
@@ -270,7 +311,7 @@ def _arguments(task: Task, lesson: Lesson) -> dict[str, Any]:
 
 
 def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as strict JSON; processes and tuples of arrays by their checksums."""
+    """Arguments as strict JSON, `ALGORITHM` among them; processes and tuples of arrays by their checksums."""
 
     def checked(value: Any) -> Any:
         if isinstance(value, FiniteMDP):
@@ -278,7 +319,8 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         arrays = isinstance(value, tuple) and any(isinstance(item, np.ndarray) for item in value)
         return _checksum(*value) if arrays else value
 
-    found: dict[str, Any] = json.loads(json.dumps({name: checked(value) for name, value in arguments.items()}))
+    plain = {name: checked(value) for name, value in arguments.items()}
+    found: dict[str, Any] = json.loads(json.dumps({"algorithm": ALGORITHM, **plain}))
     return found
 
 
