@@ -12,13 +12,9 @@ from typing import Any, overload
 import numpy as np
 
 from tddelta.errors import CheckpointError, ConfigError
-<<<<<<< HEAD
-from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows
+from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
 from tddelta.runs.monitors import ENDING as MONITOR
 from tddelta.runs.monitors import MonitorLog, monitor_files
-=======
-from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
->>>>>>> main
 from tddelta.timescales import TimeScales
 
 _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers
@@ -145,11 +141,7 @@ class Run:
     @cached_property
     def status(self) -> dict[str, Any]:
         """`state` (running, finished, interrupted or failed), `steps`, `updates`, `episodes`, `message`."""
-<<<<<<< HEAD
-        return read_json(self.path / "status.json") if self._monitor is None else self._monitor.status
-=======
-        return read_status(self.path / "status.json")
->>>>>>> main
+        return read_status(self.path / "status.json") if self._monitor is None else self._monitor.status
 
     @cached_property
     def metrics(self) -> Arrays:
