@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 # The RL Zoo asks for older versions of other packages than this project's: tested where somebody has installed it.
-collect_ignore = [] if find_spec("rl_zoo3") else ["test_sb3_zoo.py"]
+collect_ignore = [] if find_spec("rl_zoo3") else ["tests/test_sb3_zoo.py"]
+
+# Adapters of libraries that are not installed cannot be imported, and so have no examples to run.
+_ADAPTERS = {"stable_baselines3": "src/tddelta/adapters/sb3/*", "torchrl": "src/tddelta/adapters/torchrl*"}
+collect_ignore_glob = [place for library, place in _ADAPTERS.items() if find_spec(library) is None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
