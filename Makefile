@@ -7,6 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= runs/$(shell date +%Y%m%d-%H%M%S)
 WORKERS ?= 2
+SLOW ?= slow
 TORCH_VERSION := 2.13.0
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -24,10 +25,10 @@ demo: $(VENV)/.train
 	$(BIN)/tddelta compare Breakout-MinAtar SpaceInvaders-MinAtar --agents ppo ppo+ ppo-multi ppo-delta \
 		--seeds 3 --steps 300_000 --out $(OUT)
 
-# The quick tests first: a mistake shows early.
+# The quick tests first: a mistake shows early. CI leaves the longest out: SLOW="slow and not long".
 test: $(VENV)/.test $(VENV)/.torch
 	$(PYTEST) -m "not slow"
-	$(PYTEST) -m slow
+	$(PYTEST) -m "$(SLOW)"
 
 check: $(VENV)/.check $(VENV)/.torch docs
 	$(BIN)/ruff check

@@ -185,6 +185,7 @@ def test_pixels_are_seen_as_shares_in_either_layout():
         ppo.preset("Pong", normalize_observations=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_game_is_learned_from_signs_and_reported_by_scores():
     config = ppo.preset("MsPacman", environments=2, rollout_length=128, minibatches=8, epochs=1, steps=1024)

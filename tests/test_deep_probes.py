@@ -52,10 +52,10 @@ def learned_components(probe, agent, **settings):
     ("agent", "settings"),
     [
         ("ppo-delta", {}),
-        ("ppo-delta-difference", {}),
-        ("ppo-multi", {}),
+        pytest.param("ppo-delta-difference", {}, marks=pytest.mark.long),
+        pytest.param("ppo-multi", {}, marks=pytest.mark.long),
         # With λ = .7 the paper's equal traces contract on this ladder: .665 < (1 + .5)/2.
-        ("ppo-delta-matched", {"lam": 0.7}),
+        pytest.param("ppo-delta-matched", {"lam": 0.7}, marks=pytest.mark.long),
     ],
 )
 def test_every_component_is_learned(probe, agent, settings):
@@ -67,7 +67,7 @@ def test_every_component_is_learned(probe, agent, settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("agent", ["ppo", "ppo+"])
+@pytest.mark.parametrize("agent", ["ppo", pytest.param("ppo+", marks=pytest.mark.long)])
 def test_the_value_is_learned(probe, agent):
     found = learned_components(probe, agent)
     assert found.shape == (len(PROBES[probe][2]), 1)
@@ -79,7 +79,12 @@ LONG = {"horizons": (10.0, 100.0, 1000.0), "lam": 0.99, "environments": 4, "roll
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("agent", "scale"), [("ppo-delta", "horizon"), ("ppo-delta", "running"), ("ppo-multi", "running")]
+    ("agent", "scale"),
+    [
+        ("ppo-delta", "horizon"),
+        ("ppo-delta", "running"),
+        pytest.param("ppo-multi", "running", marks=pytest.mark.long),
+    ],
 )
 def test_scaled_components_learn_a_long_horizon(agent, scale):
     found = learned_components("constant reward", agent, component_scale=scale, **LONG)

@@ -255,7 +255,9 @@ PROBES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("probe", "mode"), [("constant", SAME), ("constant", NEXT), ("delayed", NEXT)])
+@pytest.mark.parametrize(
+    ("probe", "mode"), [("constant", SAME), pytest.param("constant", NEXT, marks=pytest.mark.long), ("delayed", NEXT)]
+)
 def test_every_component_of_a_probe_is_learned_on_the_host(probe, mode):
     name, limit, values = PROBES[probe]
     config = tiny(

@@ -411,6 +411,7 @@ def test_wrong_arguments_are_named(monkeypatch, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_from_start_to_end(tmp_path, capsys):
     small = [
