@@ -343,6 +343,7 @@ def test_one_environment_and_one_step(agent, tmp_path):
     assert np.isfinite(run.metrics["value_loss"]).all() and np.isnan(run.metrics["explained_variance"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux to count memory mappings")
 def test_programs_of_many_configurations_are_given_back(monkeypatch):

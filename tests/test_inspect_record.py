@@ -203,6 +203,7 @@ def test_a_video_needs_its_extra(run, monkeypatch, tmp_path):
         inspect(game, tmp_path, video=tmp_path / "game.gif")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_atari_game_is_recorded_in_colour_with_its_lives():
     pytest.importorskip("ale_py", reason="ale-py is not installed")

@@ -29,8 +29,17 @@ def skip_without_its_library(source: str) -> None:
             pytest.importorskip(library, reason=f"needs {library}, and with it torch")
 
 
+LONG = (
+    *("coming-from", "host-environments", "metrics", "tuning", "tracking", "stable-baselines3"),
+    *("sweep_settings", "own_agent", "sb3_inspect"),
+)
+"""Programs that do much the same as others."""
+
+
 def slow_if_it_trains(name: str, source: str) -> object:
-    return pytest.param(name, source, id=name, marks=[pytest.mark.slow] if TRAINS.search(source) else [])
+    marks = [pytest.mark.slow] if TRAINS.search(source) else []
+    marks += [pytest.mark.long] if Path(name).stem in LONG else []
+    return pytest.param(name, source, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(

@@ -286,10 +286,12 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     assert main(["reproduce", "theory", "--out", str(blocked / "out")]) == 2
 
 
+@pytest.mark.long
 def test_the_study_again_gives_the_same_numbers(results):
     assert theory.study(quick=True) == results
 
 
+@pytest.mark.long
 def test_the_whole_experiment():
     whole = theory.study()
     assert max(row["largest_difference"] for row in whole["theorem-1"]) < 1e-12
