@@ -152,7 +152,7 @@ def test_the_folder_must_be_free_and_writable(tmp_path):
     with pytest.raises(StorageError, match=r"file cannot be written"):
         learned(checkpoint=tmp_path / "file")
     with (
-        resumable.lock_file(tmp_path / "lock", "leave it"),
+        _resumable.lock_file(tmp_path / "lock", "leave it"),
         pytest.raises(ConfigError, match="is being written by another process: wait for it, or choose another folder"),
     ):
         learned(checkpoint=tmp_path)

@@ -29,8 +29,11 @@ DEVICES = "devices"
 """Name of the axis of a mesh."""
 
 EVERYWHERE: Any = Spread()
+"""A whole copy on every device."""
 BY_FIRST_AXIS: Any = Spread(DEVICES)
+"""Divided along the first axis."""
 BY_THIRD_AXIS: Any = Spread(None, None, DEVICES)
+"""Divided along the third axis."""
 
 STATE: Any = ppo.State(EVERYWHERE, EVERYWHERE, playing=BY_FIRST_AXIS, key=EVERYWHERE, updates=EVERYWHERE)
 """Where a state lies whose environments are spread: every device knows the agent, and plays some environments."""

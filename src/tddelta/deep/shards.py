@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from tddelta.deep.config import Config
 
-Tree = TypeVar("Tree")
+_Tree = TypeVar("_Tree")
 
 Axis = tuple[str, ...]
 """Names of the mapped axes whose shards learn together, outermost first; () for none."""
@@ -45,9 +45,9 @@ def count(axis: Axis) -> int:
     return shards
 
 
-def mean(tree: Tree, axis: Axis) -> Tree:
+def mean(tree: _Tree, axis: Axis) -> _Tree:
     """The mean over shards of every array of a tree."""
-    averaged: Tree = jax.lax.pmean(tree, axis) if axis else tree
+    averaged: _Tree = jax.lax.pmean(tree, axis) if axis else tree
     return averaged
 
 

@@ -96,3 +96,4 @@ ALIASES: dict[str, type[Any]] = {
     "CnnPolicy": DeltaActorCriticCnnPolicy,
     "MultiInputPolicy": DeltaMultiInputActorCriticPolicy,
 }
+"""The policies by the names that SB3 gives them."""

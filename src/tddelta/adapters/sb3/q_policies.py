@@ -43,7 +43,7 @@ class DeltaQNetwork(QNetwork):
 
 
 class DeltaDQNPolicy(DQNPolicy):
-    """`DQNPolicy` with `DeltaQNetwork`s.
+    """`DQNPolicy` whose networks are of the class `DeltaQNetwork`.
 
     Args:
         *args: As in SB3.
