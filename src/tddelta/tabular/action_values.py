@@ -14,7 +14,7 @@ from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
-from tddelta.tabular import _checks, _settings, control_loops
+from tddelta.tabular import _checks, _resumable, _settings, control_loops
 from tddelta.tabular.arrays import FloatArray, IntArray
 from tddelta.tabular.compiled import over_blocks
 from tddelta.tabular.mdp import FiniteMDP, check_mdp

@@ -15,7 +15,7 @@ from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS
-from tddelta.tabular import _checks, _learning, _settings
+from tddelta.tabular import _checks, _learning, _resumable, _settings
 from tddelta.tabular._learning import Task
 from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.mdp import FiniteMDP, check_mdp

@@ -11,7 +11,7 @@ from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.errors import ConfigError
 from tddelta.targets import td_errors
 
-Loss = Callable[..., th.Tensor]
+_Loss = Callable[..., th.Tensor]
 
 
 class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
@@ -40,7 +40,7 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
             scales=self.scales,
         )
 
-    def _loss(self, loss: Loss, components: th.Tensor, targets: th.Tensor) -> th.Tensor:
+    def _loss(self, loss: _Loss, components: th.Tensor, targets: th.Tensor) -> th.Tensor:
         """Σ_z w_z mean(loss(components, targets)), for arrays (B, Z)."""
         weights = self.weights
         if weights is None:
