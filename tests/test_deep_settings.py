@@ -310,6 +310,7 @@ def test_updates_are_rounded_up():
     assert tiny().batch == 24 and tiny(steps=96).updates == 4 and tiny(steps=97).updates == 5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_settings_and_seeds_are_vectorised_with_one_compilation():
     config = tiny("CartPole-v1", minibatches=2)

@@ -30,8 +30,8 @@ def skip_without_its_library(source: str) -> None:
 
 
 LONG = (
-    *("coming-from", "host-environments", "metrics", "tuning", "tracking", "stable-baselines3"),
-    *("sweep_settings", "own_agent", "sb3_inspect"),
+    *("coming-from", "getting-started", "host-environments", "metrics", "tuning", "tracking", "stable-baselines3"),
+    *("sweep_settings", "own_agent", "own_environment", "sb3_inspect"),
 )
 """Programs that do much the same as others."""
 

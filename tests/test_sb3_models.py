@@ -150,6 +150,7 @@ def test_a_policy_of_ones_own_is_not_converted() -> None:
         model.to_ppo()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning", "ignore:`isinstance:DeprecationWarning")
 def test_the_onnx_export_of_sb3s_documentation_works_on_the_converted_model(
