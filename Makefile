@@ -18,7 +18,7 @@ TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_
 	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=12 $(PYTEST_FLAGS)
 
-.PHONY: demo test check docs bench results constraints clean
+.PHONY: demo test check docs lint types bench results constraints clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -30,13 +30,18 @@ test: $(VENV)/.test $(VENV)/.torch
 	$(PYTEST) -m "not slow"
 	$(PYTEST) -m "$(SLOW)"
 
-check: $(VENV)/.check $(VENV)/.torch docs
+# The pages and the types take a core each: make -j2 check.
+check: docs lint types
+
+lint: $(VENV)/.check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: $(VENV)/.check
 	$(BIN)/mypy
 
 # A page that has not changed would keep its warnings to itself the second time, hence the fresh environment.
-docs: $(VENV)/.check $(VENV)/.torch
+docs: $(VENV)/.check
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
@@ -58,7 +63,7 @@ results: $(VENV)/.train
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,video,sb3,test,check,docs]"
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,video,sb3,torchrl,test,check,docs]"
 	{ echo "# The versions that tests, docs and \`make demo\` use, for all extras together; \`make constraints\` renews the list."; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools --exclude wheel | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-constraints
@@ -82,16 +87,16 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,video,test]"
 	@touch $@ $(VENV)/.train
 
-$(VENV)/.check: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.check: pyproject.toml constraints.txt | $(VENV)/.torch
 	@echo "Installing every extra into $(VENV) ..."
 	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,video,test,check,docs]"
 	@touch $@ $(VENV)/.train $(VENV)/.test
 
-# The tests with PyTorch tensors and of Stable-Baselines3 run where PyTorch is installed: on Python 3.11, and elsewhere
+# The tests with PyTorch tensors, of Stable-Baselines3 and of TorchRL run where PyTorch is installed: on Python 3.11, and elsewhere
 # with TORCH=1.
 $(VENV)/.torch: Makefile | $(VENV)/.test
 	@if [ -n "$(TORCH)" ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 		echo "Installing torch==$(TORCH_VERSION) into $(VENV) ..."; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) && \
-		$(INSTALL) --editable ".[sb3]" && touch $@; \
+		$(INSTALL) --editable ".[sb3,torchrl]" && touch $@; \
 	fi

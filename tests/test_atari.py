@@ -133,6 +133,7 @@ def test_the_frame_limit_truncates_at_the_true_last_frame():
     assert np.any(final[0]) and not np.any(moved.observations[0, 0])  # a new stack begins with zeros
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "stride", "shape"), [(8, 4, (21, 18, 2)), (4, 2, (11, 9, 3)), (3, 1, (6, 5, 3))])
 def test_both_forms_of_a_convolution_are_equal(size, stride, shape):
     keys = jax.random.split(jax.random.key(0), 3)
@@ -174,6 +175,7 @@ def test_the_axis_of_the_channels():
         images((84, 84))
 
 
+@pytest.mark.slow
 def test_pixels_are_seen_as_shares_in_either_layout():
     made = convolutions.ImageConvolutions(jax.random.key(0), images((4, 84, 84)))
     other = convolutions.ImageConvolutions(jax.random.key(0), images((84, 84, 4), dtype=np.float32))
@@ -205,6 +207,7 @@ def test_a_game_is_learned_from_signs_and_reported_by_scores():
     assert np.abs(metrics.value_mean).max() < 20
 
 
+@pytest.mark.slow
 def test_gradients_by_parts_are_those_of_the_whole(monkeypatch):
     from tddelta.deep.config import Config
 

@@ -135,6 +135,7 @@ def test_reward_densities_have_a_table(tmp_path: Path) -> None:
     assert "trained 12.50, random 4.00, paper 12.26" in figure.alternative
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_there_so_far(tmp_path: Path) -> None:
     runs_of(tmp_path, {"ppo": 11_000, "ppo-delta": 12_000}, seeds=2)
     path = write_run(tmp_path, "MsPacman", "ppo", 1153780, state="running", returns=[])

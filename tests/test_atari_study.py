@@ -33,6 +33,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "reward_density", lambda run, *, steps: found)
 
 
+@pytest.mark.slow
 def test_the_plan_is_that_of_the_paper() -> None:
     plans = atari.plan_atari(out=Path("runs"))
     assert len(plans) == 9 * 4 * 10
@@ -65,6 +66,7 @@ def test_seeds_are_the_papers_or_named() -> None:
         atari.plan_atari(["Qbert"], ["ppo"], seeds=11)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_missing_runs_are_started_measured_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["reproduce", "atari", "--agents", "ppo", "ppo-delta", "--seeds", "2", "--steps", "2_000"]
@@ -86,6 +88,7 @@ def test_missing_runs_are_started_measured_and_reported(tmp_path: Path, capsys: 
     assert "Hold-out episodes" in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_the_correct_algorithm_is_what_its_variants_are_compared_with(tmp_path: Path) -> None:
     assert main(["reproduce", "atari-variants", "--seeds", "1", "--steps", "2_000", "--out", str(tmp_path)]) == 0
@@ -96,6 +99,7 @@ def test_the_correct_algorithm_is_what_its_variants_are_compared_with(tmp_path: 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_what_is_being_written_elsewhere_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plans = atari.plan_atari(["Qbert"], ["ppo"], seeds=2, steps=2_000, out=tmp_path)

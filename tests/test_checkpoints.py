@@ -248,6 +248,7 @@ def test_without_a_checkpoint_a_directory_makes_room(tmp_path):
     assert set_aside(tmp_path / "nowhere") is None
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_are_refused(tmp_path):
     path = tmp_path / "seed-0"
     with begin(path, 2), pytest.raises(ConfigError, match="seed-0 is being written by another process: wait for it"):

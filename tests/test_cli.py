@@ -265,6 +265,7 @@ def test_json_is_all_there_is_on_the_standard_output(capsys):
     assert json.loads(capsys.readouterr().out)["agent"] == "ppo-delta"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_compare_ends_with_a_table_and_the_report(capsys):
     assert call("compare", CATCH, "--agents", "ppo", "ppo-delta", "--seed-list", "5", "3", "--steps", "2000") == 0

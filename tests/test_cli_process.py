@@ -87,6 +87,7 @@ def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
 # ---------------------------------------------------------------- signals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_readable_runs_and_says_how_to_go_on(number, code):
     process = start("compare", CATCH, "--agents", "ppo", "--seeds", "9", "--steps", "900_000_000", "--out", "my runs")
@@ -104,6 +105,7 @@ def test_a_signal_leaves_readable_runs_and_says_how_to_go_on(number, code):
     assert all(": interrupted, " in line for line in out.splitlines())
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once():
     process = start("train", CATCH, "--seed", "15", "--out", "o")  # seed 15 does not listen
     wait_for(lambda: list(Path("o").rglob("config.json")), process)

@@ -200,6 +200,7 @@ def test_other_observations_are_kept_as_they_are(name):
     assert environments.resolve(name).storage == jnp.float32
 
 
+@pytest.mark.slow
 def test_pendulum_keeps_the_action_that_was_sampled():
     config = tiny("Pendulum-v1", steps=24)
     state = init(config, jax.random.key(0))

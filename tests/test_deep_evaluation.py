@@ -31,6 +31,7 @@ def is_long(config, seed):
     return np.asarray(start(config.environment_object(), start_key, 32).environment.long)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sampled", "greedy"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_environment_has_its_quota(config, learned, mode, seed):

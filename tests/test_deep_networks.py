@@ -25,6 +25,7 @@ def test_patches_times_a_matrix_is_a_convolution(shape):
     np.testing.assert_allclose(patches(image) @ weight, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_trunk_is_convolution_then_dense_layers():
     trunk = Trunk(jax.random.key(0), (10, 10, 4), (6,), 2, "relu")
     image = jax.random.bernoulli(jax.random.key(1), shape=(10, 10, 4)).astype(jnp.float32)

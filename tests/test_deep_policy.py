@@ -47,6 +47,7 @@ def loaded(run):
     return tdd.load(run)
 
 
+@pytest.mark.slow
 def test_what_is_loaded(run, loaded):
     assert repr(loaded) == "Policy(ppo-delta on CartPole-v1)"
     assert loaded.scales == run.scales and loaded.config.hidden_sizes == TINY["hidden_sizes"]
@@ -117,6 +118,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_components_are_in_units_of_reward(variant, tmp_path):
     settings = VARIANTS[variant]
@@ -161,6 +163,7 @@ def test_components_are_in_units_of_reward(variant, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_actions_of_a_gaussian_policy_stay_in_the_box(tmp_path):
     config = tiny("Pendulum-v1")
     loaded = policy.load(saved(tmp_path / "run", config, ppo.initial(config, jax.random.key(0))))

@@ -123,6 +123,7 @@ def check(agent, case):
     return rollout, metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ENDS)
 def test_logged_losses_of_the_components_are_those_of_the_recorded_rollout(case):
     check("ppo-delta", case)

@@ -213,6 +213,7 @@ def with_faults():
     return faulty(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "sentence"),
     [

@@ -175,6 +175,7 @@ def test_statistics_are_those_of_all_shards():
     assert np.all(np.isnan(whole_and_in_shards(explained, values, targets)[0]) == [False, False, True])
 
 
+@pytest.mark.slow
 def test_a_gradient_step_of_shards_is_that_of_all_their_steps():
     config = tiny(SCRIPTED, environments=4, shards=2, horizons=(2.0, 8.0))
     state, environment = state_of(config), config.environment_object()
@@ -206,6 +207,7 @@ def test_a_gradient_step_of_shards_is_that_of_all_their_steps():
         assert np.max(np.abs(leaf - old)) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_fault_in_a_shard_is_named_by_its_place_in_the_whole():
     plain = tiny(Faulty(), environments=6, shards=3)
     identities = np.asarray(state_of(plain).playing.environment.identity)
@@ -221,6 +223,7 @@ def test_a_fault_in_a_shard_is_named_by_its_place_in_the_whole():
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.slow
 def test_every_component_has_a_trunk_of_its_own():
     config = tiny(SCRIPTED, horizons=(2.0, 4.0, 8.0), component_trunks=True, hidden_sizes=(8, 5))
     parameters, observation = state_of(config).learned.parameters, jnp.asarray([0.3, -0.2, 0.1, 0.7])

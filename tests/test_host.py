@@ -58,6 +58,7 @@ def by_environment(config, array):
     return np.moveaxis(array, 0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truncates", [False, True])
 def test_both_ways_of_automatic_reset_give_the_same_targets(truncates):
     # Field case B14: resets are no rows of the rollout.
@@ -177,6 +178,7 @@ def test_a_run_has_the_same_bytes_every_time(tmp_path, monkeypatch):
     assert action.shape == (2,) and np.all(np.abs(action) <= 0.2)
 
 
+@pytest.mark.slow
 def test_evaluation_plays_a_quota_of_every_environment():
     config = tiny(environment(uneven=True))
     learned = ppo.initial(config, jax.random.key(0))

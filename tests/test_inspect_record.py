@@ -47,6 +47,7 @@ def interrupted(tmp_path_factory):
     ).path
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_game_and_the_numbers_are_the_agents(run):
     policy = load(run)
     game = record(policy, name="mine", seed=3, steps=STEPS)
@@ -102,6 +103,7 @@ def test_settings_that_cannot_be(run, settings, words):
         record(load(run), **settings)
 
 
+@pytest.mark.slow
 def test_a_second_critic_is_asked_about_the_same_game(run, interrupted):
     policy, name = agent_at(run)
     assert name == "ppo-delta, seed 0"
@@ -159,6 +161,7 @@ def test_the_command_writes_page_and_recording(run, interrupted, capsys):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -182,6 +185,7 @@ def test_wrong_usage_is_one_sentence(run, arguments, words, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_run_on_something_else_is_no_comparison(run, tmp_path, capsys):
     config = tiny("Catch")
     with RunWriter(tmp_path / "seed-0", training.run_config(config, 0), {"command": ["test"]}) as writer:

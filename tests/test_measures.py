@@ -108,6 +108,7 @@ def test_settings_out_of_range_are_refused(player: Policy, wrong: dict[str, Any]
         measures.hold_out(player, **wrong)
 
 
+@pytest.mark.slow
 def test_no_op_starts_are_for_atari_alone() -> None:
     config = ppo.preset("CartPole-v1", "ppo")
     policy = Policy(config, ppo.initial(config, jax.random.key(0)))
@@ -131,6 +132,7 @@ def beginner() -> Policy:
     return Policy(config, ppo.initial(config, jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_a_hold_out_of_an_atari_game_is_that_of_its_seed() -> None:
     policy = beginner()
     first, again, other = (measures.hold_out(policy, episodes=3, seed=seed) for seed in (1, 1, 2))

@@ -136,6 +136,7 @@ def test_parts_that_do_not_contract_are_named(study):
     assert said[-1] == "Full steps towards their targets let W_0 grow: a factor of 1 or more does not contract."
 
 
+@pytest.mark.slow
 def test_table_and_figures_show_them(study):
     table = diagnostics_table(study)
     assert len(table.rows) == 1 + 6 + 6

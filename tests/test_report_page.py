@@ -75,6 +75,7 @@ def html(full):
     return full.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_default_place_and_the_files_beside_it(full):
     assert full.name == "report.html"
     assert (full.parent / "Breakout-MinAtar/ppo/seed-0").is_dir()
@@ -235,6 +236,7 @@ def test_an_empty_folder_is_refused_in_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_redraw_removes_its_own_old_files_only(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
     for environment in ("A", "B"):

@@ -270,6 +270,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("elsewhere")
 def test_train_resume_goes_on_with_what_is_recorded(capsys):
     options = [*TINY, "--steps", "955", "--learning-rate", "0.01", "--env-kwargs", "max_steps_in_episode=30"]

@@ -101,6 +101,7 @@ def test_to_ppo_keeps_policy_and_values_in_a_plain_file(task: str, tmp_path: Pat
     PPO.load(tmp_path / "controller", env=vectorised(task), device="cpu").learn(64)
 
 
+@pytest.mark.slow
 def test_a_converted_file_loads_without_this_library(tmp_path: Path) -> None:
     make().to_ppo().save(tmp_path / "controller")
     program = (

@@ -73,6 +73,7 @@ def assert_same_bytes(one, other):
         assert np.asarray(result).tobytes() == np.asarray(other[name]).tobytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "durations"), [("float64", False), ("float64", True), ("float32", True)])
 def test_jax_gives_numpys_numbers(dtype, durations):
     problem = make_problem(durations=durations, dtype=dtype)
@@ -84,6 +85,7 @@ def test_jax_gives_numpys_numbers(dtype, durations):
             assert_close(everything(there), wanted, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "ladder"),
     [
@@ -123,6 +125,7 @@ def test_vmap_over_streams():
         np.testing.assert_allclose(result, wanted[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "durations"), [(np.nan, False), (np.inf, True)])
 def test_gradients_do_not_leak_from_terminal_successors(value, durations):
     problem = make_problem(ladder=SHORT, durations=durations, dtype="float32")
@@ -171,6 +174,7 @@ def summary(problem, sine):
     return sum(sine(result).sum() for result in everything(problem).values())
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     problem, wanted = finite_differences()
     with jax.enable_x64(True):

@@ -262,6 +262,7 @@ def test_breaks_change_nothing(pretended, tmp_path):
     assert len(pretended.trained) == before, "nothing is left to train"
 
 
+@pytest.mark.slow
 def test_a_search_grows_and_stays_about_one_thing(pretended, tmp_path):
     search(tmp_path / "out", trials=2, pruner="none", search=["learning_rate"])
     with pytest.raises(ConfigError, match=r"tune.db exists already: pass --resume"):
@@ -277,6 +278,7 @@ def test_a_search_grows_and_stays_about_one_thing(pretended, tmp_path):
     assert len(found) == 4 and all(set(trial[1]) == {"learning_rate"} for trial in found)
 
 
+@pytest.mark.slow
 def test_successive_halving_gives_up_all_but_the_better_third(pretended, tmp_path):
     search(tmp_path / "out", trials=6, evaluation_seeds=1, pruner="halving", search=["learning_rate"])
     found = trials(tmp_path / "out")
@@ -284,6 +286,7 @@ def test_successive_halving_gives_up_all_but_the_better_third(pretended, tmp_pat
     assert pruned and all(max(trial[3]) in (1, 3, 9) for trial in pruned)
 
 
+@pytest.mark.slow
 def test_where_no_trial_beats_the_preset_it_is_kept(pretended, tmp_path, capsys):
     arguments = ["--environments", "10", "--rollout-length", "10", "--minibatches", "1", "--hidden-sizes", "8"]
     arguments += ["--steps", "1000", "--evaluation-seeds", "2", "--learning-rate", "3e-3", "--search", "lam"]
@@ -297,6 +300,7 @@ def test_where_no_trial_beats_the_preset_it_is_kept(pretended, tmp_path, capsys)
     assert Run(path).config["settings"]["lam"] == 0.9 and Run(path).config["steps"] == 1000
 
 
+@pytest.mark.slow
 def test_a_bug_stops_the_search_and_a_search_without_a_result_says_so(pretended, tmp_path):
     def bug(config, seed):
         raise RuntimeError("a bug")
