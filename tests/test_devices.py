@@ -90,7 +90,6 @@ def without_first_update(expected, axis=0):
     return {key: np.delete(array, 0, axis) if key.startswith("1/") else array for key, array in expected.items()}
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_environments_on_devices_give_the_numbers_of_one(eight):
     assert np.sum(alone("environments")["1/finished_lengths"] > 0) > 30
@@ -98,19 +97,16 @@ def test_environments_on_devices_give_the_numbers_of_one(eight):
     check(found, "environments", without_first_update(alone("environments")))
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_components_on_devices_give_the_numbers_of_one(eight):
     check(eight[0], "components", without_first_update(alone("components")))
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_seeds_on_devices_give_the_numbers_of_one(eight):
     check(eight[0], "seeds", without_first_update({key: array[0] for key, array in alone("seeds").items()}, axis=1))
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_settings_and_seeds_on_devices_give_the_numbers_of_one(eight):
     check(eight[0], "all", {key: array[:, :5] for key, array in alone("seeds").items()})
@@ -118,14 +114,12 @@ def test_settings_and_seeds_on_devices_give_the_numbers_of_one(eight):
         np.testing.assert_allclose(rates[:, 0], config.learning_rate, rtol=1e-6)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_arrays_lie_where_they_should(eight):
     places = {name.removeprefix("places/"): int(eight[0][name]) for name in eight[0] if name.startswith("places/")}
     assert places == {"environments": 8, "agent": 1, "components": 4, "optimizer": 4, "policy": 1}
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_directory_of_eight_devices_holds_the_numbers_of_one(eight):
     run, expected = Run(eight[1] / "run"), alone("environments")
@@ -138,7 +132,6 @@ def test_a_run_directory_of_eight_devices_holds_the_numbers_of_one(eight):
     np.testing.assert_array_equal(run.episodes["lengths"], lengths[lengths > 0])
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one(two):
     for found in two:

@@ -133,7 +133,6 @@ def kill_node(process):
     process.wait()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_runs_survive_the_loss_of_a_node_and_may_come_back_over_the_network():
     port = free_port()
