@@ -15,7 +15,6 @@ from tddelta.adapters.ladders import resolve
         ("sb3", "stable_baselines3"),
         ("sb3", "torch"),
         ("torchrl", "torchrl"),
-        ("torchrl", "tensordict"),
         ("torchrl", "torch"),
     ],
 )

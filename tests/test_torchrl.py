@@ -399,6 +399,9 @@ def test_what_the_critic_cannot_do_is_refused() -> None:
         DeltaGAE(scales=SCALES, value_network=linear(1))(rollout(3, 8))
     with pytest.raises(DataError, match=r"no entry \('next', 'observation'\)"):
         DeltaGAE(scales=SCALES, value_network=linear(3))(rollout(3, 8).exclude(("next", "observation")))
+    elsewhere = TensorDictModule(nn.Linear(3, 3), in_keys=["observation"], out_keys=["w"])
+    with pytest.raises(ConfigError, match=r"must write 'state_value'; got \['w'\]"):
+        DeltaGAE(scales=SCALES, value_network=elsewhere)(rollout(3, 8))
     with pytest.raises(ShapeError, match="time axis"):
         DeltaGAE(scales=SCALES, value_network=linear(3), time_dim=2)(rollout(3, 8))
     with pytest.raises(ShapeError, match="time axis"):

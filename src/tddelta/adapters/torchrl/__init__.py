@@ -1,9 +1,11 @@
 """TorchRL with TD(Δ) critics: one value estimator for PPO, A2C and similar losses.
 
-    scales = tdd.TimeScales.halving(gamma=0.99, lam=0.95)
-    critic = ValueOperator(MLP(in_features=4, out_features=len(scales)), in_keys=["observation"])
-    loss = ClipPPOLoss(actor, critic, **loss_settings(scales))
-    loss.make_value_estimator(DeltaGAE, value_network=critic, scales=scales)
+```python
+scales = tdd.TimeScales.halving(gamma=0.99, lam=0.95)
+critic = ValueOperator(MLP(in_features=4, out_features=len(scales)), in_keys=["observation"])
+loss = ClipPPOLoss(actor, critic, **loss_settings(scales))
+loss.make_value_estimator(DeltaGAE, value_network=critic, scales=scales)
+```
 
 Needs the extra `torchrl`. See the page "TorchRL" of the documentation.
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -18,12 +19,18 @@ from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-# These have no annotations.
-_dispatched: Callable[[_Method], _Method] = dispatch
 # `torch.compile` would unroll the loop over time.
 _not_compiled: Callable[[_Method], _Method] = torch.compiler.disable
 
 _DEFAULT_LMBDA = 0.95  # of TorchRL's losses
+
+
+def _takes_entries(method: _Method) -> _Method:
+    """`dispatch`, but with the signature of the method, which documentation tools need."""
+    made: Any = dispatch(method)
+    made.__signature__ = signature(method)
+    decorated: _Method = made
+    return decorated
 
 
 class _Steps(NamedTuple):
@@ -117,7 +124,7 @@ class DeltaGAE(ValueEstimatorBase):
         self.auto_reset_env = auto_reset_env
 
     @_not_compiled
-    @_dispatched
+    @_takes_entries
     def forward(
         self,
         tensordict: TensorDictBase,
@@ -148,11 +155,11 @@ class DeltaGAE(ValueEstimatorBase):
             decay = None if self.lmbda is None else self.lmbda * self.scales.gammas[-1]
             given = steps.rewards, steps.deltas, steps.next_deltas
             advantage = advantages(*given, **steps.flags, scales=self.scales, trace_decay=decay)
-            advantage = _batch_first(advantage, tensordict, steps.axis).unsqueeze(-1)
+            advantage = _batch_first(advantage, steps.axis).unsqueeze(-1)
             if self.average_gae:
                 advantage = self._normalize_advantage(advantage, steps.valid, groups=self._group_ids(tensordict))
             tensordict.set(self.tensor_keys.advantage, advantage)
-            tensordict.set(self.tensor_keys.value_target, self._targets(tensordict, steps))
+            tensordict.set(self.tensor_keys.value_target, self._targets(steps))
             self._mask_shifted_output(tensordict, steps.valid)
         return tensordict
 
@@ -166,7 +173,7 @@ class DeltaGAE(ValueEstimatorBase):
     ) -> torch.Tensor:
         """Targets G^z_t of all components, [*B, T, Z], without an advantage; arguments and errors as of `forward`."""
         with self._modes():
-            return self._targets(tensordict, self._steps(tensordict, params, target_params, time_dim))
+            return self._targets(self._steps(tensordict, params, target_params, time_dim))
 
     def component_metrics(self, tensordict: TensorDictBase) -> dict[str, float]:
         """Numbers per component for a logger, under the names that the other adapters use.
@@ -243,6 +250,11 @@ class DeltaGAE(ValueEstimatorBase):
             here, there = (data.get(place, None) is not None for place in (key, ("next", key)))
             if here != there:
                 entry(data, ("next", key) if here else key)
+        if self.tensor_keys.value not in self.value_network.out_keys:
+            raise ConfigError(
+                f"the value network must write {self.tensor_keys.value!r}; got {self.value_network.out_keys}: "
+                "name its key with set_keys(value=…)"
+            )
         held = nullcontext()
         if params is not None:
             params = params.detach()
@@ -276,10 +288,10 @@ class DeltaGAE(ValueEstimatorBase):
             )
         return axis
 
-    def _targets(self, data: TensorDictBase, steps: _Steps) -> torch.Tensor:
+    def _targets(self, steps: _Steps) -> torch.Tensor:
         given = steps.rewards, steps.deltas, steps.next_deltas
         targets = lambda_targets(*given, **steps.flags, scales=self.scales, form=self.form)
-        return _batch_first(targets, data, steps.axis)
+        return _batch_first(targets, steps.axis)
 
 
 def _resolved(scales: Any, gamma: Any, lmbda: float | None) -> TimeScales:
@@ -303,6 +315,6 @@ def _runs_in_numpy(arrays: list[torch.Tensor]) -> bool:
     return all(array.device.type == "cpu" and array.dtype not in (torch.bfloat16, torch.half) for array in arrays)
 
 
-def _batch_first(array: Any, data: TensorDictBase, axis: int) -> torch.Tensor:
+def _batch_first(array: Any, axis: int) -> torch.Tensor:
     """A result as a tensor of the layout of the data."""
     return torch.as_tensor(array).movedim(0, axis).contiguous()
