@@ -9,17 +9,25 @@ from tddelta import ConfigError, TimeScales
 from tddelta.adapters.ladders import resolve
 
 
-@pytest.mark.parametrize("missing", ["stable_baselines3", "torch"])
-def test_without_the_library_the_error_names_the_install_command(missing: str) -> None:
+@pytest.mark.parametrize(
+    ("adapter", "missing"),
+    [
+        ("sb3", "stable_baselines3"),
+        ("sb3", "torch"),
+        ("torchrl", "torchrl"),
+        ("torchrl", "torch"),
+    ],
+)
+def test_without_the_library_the_error_names_the_install_command(adapter: str, missing: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
         "import tddelta, tddelta.adapters, tddelta.adapters.ladders, tddelta.runs\n"
-        "try:\n    import tddelta.adapters.sb3\n"
+        f"try:\n    import tddelta.adapters.{adapter}\n"
         "except ImportError as error:\n    print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "MissingExtra" in done.stdout and 'pip install "tddelta[sb3]"' in done.stdout
+    assert "MissingExtra" in done.stdout and f'pip install "tddelta[{adapter}]"' in done.stdout
 
 
 def test_scales_without_decays_get_those_of_lambda_and_others_keep_theirs() -> None:

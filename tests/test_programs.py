@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(")
+TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(|\bCollector\(")
 
 
 def run(arguments: list[str], folder: Path) -> str:
@@ -24,7 +24,7 @@ def run(arguments: list[str], folder: Path) -> str:
 
 
 def skip_without_its_library(source: str) -> None:
-    for library in ("torch", "stable_baselines3"):
+    for library in ("torch", "stable_baselines3", "torchrl"):
         if re.search(rf"^(import|from) {library}\b", source, re.MULTILINE):
             pytest.importorskip(library, reason=f"needs {library}, and with it torch")
 

@@ -1,0 +1,320 @@
+"""The value estimator: what TorchRL's `GAE` reads and writes, for a critic with one output per time scale."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from inspect import signature
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import dispatch, set_skip_existing
+from torchrl.objectives.utils import hold_out_net
+from torchrl.objectives.value import GAE, ValueEstimatorBase
+
+from tddelta import _ladders
+from tddelta.adapters.ladders import resolve
+from tddelta.adapters.torchrl.reading import check_components, check_single_steps, entry, of_the_step
+from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.targets import Form, advantages, lambda_targets
+from tddelta.timescales import TimeScales
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+# `torch.compile` would unroll the loop over time.
+_not_compiled: Callable[[_Method], _Method] = torch.compiler.disable
+
+_DEFAULT_LMBDA = 0.95  # of TorchRL's losses
+
+
+def _takes_entries(method: _Method) -> _Method:
+    """`dispatch`, but with the signature of the method, which documentation tools need."""
+    made: Any = dispatch(method)
+    made.__signature__ = signature(method)
+    decorated: _Method = made
+    return decorated
+
+
+class _Steps(NamedTuple):
+    """What the target functions take, time first."""
+
+    rewards: Any
+    deltas: Any
+    next_deltas: Any
+    flags: dict[str, Any]
+    axis: int
+    valid: Any
+
+
+class DeltaGAE(ValueEstimatorBase):
+    """TorchRL's `GAE` for a critic with one output per time scale.
+
+    Reads W(s_t) and W(s'_t), or computes them with `value_network`, and writes
+
+        advantage     A_t, the ordinary GAE(γ_Z, λ) of V = ΣW                   [*B, T, 1]
+        value_target  G^z_t, the λ-returns of all components                    [*B, T, Z]
+        state_value   W(s_t), also under "next", if there is a value network    [*B, T, Z]
+
+    Where an episode terminated nothing is bootstrapped; where it is `done` otherwise, the components at the next
+    observation are, and the trace is cut. With one scale both outputs are those of `GAE`.
+
+    Args:
+        scales: The time scales: a `TimeScales`, a list of discounts, a name of a ladder or a dict, see
+            `tddelta.adapters.ladders.resolve`; None is the halving ladder of `gamma`.
+        value_network: The critic, with one output per scale under the key "state_value". None: the components are in
+            the data already, also under "next".
+        gamma: γ_Z, in [0, 1]. Needed where `scales` names no discounts; else it must be the largest of them.
+        lmbda: λ of the policy's advantage, in [0, 1], and of the critic where `scales` has no trace decays. None
+            means that of the scales, or 0.95 if they have none.
+        form: "bootstrap" or "difference", see `tddelta.lambda_targets`.
+        average_gae: Whether to standardise the advantage over the batch.
+        time_dim: The time axis among the batch axes. None means the one named "time", else the last.
+        auto_reset_env: The observation after a truncation is already that of the next episode, so that W(s_t) stands
+            in for W(s'_t) there.
+        **settings: `differentiable`, `skip_existing`, `shifted`, `shifted_budget`, `deactivate_vmap`,
+            `value_chunk_size`, `num_chunks`, `value_chunk_dim`, `group_key` and `device`, as of `GAE`.
+
+    Attributes:
+        scales: The time scales.
+        lmbda: As given.
+
+    Raises:
+        ConfigError: A setting is out of range, or `gamma` is missing or not the largest discount.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from torchrl.modules import ValueOperator
+        >>> critic = ValueOperator(torch.nn.Linear(3, 6), in_keys=["observation"])
+        >>> next_step = {"observation": torch.ones(2, 5, 3), "reward": torch.ones(2, 5, 1)}
+        >>> next_step |= {name: torch.zeros(2, 5, 1, dtype=torch.bool) for name in ("done", "terminated")}
+        >>> data = TensorDict({"observation": torch.ones(2, 5, 3), "next": next_step}, [2, 5])
+        >>> tuple(DeltaGAE(gamma=0.99, value_network=critic)(data)["value_target"].shape)
+        (2, 5, 6)
+
+    Reference:
+        Romoff et al. 2019, section "TD(λ, Δ) with GAE".
+    """
+
+    # TorchRL's hook, so that `average_gae` and `group_key` do what they do there.
+    _normalize_advantage = GAE._normalize_advantage
+
+    @own_checks
+    def __init__(
+        self,
+        *,
+        scales: Any = None,
+        value_network: Any,
+        gamma: float | None = None,
+        lmbda: float | None = None,
+        form: Form = "bootstrap",
+        average_gae: bool = False,
+        time_dim: int | None = None,
+        auto_reset_env: bool = False,
+        **settings: Any,
+    ) -> None:
+        if "vectorized" in settings:
+            raise ConfigError("vectorized chooses between two routines of GAE, here there is one; got it: drop it")
+        super().__init__(value_network=value_network, **settings)
+        if form not in ("bootstrap", "difference"):
+            raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
+        self.lmbda = None if lmbda is None else _ladders.unit_number("lmbda", lmbda)
+        self.scales = _resolved(scales, gamma, self.lmbda)
+        self.form = form
+        self.average_gae = average_gae
+        self.time_dim = time_dim
+        self.auto_reset_env = auto_reset_env
+
+    @_not_compiled
+    @_takes_entries
+    def forward(
+        self,
+        tensordict: TensorDictBase,
+        *,
+        params: TensorDictBase | None = None,
+        target_params: TensorDictBase | None = None,
+        time_dim: int | None = None,
+    ) -> TensorDictBase:
+        """Write advantages and targets into the data.
+
+        Args:
+            tensordict: The data, of batch size [*B, T], with "reward", "done" and "terminated" of shape [*B, T, 1]
+                under "next" and what the value network reads at both places.
+            params: Parameters of the value network, for a functional one.
+            target_params: Parameters for W(s'_t); None means `params`.
+            time_dim: The time axis of this call.
+
+        Returns:
+            The same tensordict. Called with entries as keywords: the advantage and the target.
+
+        Raises:
+            DataError: An entry is missing, or rewards are already summed over several steps.
+            ShapeError: An entry has the wrong shape or dtype.
+        """
+        with self._modes():
+            steps = self._steps(tensordict, params, target_params, time_dim)
+            # As the scales say, unless λ was given for the policy apart from the critic's traces.
+            decay = None if self.lmbda is None else self.lmbda * self.scales.gammas[-1]
+            given = steps.rewards, steps.deltas, steps.next_deltas
+            advantage = advantages(*given, **steps.flags, scales=self.scales, trace_decay=decay)
+            advantage = _batch_first(advantage, steps.axis).unsqueeze(-1)
+            if self.average_gae:
+                advantage = self._normalize_advantage(advantage, steps.valid, groups=self._group_ids(tensordict))
+            tensordict.set(self.tensor_keys.advantage, advantage)
+            tensordict.set(self.tensor_keys.value_target, self._targets(steps))
+            self._mask_shifted_output(tensordict, steps.valid)
+        return tensordict
+
+    @_not_compiled
+    def value_estimate(
+        self,
+        tensordict: TensorDictBase,
+        params: TensorDictBase | None = None,
+        target_params: TensorDictBase | None = None,
+        time_dim: int | None = None,
+    ) -> torch.Tensor:
+        """Targets G^z_t of all components, [*B, T, Z], without an advantage; arguments and errors as of `forward`."""
+        with self._modes():
+            return self._targets(self._steps(tensordict, params, target_params, time_dim))
+
+    def component_metrics(self, tensordict: TensorDictBase) -> dict[str, float]:
+        """Numbers per component for a logger, under the names that the other adapters use.
+
+        Args:
+            tensordict: Data that this estimator has filled.
+
+        Returns:
+            For every discount: `value_loss/gamma=…`, the mean of (W_z − G^z)²; `explained_variance/gamma=…`,
+            1 − Var(G^z − W_z) / Var(G^z), not a number where Var(G^z) is 0; `value_mean/gamma=…`, the mean of W_z.
+
+        Raises:
+            DataError: The data has no components or no targets.
+        """
+        keys = self.tensor_keys
+        deltas, targets = (entry(tensordict, key).detach().double() for key in (keys.value, keys.value_target))
+        valid = tensordict.get("shifted_valid", None)
+        if valid is not None:
+            deltas, targets = deltas[valid], targets[valid]
+        deltas, targets = (array.reshape(-1, array.shape[-1]) for array in (deltas, targets))
+        errors, spread = targets - deltas, targets.var(0, correction=0)
+        explained = torch.where(spread > 0, 1 - errors.var(0, correction=0) / spread, torch.nan)
+        numbers = {"value_loss": errors.square().mean(0), "explained_variance": explained, "value_mean": deltas.mean(0)}
+        return {
+            f"{name}/gamma={label}": value
+            for name, values in numbers.items()
+            for label, value in zip(self.scales.labels, values.tolist(), strict=True)
+        }
+
+    @contextmanager
+    def _modes(self) -> Iterator[None]:
+        existing = nullcontext() if self.skip_existing is None else set_skip_existing(self.skip_existing)
+        with existing, torch.set_grad_enabled(self.differentiable):
+            yield
+
+    def _steps(self, data: TensorDictBase, params: Any, target_params: Any, time_dim: int | None) -> _Steps:
+        """Everything that the target functions take, checked, time first."""
+        keys = self.tensor_keys
+        axis = self._time_axis(data, time_dim)
+        check_single_steps(data, keys.steps_to_next_obs)
+        for key in (keys.reward, keys.done):
+            entry(data, ("next", key))
+        if self.value_network is not None:
+            deltas, following, valid = self._computed(data, params, target_params)
+            if valid is not None:
+                data.set("shifted_valid", valid)
+        else:
+            deltas, following = entry(data, keys.value), entry(data, ("next", keys.value))
+        # Also of an earlier call: the steps that did not fit stay out.
+        valid = data.get("shifted_valid", None)
+        data = self._prepare_shifted_tensordict(data, valid, axis)
+
+        check_components(data, keys.value, deltas, len(self.scales))
+        check_components(data, ("next", keys.value), following, len(self.scales))
+        rewards = of_the_step(data, keys.reward, deltas)
+        done = of_the_step(data, keys.done, deltas, flag=True)
+        absent = data.get(("next", keys.terminated), None) is None
+        terminated = done if absent else of_the_step(data, keys.terminated, deltas, flag=True)
+        if self.auto_reset_env:
+            following = torch.where((done & ~terminated).unsqueeze(-1), deltas, following)
+        arrays = [array.movedim(axis, 0) for array in (rewards, deltas, following, terminated, done)]
+        if not self.differentiable and _runs_in_numpy(arrays):
+            # A loop over time costs half as much there, in the same memory.
+            arrays = [array.detach().numpy() for array in arrays]
+        rewards, deltas, following, terminated, done = arrays
+        # A step that ends an episode without its termination was cut.
+        flags = {"terminated": terminated, "truncated": done & ~terminated}
+        return _Steps(rewards, deltas, following, flags, axis, valid)
+
+    def _computed(self, data: TensorDictBase, params: Any, target_params: Any) -> tuple[Any, Any, Any]:
+        """W(s_t), W(s'_t) and, if `shifted`, which steps have them; the components also go into the data."""
+        for key in () if self.shifted else self.value_network.in_keys:
+            # At both places, or already known and so skipped; `shifted` fills in what is missing.
+            here, there = (data.get(place, None) is not None for place in (key, ("next", key)))
+            if here != there:
+                entry(data, ("next", key) if here else key)
+        if self.tensor_keys.value not in self.value_network.out_keys:
+            raise ConfigError(
+                f"the value network must write {self.tensor_keys.value!r}; got {self.value_network.out_keys}: "
+                "name its key with set_keys(value=…)"
+            )
+        held = nullcontext()
+        if params is not None:
+            params = params.detach()
+            target_params = params if target_params is None else target_params
+        elif target_params is None and self.differentiable:
+            held = hold_out_net(self.value_network)
+        with held:
+            computed: tuple[Any, Any, Any] = self._call_value_nets(
+                data=data,
+                params=params,
+                next_params=target_params,
+                single_call=self.shifted,
+                value_key=self.tensor_keys.value,
+                detach_next=True,
+                vmap_randomness=self.vmap_randomness,
+            )
+        return computed
+
+    def _time_axis(self, data: TensorDictBase, time_dim: int | None) -> int:
+        axis: int = self._get_time_dim(time_dim, data)
+        if not 0 <= axis < data.ndim:
+            raise ShapeError(
+                f"the data needs a time axis among its batch axes; got batch size {tuple(data.shape)} and "
+                f"time_dim={time_dim if time_dim is not None else self.time_dim}: it should be (*batch, time)"
+            )
+        marked = data.names.index("time") if "time" in data.names else data.ndim - 1
+        if self.shifted and axis != marked:
+            raise ConfigError(
+                f"shifted=True goes along axis {marked}, the one named 'time' or the last; got time_dim={axis}: "
+                "name that axis, or drop shifted"
+            )
+        return axis
+
+    def _targets(self, steps: _Steps) -> torch.Tensor:
+        given = steps.rewards, steps.deltas, steps.next_deltas
+        targets = lambda_targets(*given, **steps.flags, scales=self.scales, form=self.form)
+        return _batch_first(targets, steps.axis)
+
+
+def _resolved(scales: Any, gamma: Any, lmbda: float | None) -> TimeScales:
+    if isinstance(scales, Iterable) and not isinstance(scales, str | Mapping | TimeScales):
+        scales = list(scales)
+    if gamma is None:
+        named = scales.get("gammas") if isinstance(scales, Mapping) else scales
+        if isinstance(named, TimeScales):
+            gamma = named.gammas[-1]
+        elif isinstance(named, Sequence) and not isinstance(named, str) and named:
+            gamma = named[-1]
+        else:
+            raise ConfigError(
+                f"gamma is needed where scales names no discounts; got scales={scales!r}: pass, say, gamma=0.99"
+            )
+    gamma = _ladders.unit_number("gamma", gamma)
+    return resolve(scales, gamma=gamma, lam=_DEFAULT_LMBDA if lmbda is None else lmbda)
+
+
+def _runs_in_numpy(arrays: list[torch.Tensor]) -> bool:
+    return all(array.device.type == "cpu" and array.dtype not in (torch.bfloat16, torch.half) for array in arrays)
+
+
+def _batch_first(array: Any, axis: int) -> torch.Tensor:
+    """A result as a tensor of the layout of the data."""
+    return torch.as_tensor(array).movedim(0, axis).contiguous()
