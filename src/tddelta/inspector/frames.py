@@ -53,6 +53,12 @@ def _coloured(planes: Array) -> Array:
     return frames
 
 
+def smaller(picture: Array) -> Array:
+    """A picture (H, W, 3) with no side longer than a page keeps, by leaving out whole rows and columns."""
+    factor = -(-max(picture.shape[:2]) // LARGEST_SIDE)
+    return picture[::factor, ::factor].copy()  # not a view, which would keep the whole
+
+
 def packed(frames: Array) -> dict[str, Any]:
     """Frames as text for a page: a palette, and indices into it.
 

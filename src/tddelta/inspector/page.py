@@ -55,7 +55,10 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     }
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     folder = files("tddelta.inspector") / "templates"
-    parts = {name: Markup((folder / file).read_text(encoding="utf-8")) for name, file in _PARTS.items()}
+    parts = {
+        name: Markup("\n".join((folder / file).read_text(encoding="utf-8") for file in names))
+        for name, names in _PARTS.items()
+    }
     environment = Environment(
         loader=PackageLoader("tddelta.inspector", "templates"),
         autoescape=True,
@@ -68,6 +71,8 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
         lead=_lead(recording),
         steps=len(recording),
         frames=frames,
+        no_frames=recording.no_frames or "the recording has neither frames nor observations that are pictures",
+        learner_rewards=recording.learner_rewards is not None,
         lives=recording.lives is not None,
         critics=[
             {
@@ -83,7 +88,7 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     )
 
 
-_PARTS = {"style": "inspector.css", "script": "inspector.js"}
+_PARTS = {"style": ["inspector.css"], "script": ["numbers.js", "drawing.js", "inspector.js"]}
 
 
 def horizon_text(horizon: float) -> str:
