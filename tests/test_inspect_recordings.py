@@ -38,6 +38,8 @@ def test_a_recording_comes_back_from_its_file(tmp_path):
         np.testing.assert_array_equal(ours.gammas, theirs.gammas)
     for name in ("rewards", "terminated", "truncated", "observations", "lives"):
         np.testing.assert_array_equal(getattr(again, name), getattr(both, name))
+    assert again.learner_rewards is None
+    assert again.no_frames == ""
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,12 @@ def test_a_recording_comes_back_from_its_file(tmp_path):
         ({"frames": np.zeros((60, 8, 8, 4), np.uint8)}, ShapeError, r"frames must be \(60, H, W\)"),
         ({"frames": np.zeros((59, 8, 8, 3), np.uint8)}, ShapeError, r"got \(59, 8, 8, 3\)"),
         ({"lives": np.zeros(3)}, ShapeError, "lives must have one entry for each of 60 steps"),
+        (
+            {"learner_rewards": np.zeros(59)},
+            ShapeError,
+            r"learner_rewards must be \(60,\), as rewards are; got \(59,\)",
+        ),
+        ({"learner_rewards": np.full(60, np.nan)}, DataError, "learner_rewards must be finite"),
         ({"other_deltas": np.zeros((60, 2))}, DataError, "a second critic needs both"),
         ({"other_deltas": np.zeros((6, 2)), "other_gammas": np.array([0.1, 0.2])}, ShapeError, "other_deltas must be"),
     ],
@@ -100,6 +108,20 @@ def test_returns_that_followed_are_known_up_to_a_cut_only():
     assert np.isnan(found[-1]).all()
     assert np.isfinite(found[25, 0])  # 35 steps of γ = 0.68 are enough
     assert np.isnan(found[25, -1])
+
+
+def test_what_followed_counts_rewards_as_the_critic_learned_them(tmp_path):
+    arrays = game() | {"no_frames": np.array("nothing draws it")}
+    arrays["rewards"] = arrays["rewards"] * 30
+    clipped = Recording.read(arrays | {"learner_rewards": np.sign(arrays["rewards"])})
+    plain = Recording.read(game())
+    np.testing.assert_allclose(clipped.realised(clipped.critics[0]), plain.realised(plain.critics[0]))
+    clipped.save(tmp_path / "game.npz")
+    again = Recording.read(tmp_path / "game.npz")
+    np.testing.assert_array_equal(again.learner_rewards, np.sign(arrays["rewards"]))
+    assert again.no_frames == "nothing draws it"
+    assert "as the critic learned them" in html(again)
+    assert "as the critic learned them" not in html(plain)
 
 
 def test_planes_become_colours_and_images_stay():

@@ -20,7 +20,7 @@ from tddelta.inspector.recordings import Critic, Recording
 from tddelta.queries import value_at
 
 _BETWEEN = 8
-"""Horizons of the curve between two trained ones."""
+"""Horizons of the curve per factor of 2, and at least so many between two trained ones."""
 
 
 def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
@@ -117,7 +117,11 @@ def _curve(critic: Critic) -> list[tuple[float, list[float]]]:
     if len(finite) < 2:
         return []
     trained = [math.log(1 / (1 - gamma)) for gamma in finite]
-    points = [np.linspace(low, high, _BETWEEN, endpoint=False) for low, high in pairwise(trained)]
+    counts = [max(_BETWEEN, round(_BETWEEN * (high - low) / math.log(2))) for low, high in pairwise(trained)]
+    points = [
+        np.linspace(low, high, count, endpoint=False)
+        for (low, high), count in zip(pairwise(trained), counts, strict=True)
+    ]
     where = [*np.concatenate(points), trained[-1]]
     asked = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in where]
     # value_at is linear in the components: those of V_z = 1 at one scale alone give its weight

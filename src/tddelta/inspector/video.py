@@ -96,6 +96,8 @@ def pictures(recording: Recording) -> Iterator[npt.NDArray[np.uint8]]:
         if frames is not None:
             picture, corner = _fitted(frames[t])
             image.paste(picture, corner)
+        else:
+            pen.text((76, 200), "no pictures of the game", fill=_SOFT, font_size=16)
         for axes in charts:
             (x, low), (_, high) = (_pixels(axes, float(t), float(end)) for end in axes.get_ylim())
             pen.line([(x, high), (x, low)], fill=_INK, width=2)
@@ -124,7 +126,8 @@ def _short(name: str) -> str:
 
 def _beyond(recording: Recording) -> float:
     """Where an infinite horizon stands: at twice the longest finite one."""
-    return 2 * max(1.0, *(h for critic in recording.critics for h in critic.scales.horizons if np.isfinite(h)))
+    finite = [h for critic in recording.critics for h in critic.scales.horizons if np.isfinite(h)]
+    return 2 * max([1.0, *finite])
 
 
 def colour(z: int, count: int) -> tuple[int, int, int]:
