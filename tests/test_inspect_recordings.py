@@ -9,6 +9,7 @@ import pytest
 import tddelta as tdd
 from inspect_data import game
 from tddelta.errors import ConfigError, DataError, ShapeError
+from tddelta.inspector import frames
 from tddelta.inspector.frames import PLANES, from_observations, packed
 from tddelta.inspector.moment import table
 from tddelta.inspector.page import html
@@ -159,7 +160,19 @@ def test_more_colours_are_rounded_and_large_pictures_made_smaller():
     found = unpacked(pack, 2)
     assert found.shape == (2, 234, 14, 3)
     assert np.abs(found.astype(int) - many[:, ::3, ::3]).max() < 64
-    np.testing.assert_array_equal(found, many[:, ::3, ::3] & np.array([0xE0, 0xE0, 0xC0], np.uint8))
+    bits = np.array([3, 3, 2])
+    np.testing.assert_array_equal(found, (many[:, ::3, ::3] >> (8 - bits)) * 255 // (2**bits - 1))
+
+
+def test_pictures_that_cannot_be_compressed_are_made_smaller_until_the_page_is(monkeypatch):
+    noise = np.random.default_rng(3).integers(0, 256, (40, 60, 80), np.uint8)
+    grey = np.repeat(noise[..., None], 3, axis=-1)
+    assert packed(grey)["reduced"] == 1
+    monkeypatch.setattr(frames, "MOST_BYTES", 100_000)
+    pack = packed(grey)
+    assert pack["reduced"] == 2
+    assert len(pack["data"]) <= 100_000
+    np.testing.assert_array_equal(unpacked(pack, 40), grey[:, ::2, ::2])
 
 
 def test_the_page_is_one_file_that_escapes_what_it_shows(tmp_path):
