@@ -19,6 +19,9 @@ PLANES = (
 LARGEST_SIDE, MOST_PIXELS, MOST_BYTES, COLOURS = 320, 128_000_000, 9_000_000, 256
 """What a page keeps as it is: pixels of a side, of all pictures, bytes of these as text, colours. More is reduced."""
 
+_BITS = ((8, 8, 8), (4, 4, 4), (3, 3, 2))
+"""Of red, green and blue; the last are never more than 256 colours."""
+
 
 def from_observations(observations: Array | None) -> Array | None:
     """Frames of observations that are pictures: binary planes in colour, images as they are.
@@ -82,11 +85,9 @@ def packed(frames: Array) -> dict[str, Any]:
 
 def _packed(frames: Array) -> dict[str, Any]:
     count, height, width = frames.shape[:3]
-    for bits in ((8, 8, 8), (4, 4, 4), (3, 3, 2)):  # the last are never more than 256
-        mask = sum((0xFF << (8 - bit) & 0xFF) << shift for bit, shift in zip(bits, (16, 8, 0), strict=True))
-        colours = _colours(frames, mask)
-        if len(colours) <= COLOURS:
-            break
+    tried = ((bits, _colours(frames, _mask(bits))) for bits in _BITS)
+    bits, colours = next((bits, colours) for bits, colours in tried if len(colours) <= COLOURS)
+    mask = _mask(bits)
     index = np.zeros(1 << 24, np.uint8)
     index[colours] = np.arange(len(colours))
     stride = -(-height * width // 4) * 4
@@ -111,6 +112,11 @@ def _packed(frames: Array) -> dict[str, Any]:
         "data": base64.b64encode(b"".join(parts)).decode(),
         "rounded": bits != (8, 8, 8),
     }
+
+
+def _mask(bits: tuple[int, int, int]) -> int:
+    """What is kept of a colour code with so many bits of red, green and blue."""
+    return sum((0xFF << (8 - bit) & 0xFF) << shift for bit, shift in zip(bits, (16, 8, 0), strict=True))
 
 
 def _colours(frames: Array, mask: int) -> Array:
