@@ -1,6 +1,6 @@
-"""The inspector's page of a 2,000-step Atari game in Chromium: its size, how fast it opens, how smoothly it moves.
+"""The inspector's page of a 2,000-step game in Chromium: its size, how fast it opens, how smoothly it moves.
 
-    python benchmarks/inspector.py                             needs the extra atari, and Chromium
+    python benchmarks/inspector.py                             needs the extras atari and gym, and Chromium
     python benchmarks/inspector.py --screenshots RUN FOLDER    pictures of the page of a run, for the docs
 
 The game is played with random actions; the critic is made of the rewards that followed and some noise.
@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 
 import tddelta as tdd
+from tddelta.inspector.frames import smaller
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from browser import Browser
 
+GAMES = ["Breakout", "Qbert", "SpaceInvaders", "Zaxxon", "gym:CartPole-v1", "gym:LunarLander-v3"]
 READY = "document.documentElement.dataset.frames === 'ready'"
 MOVES = """new Promise((done) => {
     const slider = document.getElementById('cursor'), start = performance.now(); let moves = 0;
@@ -32,21 +34,25 @@ MOVES = """new Promise((done) => {
 })"""
 
 
-def atari_game(game: str, steps: int) -> dict[str, np.ndarray]:
-    """A recording of `steps` agent steps, four frames each, in colour."""
+def random_game(game: str, steps: int) -> dict[str, np.ndarray]:
+    """A recording of `steps` steps with random actions: an Atari game in colour, or an environment, "gym:ID"."""
     import ale_py
     import gymnasium
 
     gymnasium.register_envs(ale_py)
-    environment = gymnasium.make(f"ALE/{game}-v5", frameskip=4)
+    atari = not game.startswith("gym:")
+    if atari:
+        environment = gymnasium.make(f"ALE/{game}-v5", frameskip=4)
+    else:
+        environment = gymnasium.make(game.removeprefix("gym:"), render_mode="rgb_array")
     rng = np.random.default_rng(0)
     environment.action_space.seed(0)
     observation, info = environment.reset(seed=0)
     scales = tdd.TimeScales.halving(0.99)
     frames, rewards, terminated, truncated, lives = [], [], [], [], []
     for _ in range(steps):
-        frames.append(observation)
-        lives.append(info["lives"])
+        frames.append(observation if atari else smaller(environment.render()))
+        lives.append(info.get("lives", 1))
         observation, reward, over, cut, info = environment.step(environment.action_space.sample())
         rewards.append(reward)
         terminated.append(over)
@@ -75,9 +81,9 @@ def measure(games: list[str], steps: int) -> None:
     print("| game | steps | page, MB | made in, s | opens in, s | cursor moves per second |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, Browser() as browser:
         for game in games:
-            recording = atari_game(game, steps)
+            recording = random_game(game, steps)
             began = time.perf_counter()
-            page = tdd.inspect(recording, Path(folder) / f"{game}.html")
+            page = tdd.inspect(recording, Path(folder) / f"{game.replace(':', '-')}.html")
             made = time.perf_counter() - began
             opened = browser.open(page, READY)
             moves = browser.run(MOVES)
@@ -107,7 +113,7 @@ def screenshots(run: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--games", nargs="+", default=["Breakout", "Qbert", "SpaceInvaders", "Zaxxon"])
+    parser.add_argument("--games", nargs="+", default=GAMES)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--screenshots", nargs=2, metavar=("RUN", "FOLDER"))
     options = parser.parse_args()

@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import re
 import time
 
 import numpy as np
@@ -128,6 +129,41 @@ def test_the_mouse_moves_the_cursor_and_shows_numbers(page, recording):
     step, _ = shown(page)
     assert step > 110
     check(page, recording, step)
+    page.mouse("moved", 5, 5)
+    assert page.run("document.getElementById('tip').hidden")
+
+
+def test_the_panel_shows_numbers_at_and_between_trained_horizons(page, recording):
+    left, top, width, height = page.box("#horizons")
+    first, second = recording.critics
+    inner = width - 58 - 12 - 16
+    shortest, longest = np.log(2), np.log(100)  # the other critic begins at a horizon of 2 steps
+
+    def at(horizon):
+        return left + 58 + 8 + (np.log(horizon) - shortest) / (longest - shortest) * inner, top + height / 2
+
+    page.press("Home")
+    plain = drawn(page, "#horizons")
+    page.mouse("moved", *at(25))
+    lines = page.text("#tip").splitlines()
+    assert lines[:3] == ["step 0", first.name, "h 25   γ 0.96"]
+    w, v, came = re.match(r"W (\S+)   V (\S+)   came (\S+)", lines[3]).groups()
+    assert close(w, first.deltas[0, 3]) and close(v, first.values[0, 3])
+    assert close(came, recording.realised(first)[0, 3])
+    assert drawn(page, "#horizons") != plain  # a line where the pointer is
+
+    page.mouse("moved", *at(35))
+    said = page.text("#tip").splitlines()
+    for name, critic in ((first.name, first), (second.name, second)):
+        horizon, value = said[said.index(name) + 1 : said.index(name) + 3]
+        asked = number(horizon.split()[1])
+        assert asked == pytest.approx(35, rel=0.1)
+        assert value.endswith(", between trained horizons")
+        expected = value_at(critic.deltas[0], critic.scales, 1 - 1 / asked)
+        # the horizon is shown with four digits
+        assert number(value.split()[1].rstrip(",")) == pytest.approx(float(expected), rel=3e-3, abs=1e-3)
+    page.press("ArrowRight")
+    assert page.text("#tip").startswith("step 1\n")
     page.mouse("moved", 5, 5)
     assert page.run("document.getElementById('tip').hidden")
 
@@ -276,3 +312,7 @@ def test_one_critic_without_pictures_lives_or_second_scale(browser, tmp_path):
     assert (step, rows[0][0], rows[0][2]) == (1, "1", "1")
     assert browser.run("document.getElementById('screen')") is None
     assert browser.text("#reading").endswith("V over all that is left is 1.")
+    assert "No pictures: the recording has neither frames nor observations that are pictures." in browser.text("main")
+    left, top, width, height = browser.box("#horizons")
+    browser.mouse("moved", left + width / 2, top + height / 2)
+    assert browser.text("#tip").splitlines()[1:] == ["h ∞   γ 1", "W 1   V 1   came 4"]

@@ -2,18 +2,22 @@
 
 import shutil
 import threading
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 import pytest
 
+import tddelta as tdd
 from deep_environments import QUICKLY, state_of, tiny
 from deep_runs import BATCH, finished, trained
+from host_environments import Counting
 from tddelta import load
 from tddelta.cli import main
-from tddelta.deep import training
+from tddelta.deep import host, training
 from tddelta.deep.policy import Policy, tensors
 from tddelta.deep.rollout import advance, start
+from tddelta.deep.stepping import spawned_seeds
 from tddelta.errors import ConfigError, MissingExtra, ShapeError
 from tddelta.inspector.record import agent_at, opinion, record
 from tddelta.inspector.recordings import Recording
@@ -205,6 +209,67 @@ def test_a_video_needs_its_extra(run, monkeypatch, tmp_path):
         inspect(game, tmp_path, video=tmp_path / "game.mp4")
     with pytest.raises(ConfigError, match=r"video must end in \.mp4"):
         inspect(game, tmp_path, video=tmp_path / "game.gif")
+
+
+@pytest.mark.slow
+def test_an_environment_of_gymnasium_is_drawn_frame_by_frame():
+    gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+    pytest.importorskip("pygame", reason="pygame is not installed")
+    config = tiny("gym:CartPole-v1")
+    game = record(Policy(config, state_of(config).learned), seed=2, steps=12)
+    assert game.no_frames == ""
+    assert game.frames.shape == (len(game), 200, 300, 3)
+    environment = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    seen, _ = environment.reset(seed=spawned_seeds(2, "held-out", 1)[0])
+    for t in range(len(game)):
+        np.testing.assert_array_equal(game.observations[t], seen)
+        np.testing.assert_array_equal(game.frames[t], environment.render()[::2, ::2])
+        seen, reward, *_ = environment.step(int(game.actions[t]))
+        assert reward == game.rewards[t]
+    environment.close()
+    assert (game.frames[0] != game.frames[-1]).any()
+
+
+class Undrawn(Counting):
+    """Cannot draw, and says so where it is asked to."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+
+    def render(self) -> Any:
+        raise ImportError("no module named pygame")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Counting, "Plant has no render_mode rgb_array"),
+        (Undrawn, "Plant cannot draw here: no module named pygame"),
+    ],
+)
+def test_without_pictures_the_recording_says_why(kind, reason, tmp_path):
+    config = tiny(host.from_factory(kind, name="Plant"))
+    game = record(Policy(config, state_of(config).learned), steps=5)
+    assert len(game) == 3
+    assert game.frames is None
+    assert game.no_frames.startswith(reason)
+    game.save(tmp_path / "game.npz")
+    page = tdd.inspect(tmp_path / "game.npz", tmp_path).read_text(encoding="utf-8")
+    assert f"No pictures: {reason}" in page
+
+
+def test_rewards_are_kept_as_the_critic_learned_them(monkeypatch):
+    config = tiny(host.from_factory(Counting, name="Plant"), reward_clipping="sign")
+    monkeypatch.setattr(Counting, "step", lambda self, action, step=Counting.step: _tenfold(step(self, action)))
+    game = record(Policy(config, state_of(config).learned), steps=5)
+    np.testing.assert_array_equal(game.rewards, [10, 10, 10])
+    np.testing.assert_array_equal(game.learner_rewards, [1, 1, 1])
+    assert game.realised(game.critics[0])[0, -1] < 3
+
+
+def _tenfold(moved):
+    seen, reward, *rest = moved
+    return seen, 10 * reward, *rest
 
 
 @pytest.mark.long

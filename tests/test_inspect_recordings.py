@@ -9,6 +9,7 @@ import pytest
 import tddelta as tdd
 from inspect_data import game
 from tddelta.errors import ConfigError, DataError, ShapeError
+from tddelta.inspector import frames
 from tddelta.inspector.frames import PLANES, from_observations, packed
 from tddelta.inspector.moment import table
 from tddelta.inspector.page import html
@@ -38,6 +39,8 @@ def test_a_recording_comes_back_from_its_file(tmp_path):
         np.testing.assert_array_equal(ours.gammas, theirs.gammas)
     for name in ("rewards", "terminated", "truncated", "observations", "lives"):
         np.testing.assert_array_equal(getattr(again, name), getattr(both, name))
+    assert again.learner_rewards is None
+    assert again.no_frames == ""
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,12 @@ def test_a_recording_comes_back_from_its_file(tmp_path):
         ({"frames": np.zeros((60, 8, 8, 4), np.uint8)}, ShapeError, r"frames must be \(60, H, W\)"),
         ({"frames": np.zeros((59, 8, 8, 3), np.uint8)}, ShapeError, r"got \(59, 8, 8, 3\)"),
         ({"lives": np.zeros(3)}, ShapeError, "lives must have one entry for each of 60 steps"),
+        (
+            {"learner_rewards": np.zeros(59)},
+            ShapeError,
+            r"learner_rewards must be \(60,\), as rewards are; got \(59,\)",
+        ),
+        ({"learner_rewards": np.full(60, np.nan)}, DataError, "learner_rewards must be finite"),
         ({"other_deltas": np.zeros((60, 2))}, DataError, "a second critic needs both"),
         ({"other_deltas": np.zeros((6, 2)), "other_gammas": np.array([0.1, 0.2])}, ShapeError, "other_deltas must be"),
     ],
@@ -102,6 +111,20 @@ def test_returns_that_followed_are_known_up_to_a_cut_only():
     assert np.isnan(found[25, -1])
 
 
+def test_what_followed_counts_rewards_as_the_critic_learned_them(tmp_path):
+    arrays = game() | {"no_frames": np.array("nothing draws it")}
+    arrays["rewards"] = arrays["rewards"] * 30
+    clipped = Recording.read(arrays | {"learner_rewards": np.sign(arrays["rewards"])})
+    plain = Recording.read(game())
+    np.testing.assert_allclose(clipped.realised(clipped.critics[0]), plain.realised(plain.critics[0]))
+    clipped.save(tmp_path / "game.npz")
+    again = Recording.read(tmp_path / "game.npz")
+    np.testing.assert_array_equal(again.learner_rewards, np.sign(arrays["rewards"]))
+    assert again.no_frames == "nothing draws it"
+    assert "as the critic learned them" in html(again)
+    assert "as the critic learned them" not in html(plain)
+
+
 def test_planes_become_colours_and_images_stay():
     planes = np.zeros((2, 10, 10, 4), np.uint8)
     planes[0, 2, 3, 1] = planes[1, 4, 4, [0, 3]] = 1
@@ -137,7 +160,19 @@ def test_more_colours_are_rounded_and_large_pictures_made_smaller():
     found = unpacked(pack, 2)
     assert found.shape == (2, 234, 14, 3)
     assert np.abs(found.astype(int) - many[:, ::3, ::3]).max() < 64
-    np.testing.assert_array_equal(found, many[:, ::3, ::3] & np.array([0xE0, 0xE0, 0xC0], np.uint8))
+    bits = np.array([3, 3, 2])
+    np.testing.assert_array_equal(found, (many[:, ::3, ::3] >> (8 - bits)) * 255 // (2**bits - 1))
+
+
+def test_pictures_that_cannot_be_compressed_are_made_smaller_until_the_page_is(monkeypatch):
+    noise = np.random.default_rng(3).integers(0, 256, (40, 60, 80), np.uint8)
+    grey = np.repeat(noise[..., None], 3, axis=-1)
+    assert packed(grey)["reduced"] == 1
+    monkeypatch.setattr(frames, "MOST_BYTES", 100_000)
+    pack = packed(grey)
+    assert pack["reduced"] == 2
+    assert len(pack["data"]) <= 100_000
+    np.testing.assert_array_equal(unpacked(pack, 40), grey[:, ::2, ::2])
 
 
 def test_the_page_is_one_file_that_escapes_what_it_shows(tmp_path):

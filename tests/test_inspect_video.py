@@ -10,8 +10,8 @@ import tddelta as tdd
 from inspect_data import game
 from tddelta.errors import StorageError
 from tddelta.inspector.frames import PLANES
-from tddelta.inspector.recordings import Recording
-from tddelta.inspector.video import colour, pictures
+from tddelta.inspector.recordings import Critic, Recording
+from tddelta.inspector.video import _drawn, _pixels, _said, colour, pictures
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="imageio-ffmpeg is not installed")
 
@@ -27,6 +27,31 @@ def test_pictures_show_the_game_and_the_cursor():
     moved = (drawn[4] != drawn[5]).any(axis=-1)
     assert moved[60:200, 560:1260].any()
     assert not moved[:, 490:555].any()
+
+
+def test_both_critics_of_a_comparison_are_drawn():
+    other = np.random.default_rng(9).normal(size=(12, 2)).cumsum(axis=0)
+    alone = Recording.read(game(12))
+    both = alone.beside(Critic("another", np.array([0.5, 1.0]), other))
+    drawn = list(pictures(both))
+    assert [picture.shape for picture in drawn] == [(720, 1280, 3)] * 12
+    # its charts lie between those of the first critic and the rewards, in its own colours
+    assert (drawn[4][300:420, 560:1260] == np.array(colour(0, 2))).all(axis=-1).any()
+    assert (drawn[4][300:420, 560:1260] == np.array(colour(1, 2))).all(axis=-1).any()
+    _, charts, panel = _drawn(both)
+    assert len(charts) == 5
+    assert charts[1].get_ylim() == charts[3].get_ylim()
+    assert charts[0].get_ylim() == charts[2].get_ylim()
+    np.testing.assert_array_equal([line.get_ydata() for line in charts[3].lines], both.critics[1].values.T)
+    # its points are squares, first at horizons of 2 steps and of all that is left: twice the longest finite one
+    for z, horizon in enumerate((2.0, 200.0)):
+        x, y = _pixels(panel, horizon, float(both.critics[1].values[4, z]))
+        corner = drawn[4][round(y) - 4, round(x) - 4]
+        assert tuple(corner) == colour(z, 2)
+    said = _said(both, [critic.values for critic in both.critics], 4)
+    assert said[0] == "step 4"
+    for line, critic in zip(said[1:], both.critics, strict=True):
+        assert line == f"{critic.name}   V {critic.values[4, -1]:.4g}"
 
 
 def test_one_scale_without_pictures_can_be_drawn():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError
@@ -45,15 +46,59 @@ def returns(rewards, gammas):
 
 @pytest.mark.parametrize("ladder", LADDERS)
 @pytest.mark.parametrize("process", PROCESSES)
-def test_between_trained_horizons_the_error_is_about_one_percent_of_the_values_scale_at_most(process, ladder):
+def test_between_trained_horizons_the_error_is_below_one_percent_of_the_values_scale(process, ladder):
     mdp, scales = PROCESSES[process](), LADDERS[ladder]
     deltas = mdp.exact_deltas(scales.gammas)
     horizons = np.geomspace(scales.horizons[0], scales.horizons[-1], 61)[1:-1]
     exact = mdp.exact_values(1 - 1 / horizons)
     found = value_at(deltas, scales, list(1 - 1 / horizons))
     error = np.abs(found - exact).max(axis=0) / np.abs(exact).max(axis=0)
-    assert error[horizons > 3].max() < (0.0125 if ladder == "doubling to 16" else 0.01)  # five scales only
-    assert error.max() < 0.035  # between horizons of 1 and 2 steps
+    assert error[horizons > 3].max() < 0.01
+    assert error.max() < 0.03  # between horizons of 1 and 2 steps, where nothing can promise 1 %
+
+
+def test_two_more_short_horizons_bring_every_error_below_one_percent():
+    scales = TimeScales.from_horizons([1, 2**0.5, 2, 8**0.5, 4, 8, 16])
+    horizons = np.geomspace(1, 16, 61)[1:-1]
+    for process in PROCESSES.values():
+        exact = process().exact_values(1 - 1 / horizons)
+        found = value_at(process().exact_deltas(scales.gammas), scales, list(1 - 1 / horizons))
+        assert (np.abs(found - exact).max(axis=0) / np.abs(exact).max(axis=0)).max() < 0.01
+
+
+def test_two_chains_with_the_same_trained_values_differ_between_horizons_of_one_and_two_steps():
+    """Why 1 % cannot be had there: half of the distance is the error on one of the two, for every function of V."""
+    scales, gamma, steps = LADDERS["doubling to 16"], 1 - 1 / 1.5, 80
+    times = np.arange(steps)
+    suffix = np.triu(gamma ** np.maximum(times[None] - times[:, None], 0).astype(float))
+    trained = np.array(scales.gammas)[:, None] ** times
+    found = linprog(
+        np.concatenate([-suffix[0], suffix[0]]),
+        A_ub=np.kron(np.eye(2), suffix),
+        b_ub=np.ones(2 * steps),  # no state is worth more than 1
+        A_eq=np.concatenate([trained, -trained], axis=1),
+        b_eq=np.zeros(len(scales)),
+    )
+    pair = found.x.reshape(2, steps)  # rewards of the two chains, none below 0
+    values = [decompose(returns(rewards, scales.gammas)[0]) for rewards in pair]
+    np.testing.assert_allclose(*values, atol=1e-9)
+    exact = [returns(rewards, [gamma])[0, 0] for rewards in pair]
+    assert abs(exact[0] - exact[1]) / 2 > 0.03
+    assert value_at(values[0], scales, gamma) == pytest.approx(value_at(values[1], scales, gamma), abs=1e-9)
+
+
+@pytest.mark.parametrize("ladder", LADDERS)
+def test_errors_of_a_critic_are_amplified_little_and_far_horizons_do_not_count(ladder):
+    scales = LADDERS[ladder]
+    horizons = np.geomspace(scales.horizons[0], scales.horizons[-1], 61)[1:-1]
+    weights = value_at(decompose(np.eye(len(scales))), scales, list(1 - 1 / horizons))
+    assert np.abs(weights).sum(axis=0).max() < 2.5
+    lebesgue = (np.array(scales.horizons)[:, None] * np.abs(weights)).sum(axis=0) / horizons
+    assert lebesgue.max() < 3
+    for horizon, column in zip(horizons, weights.T, strict=True):
+        place = np.searchsorted(scales.horizons, horizon)
+        assert not column[: max(0, place - 4)].any()
+        assert not column[place + 3 :].any()
 
 
 def test_one_percent_is_not_true_of_any_interpolation():

@@ -158,11 +158,11 @@ def test_table_and_figures_show_them(study):
     ]
     mine = drawn["calibration-breakout-minatar-ppo-delta"]
     for sentence in sentences(group, found):
-        assert sentence in mine.caption and sentence in mine.alternative
+        assert sentence in mine.reading and sentence in mine.alternative
     pair = held_out(group)
     for z, axes in enumerate(mine.figure.axes):
         means, returns = calibration(pair[0][:, z], pair[1][:, z])
         np.testing.assert_array_equal(axes.lines[1].get_xdata(), means)
         np.testing.assert_array_equal(axes.lines[1].get_ydata(), returns)
-    words = drawn["shares-breakout-minatar-ppo-delta"].caption
-    assert words.startswith("At first W_0 is the largest part (50 %), in the end W_0 (20 %).")
+    words = drawn["shares-breakout-minatar-ppo-delta"].reading
+    assert words == ("At first W_0 is the largest part (50 %), in the end W_0 (20 %).")

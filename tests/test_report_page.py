@@ -131,6 +131,12 @@ def test_accessible(html):
     assert 'name="viewport"' in html
 
 
+def test_a_reading_stands_under_each_figure_and_over_the_ladders(html):
+    assert html.count('<p class="reading">') == html.count("<figure ")
+    assert "Over the last 100 episodes ppo-delta is ahead with " in html
+    assert "<li>ppo-delta: 6 scales look 3.125 to 100 steps ahead, each 2 times as far as the one before; " in html
+
+
 def test_everything_is_there(html):
     text = " ".join(Page(html).text.split())
     for part in (

@@ -1,5 +1,6 @@
 """Mixtures of the scales' discounts: weights b with Σ_z b_z γ_z^t close to another discount function. Numbers only."""
 
+import bisect
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ Density = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
 """w(γ), from an array of discounts to an array of the same length."""
 
 _NODES, _OUTSIDE = 32, 0.01
+_SHORTER, _LONGER = 4, 3
 
 
 @dataclass(frozen=True)
@@ -83,23 +85,36 @@ def discount_fit(
 
 @functools.lru_cache(maxsize=4096)
 def between(gammas: tuple[float, ...], gamma: float) -> npt.NDArray[np.float64]:
-    """Weights b(γ) of `value_at`: normal equations with two constraints.
+    """Weights b(γ) of `value_at`, one per discount: normal equations with two constraints.
 
-    In x_z = b_z / (1 − γ_z) the matrix depends on ratios of horizons only, and is well-conditioned.
+    Only the four nearest shorter horizons and the three nearest longer ones count: more gain little, and let the errors
+    of far horizons in, which are large where values are.
     """
-    known, count = np.array(gammas), len(gammas)
-    near = 1 - known
+    place = bisect.bisect_left(gammas, gamma)
+    low, high = max(0, place - _SHORTER), min(len(gammas), place + _LONGER)
+    known, count = np.array(gammas[low:high]), high - low
+    weights = np.zeros(len(gammas))
     if count == 1:
-        return near / (1 - gamma)
-    system, right = np.zeros((count + 2, count + 2)), np.zeros(count + 2)
-    system[:count, :count] = near[:, None] * near / (1 - np.outer(known, known))
-    right[:count] = near * (1 - gamma) / (1 - known * gamma)
-    for row, (constraint, wanted) in enumerate(((np.ones(count), 1.0), (near, 1 - gamma)), start=count):
-        system[row, :count] = system[:count, row] = constraint
-        right[row] = wanted
-    weights: npt.NDArray[np.float64] = np.linalg.solve(system, right)[:count] * near / (1 - gamma)
+        weights[low:high] = (1 - known) / (1 - gamma)
+    else:
+        scale = 1 / np.sqrt(_overlap(known * known))
+        system, right = np.zeros((count + 2, count + 2)), np.zeros(count + 2)
+        system[:count, :count] = _overlap(np.outer(known, known)) * np.outer(scale, scale)
+        right[:count] = _overlap(known * gamma) * scale
+        for row, constraint in enumerate((scale, scale * (1 - gamma) / (1 - known)), start=count):
+            system[row, :count] = system[:count, row] = constraint
+            right[row] = 1.0
+        weights[low:high] = np.linalg.solve(system, right)[:count] * scale
     weights.flags.writeable = False
     return weights
+
+
+def _overlap(products: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Σ_t x^t / (t + 1) = −ln(1 − x) / x."""
+    small = products < 1e-8
+    safe = np.where(small, 0.5, products)
+    found: npt.NDArray[np.float64] = np.where(small, 1 + products / 2, -np.log1p(-safe) / safe)
+    return found
 
 
 def integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]:

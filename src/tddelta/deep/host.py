@@ -42,6 +42,7 @@ class HostEnvironment(Task):
         rom: Name of the ROM of an Atari game, else None.
         lives: Whether the loss of a life terminates for the learner while the game goes on.
         overlaps: Whether it can step while something else is computed.
+        draws: Like `make`, with `render` giving pictures; None where it cannot.
     """
 
     make: Callable[[int], Any] = dataclasses.field(repr=False)
@@ -50,6 +51,7 @@ class HostEnvironment(Task):
     rom: str | None = None
     lives: bool = False
     overlaps: bool = False
+    draws: Callable[[int], Any] | None = dataclasses.field(default=None, repr=False)
 
     def _kind(self) -> tuple[Any, ...]:
         observations, actions = self.observation_space, self.action_space
@@ -102,6 +104,10 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
             f"{' and '.join(_OURS)}"
         ) from error
     described = {"id": spec.id, "frame_stack": frames, "flattened": making.flattens(one.unwrapped)}
+    draws = None
+    if "rgb_array" in (one.metadata or {}).get("render_modes", ()):
+        drawing = functools.partial(making.made, spec, given | {"render_mode": "rgb_array"}, frames)
+        draws = functools.partial(_vectorised, drawing)
     try:
         return from_space_of(
             one,
@@ -109,6 +115,7 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
             functools.partial(_vectorised, make_one, processes=processes),
             description={key: value for key, value in described.items() if value},
             overlaps=processes,
+            draws=draws,
         )
     finally:
         one.close()
@@ -120,7 +127,7 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
     Args:
         factory: f() that makes a `gymnasium.Env`; or f(num_envs) that makes a `gymnasium.vector.VectorEnv`, whose
             automatic reset may be in the same or in the next step. It is called several times, and what it makes is
-            seeded by `reset`.
+            seeded by `reset`. The inspector shows the pictures of those made with `render_mode="rgb_array"`.
         name: Name of the environment in folders, tables and figures; None takes the function's.
 
     Raises:
@@ -138,7 +145,8 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
                 f"environment {name}: the factory must make a {kind.__name__} of Gymnasium; got {type(made).__name__}"
             )
         make = functools.partial(_several, factory) if several else functools.partial(_vectorised, factory)
-        return from_space_of(made, name, make, factory=factory)
+        draws = make if made.render_mode == "rgb_array" else None
+        return from_space_of(made, name, make, factory=factory, draws=draws)
     finally:
         made.close()
 

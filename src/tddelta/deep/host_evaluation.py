@@ -1,5 +1,6 @@
 """Playing with a trained agent in host environments: what `evaluation` does with device environments."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -53,13 +54,25 @@ class Play:
         seed: Of the environments and the actions.
         purpose: See `stepping.spawned_seeds`.
         greedy: Whether actions are the most probable ones instead of drawn from the policy.
+        draws: Whether `picture` is asked for; the environment must be able to.
     """
 
     def __init__(
-        self, config: Config, learned: ppo.Learned, count: int, seed: int, purpose: str, *, greedy: bool = False
+        self,
+        config: Config,
+        learned: ppo.Learned,
+        count: int,
+        seed: int,
+        purpose: str,
+        *,
+        greedy: bool = False,
+        draws: bool = False,
     ) -> None:
         environment = config.environment_object()
         assert isinstance(environment, HostEnvironment)
+        if draws:
+            assert environment.draws is not None
+            environment = dataclasses.replace(environment, make=environment.draws, overlaps=False)
         self._config, self._learned, self._greedy = config, learned, greedy
         self._key, self._time = jax.random.key(seed), 0
         self._vector = Vector(environment, spawned_seeds(seed, purpose, count))
@@ -80,6 +93,10 @@ class Play:
         key = jax.random.fold_in(self._key, self._time)
         found: Chosen = choose(self._config, self._learned, self.observations, key, self._greedy)
         return found
+
+    def picture(self) -> np.ndarray:
+        """What the first environment shows now, (H, W, 3) bytes."""
+        return self._vector.picture()
 
     def step(self, moves: np.ndarray) -> Moved:
         """Let the environments make these moves."""

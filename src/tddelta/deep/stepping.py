@@ -115,6 +115,21 @@ class Vector:
             finals[int(place)] = kept[place] if self.waits else self._final(information, int(place))
         return Moved(kept, np.asarray(rewards, np.float32), terminated, truncated, over, played, finals)
 
+    def picture(self) -> np.ndarray:
+        """What the first environment shows now, (H, W, 3) bytes.
+
+        Raises:
+            DataError: It does not draw, or what it draws is no picture.
+        """
+        with self._blamed("render"):
+            shown = self._made.render()
+            first = np.asarray(shown[0] if shown is not None and len(shown) else ())
+        if first.dtype != np.uint8 or first.ndim != 3 or first.shape[2] != 3 or 0 in first.shape:
+            raise DataError(
+                f"{self._environment.name}: render must give (H, W, 3) bytes; got {first.dtype} of shape {first.shape}"
+            )
+        return first
+
     def close(self) -> None:
         """Release what the environments hold; processes among it."""
         made, self._made = self._made, None  # emulators end with the last reference

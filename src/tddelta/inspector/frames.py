@@ -16,8 +16,11 @@ PLANES = (
 )
 """Colours of the planes of a MinAtar observation, on black; told apart in the common kinds of colour blindness."""
 
-LARGEST_SIDE, MOST_PIXELS, COLOURS = 320, 128_000_000, 256
-"""Of what a page keeps as it is: pixels of a side, pixels of all pictures, colours. The rest is reduced."""
+LARGEST_SIDE, MOST_PIXELS, MOST_BYTES, COLOURS = 320, 128_000_000, 9_000_000, 256
+"""What a page keeps as it is: pixels of a side, of all pictures, bytes of these as text, colours. More is reduced."""
+
+_BITS = ((8, 8, 8), (4, 4, 4), (3, 3, 2))
+"""Of red, green and blue; the last are never more than 256 colours."""
 
 
 def from_observations(observations: Array | None) -> Array | None:
@@ -53,6 +56,12 @@ def _coloured(planes: Array) -> Array:
     return frames
 
 
+def smaller(picture: Array) -> Array:
+    """A picture (H, W, 3) with no side longer than a page keeps, by leaving out whole rows and columns."""
+    factor = -(-max(picture.shape[:2]) // LARGEST_SIDE)
+    return picture[::factor, ::factor].copy()  # not a view, which would keep the whole
+
+
 def packed(frames: Array) -> dict[str, Any]:
     """Frames as text for a page: a palette, and indices into it.
 
@@ -69,36 +78,45 @@ def packed(frames: Array) -> dict[str, Any]:
     factor = 1
     while max(frames.shape[1:3]) > LARGEST_SIDE * factor or frames[:, ::factor, ::factor, 0].size > MOST_PIXELS:
         factor += 1
-    small = frames[:, ::factor, ::factor]
-    count, height, width = small.shape[:3]
-    for mask in (0xFFFFFF, 0xF0F0F0):
-        colours = _colours(small, mask)
-        if len(colours) <= COLOURS:
-            break
-    else:
-        mask = 0xE0E0C0  # 3, 3 and 2 bits: never more than 256
-        colours = _colours(small, mask)
+    while len((found := _packed(frames[:, ::factor, ::factor]))["data"]) > MOST_BYTES:
+        factor += 1
+    return found | {"reduced": factor}
+
+
+def _packed(frames: Array) -> dict[str, Any]:
+    count, height, width = frames.shape[:3]
+    tried = ((bits, _colours(frames, _mask(bits))) for bits in _BITS)
+    bits, colours = next((bits, colours) for bits, colours in tried if len(colours) <= COLOURS)
+    mask = _mask(bits)
     index = np.zeros(1 << 24, np.uint8)
     index[colours] = np.arange(len(colours))
     stride = -(-height * width // 4) * 4
     before = np.zeros(stride, np.uint8)
     deflate, parts = zlib.compressobj(9 if count * stride < 1 << 22 else 6), []
-    for frame in small:
+    for frame in frames:
         now = np.zeros(stride, np.uint8)
         now[: height * width] = index[_codes(frame) & mask].reshape(-1)
         parts.append(deflate.compress((now ^ before).tobytes()))
         before = now
     parts.append(deflate.flush())
-    channels = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1).astype(np.uint8)
+    # Spread over 0 … 255, so that white stays white.
+    channels = [
+        ((colours >> shift & 255) >> (8 - bit)) * 255 // ((1 << bit) - 1)
+        for bit, shift in zip(bits, (16, 8, 0), strict=True)
+    ]
     return {
         "width": width,
         "height": height,
         "stride": stride,
-        "palette": base64.b64encode(channels.tobytes()).decode(),
+        "palette": base64.b64encode(np.stack(channels, axis=-1).astype(np.uint8).tobytes()).decode(),
         "data": base64.b64encode(b"".join(parts)).decode(),
-        "reduced": factor,
-        "rounded": mask != 0xFFFFFF,
+        "rounded": bits != (8, 8, 8),
     }
+
+
+def _mask(bits: tuple[int, int, int]) -> int:
+    """What is kept of a colour code with so many bits of red, green and blue."""
+    return sum((0xFF << (8 - bit) & 0xFF) << shift for bit, shift in zip(bits, (16, 8, 0), strict=True))
 
 
 def _colours(frames: Array, mask: int) -> Array:

@@ -1,7 +1,10 @@
-"""One game in a host environment: what the agent saw and believed, and the screen of an Atari game in colour."""
+"""One game in a host environment: what the agent saw and believed, and what the game looks like."""
 
 import dataclasses
 import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,8 +13,9 @@ from tddelta.deep.atari import Protocol
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.host_evaluation import Play
 from tddelta.deep.policy import Policy
-from tddelta.deep.stepping import spawned_seeds
-from tddelta.errors import DataError
+from tddelta.deep.stepping import Vector, spawned_seeds
+from tddelta.errors import ConfigError, DataError
+from tddelta.inspector.frames import smaller
 
 _SCREEN: dict[str, Any] = {"height": 210, "width": 160, "grey": False, "stack": 1}
 
@@ -26,36 +30,75 @@ def game(policy: Policy, seed: int, steps: int, *, greedy: bool) -> dict[str, np
         greedy: Whether actions are the most probable ones.
 
     Returns:
-        Arrays of a recording. Where the loss of a life is terminal for the learner, it is in `terminated`, too.
+        Arrays of a recording. Where the loss of a life is terminal for the learner, it is in `terminated`, too. Without
+        `frames`, `no_frames` says why the environment draws none.
 
     Raises:
         DataError: The colour screen does not follow the game.
     """
     environment = policy.config.environment_object()
     assert isinstance(environment, HostEnvironment)
-    rows: dict[str, list[Any]] = {}
     screen = None if environment.rom is None else _Screen(environment, spawned_seeds(seed, "held-out", 1))
     try:
-        with Play(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy) as play:
-            for _ in range(steps):
-                chosen = play.chosen()
-                row = {"observations": play.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
-                if screen is not None:
-                    row |= {"frames": screen.picture, "lives": screen.lives}
-                moves = np.asarray(chosen.moves)
-                moved = play.step(moves)
-                if screen is not None and screen.step(moves) != (moved.rewards[0], moved.over[0] | moved.truncated[0]):
-                    raise DataError(f"{environment.name}: the screen in colour does not follow the game; tell us")
-                row |= {"actions": np.asarray(chosen.actions)[0], "rewards": moved.rewards[0]}
-                row |= {"terminated": moved.terminated[0], "truncated": moved.truncated[0]}
-                for name, value in row.items():
-                    rows.setdefault(name, []).append(value)
-                if moved.over[0]:
-                    break
+        with _silent_sound():
+            why_not = "" if screen is not None else _why_no_pictures(environment)
+            draws = screen is None and not why_not
+            with Play(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws) as play:
+                arrays = _played(play, steps, screen, draws=draws)
     finally:
         if screen is not None:
             screen.close()
+    return arrays | {"no_frames": np.array(why_not)} if why_not else arrays
+
+
+def _played(play: Play, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
+    rows: dict[str, list[Any]] = {}
+    for _ in range(steps):
+        chosen = play.chosen()
+        row = {"observations": play.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
+        if screen is not None:
+            row |= {"frames": screen.picture, "lives": screen.lives}
+        elif draws:
+            row["frames"] = smaller(play.picture())
+        moves = np.asarray(chosen.moves)
+        moved = play.step(moves)
+        if screen is not None and screen.step(moves) != (moved.rewards[0], moved.over[0] | moved.truncated[0]):
+            raise DataError("the screen in colour does not follow the game; tell us")
+        row |= {"actions": np.asarray(chosen.actions)[0], "rewards": moved.rewards[0]}
+        row |= {"terminated": moved.terminated[0], "truncated": moved.truncated[0]}
+        for name, value in row.items():
+            rows.setdefault(name, []).append(value)
+        if moved.over[0]:
+            break
     return {name: np.asarray(values) for name, values in rows.items()}
+
+
+def _why_no_pictures(environment: HostEnvironment) -> str:
+    """Why an environment cannot be drawn, or ""."""
+    if environment.draws is None:
+        return f"{environment.name} has no render_mode rgb_array, with which Gymnasium's environments draw"
+    drawing = dataclasses.replace(environment, make=environment.draws, overlaps=False)
+    try:
+        with Vector(drawing, [0]) as one:
+            one.reset()
+            one.picture()
+    except (ConfigError, DataError) as error:  # what it draws with is not installed, or it needs a display
+        return f"{environment.name} cannot draw here: {error.__cause__ or error}"
+    return ""
+
+
+@contextmanager
+def _silent_sound() -> Iterator[None]:
+    """Let pygame draw without opening a sound card: where there is none, its library complains on stderr."""
+    name = "SDL_AUDIODRIVER"
+    ours = name not in os.environ
+    if ours:
+        os.environ[name] = "dummy"
+    try:
+        yield
+    finally:
+        if ours:
+            os.environ.pop(name, None)
 
 
 class _Screen:

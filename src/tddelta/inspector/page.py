@@ -20,7 +20,7 @@ from tddelta.inspector.recordings import Critic, Recording
 from tddelta.queries import value_at
 
 _BETWEEN = 8
-"""Horizons of the curve between two trained ones."""
+"""Horizons of the curve per factor of 2, and at least so many between two trained ones."""
 
 
 def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
@@ -55,7 +55,10 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     }
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     folder = files("tddelta.inspector") / "templates"
-    parts = {name: Markup((folder / file).read_text(encoding="utf-8")) for name, file in _PARTS.items()}
+    parts = {
+        name: Markup("\n".join((folder / file).read_text(encoding="utf-8") for file in names))
+        for name, names in _PARTS.items()
+    }
     environment = Environment(
         loader=PackageLoader("tddelta.inspector", "templates"),
         autoescape=True,
@@ -68,6 +71,8 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
         lead=_lead(recording),
         steps=len(recording),
         frames=frames,
+        no_frames=recording.no_frames or "the recording has neither frames nor observations that are pictures",
+        learner_rewards=recording.learner_rewards is not None,
         lives=recording.lives is not None,
         critics=[
             {
@@ -83,7 +88,7 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     )
 
 
-_PARTS = {"style": "inspector.css", "script": "inspector.js"}
+_PARTS = {"style": ["inspector.css"], "script": ["numbers.js", "drawing.js", "inspector.js"]}
 
 
 def horizon_text(horizon: float) -> str:
@@ -112,7 +117,11 @@ def _curve(critic: Critic) -> list[tuple[float, list[float]]]:
     if len(finite) < 2:
         return []
     trained = [math.log(1 / (1 - gamma)) for gamma in finite]
-    points = [np.linspace(low, high, _BETWEEN, endpoint=False) for low, high in pairwise(trained)]
+    counts = [max(_BETWEEN, round(_BETWEEN * (high - low) / math.log(2))) for low, high in pairwise(trained)]
+    points = [
+        np.linspace(low, high, count, endpoint=False)
+        for (low, high), count in zip(pairwise(trained), counts, strict=True)
+    ]
     where = [*np.concatenate(points), trained[-1]]
     asked = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in where]
     # value_at is linear in the components: those of V_z = 1 at one scale alone give its weight

@@ -15,9 +15,12 @@ from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy, config_of, load
 from tddelta.errors import ConfigError, own_checks
 from tddelta.inspector import host
+from tddelta.inspector.frames import from_observations
 from tddelta.inspector.recordings import Critic, Recording
 from tddelta.runs import Run, find_runs
 from tddelta.runs.checkpoints import read
+
+_NO_PICTURE = np.array("what the agent sees is no picture, and nothing here draws this environment")
 
 
 @own_checks
@@ -52,6 +55,9 @@ def record(
     else:
         rows, last = evaluation.play(config, policy.learned, jax.random.key(seed), mode == "greedy", steps=steps)
         arrays = evaluation.recording(config, rows, np.asarray(last), longest=steps)
+        arrays |= {} if from_observations(arrays["observations"]) is not None else {"no_frames": _NO_PICTURE}
+    if config.reward_clipping == "sign":
+        arrays |= {"learner_rewards": np.sign(arrays["rewards"])}
     named = {"name": np.array(name), "environment": np.array(environment.name)}
     return Recording.read({**arrays, "gammas": np.array(policy.scales.gammas), **named})
 

@@ -8,7 +8,8 @@ deltas      (T, Z)  W of s_t                     observations  (T, ...)         
 gammas      (Z,)    the discounts, rising        actions       (T, ...)                             optional
 terminated  (T,)    boolean                      lives         (T,) at s_t                          optional
 truncated   (T,)    boolean                      name, environment   text                           optional
-                                                 other_deltas (T, Y), other_gammas (Y,), other_name optional
+learner_rewards (T,)  what the critic learned   other_deltas (T, Y), other_gammas (Y,), other_name optional
+            from where it is not rewards          no_frames     text: why there are no frames       optional
 ```
 """
 
@@ -32,7 +33,7 @@ Array = npt.NDArray[Any]
 _NEEDED = ("rewards", "deltas", "gammas", "terminated", "truncated")
 _OPTIONAL = (
     *("frames", "observations", "actions", "lives", "name", "environment"),
-    *("other_deltas", "other_gammas", "other_name", "last_deltas"),
+    *("learner_rewards", "other_deltas", "other_gammas", "other_name", "no_frames", "last_deltas"),
 )
 
 UNKNOWN_WEIGHT = 0.01
@@ -78,6 +79,8 @@ class Recording:
         actions: (T, …), or None.
         lives: Lives left at s_t, (T,), or None.
         environment: What was played, or "".
+        learner_rewards: What the critics learned from in place of r_t, such as its sign, (T,), or None.
+        no_frames: Why there are no frames, or "".
     """
 
     rewards: Array
@@ -89,6 +92,8 @@ class Recording:
     actions: Array | None = None
     lives: Array | None = None
     environment: str = ""
+    learner_rewards: Array | None = None
+    no_frames: str = ""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -140,7 +145,9 @@ class Recording:
     def _arrays(self) -> Iterator[tuple[str, Array | None]]:
         for name in ("rewards", "terminated", "truncated", "frames", "observations", "actions", "lives"):
             yield name, getattr(self, name)
+        yield "learner_rewards", self.learner_rewards
         yield "environment", np.array(self.environment)
+        yield "no_frames", np.array(self.no_frames) if self.no_frames else None
         for prefix, critic in zip(("", "other_"), self.critics, strict=False):
             yield f"{prefix}deltas", critic.deltas
             yield f"{prefix}gammas", critic.gammas
@@ -159,15 +166,17 @@ class Recording:
     def realised(self, critic: Critic) -> Array:
         """Discounted return that followed each state, at the discounts of a critic, (T, Z).
 
-        NaN where what lies beyond the end of the recording, or beyond a cut, weighs more than a hundredth.
+        Of the rewards that the critics learned from. NaN where what lies beyond the end of the recording, or beyond a
+        cut, weighs more than a hundredth.
         """
         gammas = np.asarray(critic.gammas, np.float64)
         found = np.zeros((len(self), len(gammas)))
+        rewards = self.rewards if self.learner_rewards is None else self.learner_rewards
         following, missing = np.zeros(len(gammas)), np.ones(len(gammas))
         for t in reversed(range(len(self))):
             if self.terminated[t] or self.truncated[t]:
                 following, missing = np.zeros(len(gammas)), np.full(len(gammas), float(not self.terminated[t]))
-            following, missing = float(self.rewards[t]) + gammas * following, gammas * missing
+            following, missing = float(rewards[t]) + gammas * following, gammas * missing
             found[t] = np.where(missing > UNKNOWN_WEIGHT, np.nan, following)
         return found
 
@@ -187,6 +196,9 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
     if rewards.ndim != 1 or len(rewards) == 0:
         raise ShapeError(f"{place}: rewards must be (T,) with at least one step; got {rewards.shape}")
     steps = len(rewards)
+    learned = arrays.get("learner_rewards")
+    if learned is not None and _numbers("learner_rewards", learned, place).shape != (steps,):
+        raise ShapeError(f"{place}: learner_rewards must be ({steps},), as rewards are; got {learned.shape}")
     flags = {name: _flags(name, arrays[name], steps, place) for name in ("terminated", "truncated")}
     critics = []
     for prefix, unnamed in (("", "critic"), ("other_", "other critic")):
@@ -211,6 +223,8 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
         actions=arrays.get("actions"),
         lives=None if lives is None else _numbers("lives", lives, place),
         environment=_text(arrays.get("environment"), ""),
+        learner_rewards=None if learned is None else _floating(learned),
+        no_frames=_text(arrays.get("no_frames"), ""),
     )
 
 

@@ -24,7 +24,11 @@ SIZE = (1280, 720)
 RATE = 30
 """Steps, and pictures, per second."""
 
-_INK, _LINE, _DPI = "#24292f", "#d0d7de", 100
+_INK, _SOFT, _LINE, _DPI = "#24292f", "#8c959f", "#d0d7de", 100
+_ROWS = {  # bottom and height of the charts over time, by number of critics: W and V of each, then the rewards
+    1: ((0.68, 0.26), (0.32, 0.28), (0.08, 0.16)),
+    2: ((0.83, 0.13), (0.62, 0.13), (0.42, 0.13), (0.21, 0.13), (0.06, 0.09)),
+}
 _RAMP = ((38, 70, 160), (20, 125, 165), (30, 145, 95), (150, 140, 20), (215, 110, 25), (185, 40, 70))
 
 
@@ -32,7 +36,7 @@ def write_video(recording: Recording, path: Path, *, rate: int = RATE) -> None:
     """Write an .mp4 (H.264), one picture per step.
 
     Args:
-        recording: The game; of two critics the first is drawn.
+        recording: The game, and one critic or two.
         path: The file.
         rate: Steps per second.
 
@@ -81,27 +85,49 @@ def _encoded(command: list[str], recording: Recording) -> "subprocess.CompletedP
 
 def pictures(recording: Recording) -> Iterator[npt.NDArray[np.uint8]]:
     """The pictures of the video, (720, 1280, 3) bytes each."""
-    critic = recording.critics[0]
     frames = recording.frames if recording.frames is not None else from_observations(recording.observations)
     base, charts, panel = _drawn(recording)
-    known = critic.scales.horizons
-    horizons = [horizon if np.isfinite(horizon) else 2 * max((1.0, *known[:-1])) for horizon in known]
-    values = critic.values
+    beyond = _beyond(recording)
+    places = [[h if np.isfinite(h) else beyond for h in critic.scales.horizons] for critic in recording.critics]
+    values = [critic.values for critic in recording.critics]
     for t in range(len(recording)):
         image = base.copy()
         pen = ImageDraw.Draw(image)
         if frames is not None:
             picture, corner = _fitted(frames[t])
             image.paste(picture, corner)
+        else:
+            pen.text((76, 200), "no pictures of the game", fill=_SOFT, font_size=16)
         for axes in charts:
             (x, low), (_, high) = (_pixels(axes, float(t), float(end)) for end in axes.get_ylim())
             pen.line([(x, high), (x, low)], fill=_INK, width=2)
-        points = [_pixels(panel, float(h), float(v)) for h, v in zip(horizons, values[t], strict=True)]
-        pen.line(points, fill=_INK, width=2)
-        for z, (x, y) in enumerate(points):
-            pen.ellipse([x - 5, y - 5, x + 5, y + 5], fill=colour(z, len(points)))
-        pen.text((20, 690), f"step {t:,}   V {values[t, -1]:.4g}", fill=_INK, font_size=20)
+        for c, (horizons, believed) in reversed(list(enumerate(zip(places, values, strict=True)))):
+            points = [_pixels(panel, float(h), float(v)) for h, v in zip(horizons, believed[t], strict=True)]
+            pen.line(points, fill=_SOFT if c else _INK, width=2)
+            for z, (x, y) in enumerate(points):
+                mark = pen.rectangle if c else pen.ellipse  # as on the page
+                mark([x - 5, y - 5, x + 5, y + 5], fill=colour(z, len(points)))
+        for line, text in enumerate(_said(recording, values, t)):
+            pen.text((76, 660 + 20 * line), text, fill=_INK, font_size=16)
         yield np.asarray(image)
+
+
+def _said(recording: Recording, values: list[npt.NDArray[Any]], t: int) -> list[str]:
+    """Step and V; with the names where there are two critics."""
+    if len(values) == 1:
+        return [f"step {t:,}   V {values[0][t, -1]:.4g}"]
+    named = [f"{_short(critic.name)}   V {v[t, -1]:.4g}" for critic, v in zip(recording.critics, values, strict=True)]
+    return [f"step {t:,}", *named]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:39]}…"
+
+
+def _beyond(recording: Recording) -> float:
+    """Where an infinite horizon stands: at twice the longest finite one."""
+    finite = [h for critic in recording.critics for h in critic.scales.horizons if np.isfinite(h)]
+    return 2 * max([1.0, *finite])
 
 
 def colour(z: int, count: int) -> tuple[int, int, int]:
@@ -114,44 +140,62 @@ def colour(z: int, count: int) -> tuple[int, int, int]:
 
 def _drawn(recording: Recording) -> tuple[Image.Image, list[Any], Any]:
     """All that stands still, the axes over time, and the empty axes of the values against horizons."""
-    critic, steps = recording.critics[0], np.arange(len(recording))
+    critics, steps = recording.critics, np.arange(len(recording))
     figure = Figure(figsize=(SIZE[0] / _DPI, SIZE[1] / _DPI), dpi=_DPI, facecolor="white")
     canvas: Any = FigureCanvasAgg(figure)
-    stack, values, rewards = (
-        figure.add_axes((0.44, bottom, 0.54, height)) for bottom, height in ((0.68, 0.26), (0.32, 0.28), (0.08, 0.16))
-    )
+    rows = [figure.add_axes((0.44, bottom, 0.54, height)) for bottom, height in _ROWS[len(critics)]]
+    stacks, lines, rewards = rows[:-1:2], rows[1:-1:2], rows[-1]
     panel = figure.add_axes((0.06, 0.13, 0.3, 0.2))
-    colours = ["#{:02x}{:02x}{:02x}".format(*colour(z, len(critic.gammas))) for z in range(len(critic.gammas))]
-    for sign in (1, -1):  # parts above and below 0 are stacked apart
-        parts = np.where(sign * critic.deltas > 0, critic.deltas, 0)
-        stack.stackplot(steps, parts.T, colors=colours, linewidth=0)
-    for z, name in enumerate(colours):
-        label = f"{horizon_text(critic.scales.horizons[z])} steps"
-        values.plot(steps, critic.values[:, z], color=name, linewidth=2 if z == len(colours) - 1 else 1.2, label=label)
-    values.legend(fontsize=8, ncols=min(len(colours), 6), loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    for critic, stack, values in zip(critics, stacks, lines, strict=True):
+        count = len(critic.gammas)
+        colours = ["#{:02x}{:02x}{:02x}".format(*colour(z, count)) for z in range(count)]
+        of_whom = f": {_short(critic.name)}" if len(critics) > 1 else ""
+        for sign in (1, -1):  # parts above and below 0 are stacked apart
+            parts = np.where(sign * critic.deltas > 0, critic.deltas, 0)
+            stack.stackplot(steps, parts.T, colors=colours, linewidth=0)
+        for z, name in enumerate(colours):
+            label, width = f"{horizon_text(critic.scales.horizons[z])} steps", 2 if z == count - 1 else 1.2
+            values.plot(steps, critic.values[:, z], color=name, linewidth=width, label=label)
+        values.legend(fontsize=8, ncols=min(count, 6), loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+        values.set_ylabel("V", color=_INK)
+        stack.set_title(f"parts W of the value, stacked{of_whom}", fontsize=10, loc="left", color=_INK)
     paid = np.flatnonzero(recording.rewards)
     rewards.vlines(paid, 0, recording.rewards[paid], color=_INK, linewidth=1.2)
     rewards.axhline(0, color=_INK, linewidth=0.6)
-    for axes, title in ((stack, "parts W of the value, stacked"), (values, ""), (rewards, "rewards")):
+    rewards.set_title("rewards", fontsize=10, loc="left", color=_INK)
+    for axes in rows:
         axes.set_xlim(0, max(len(recording) - 1, 1))
-        axes.set_title(title, fontsize=10, loc="left", color=_INK)
-    values.set_ylabel("V", color=_INK)
-    finite = [h for h in critic.scales.horizons if np.isfinite(h)] or [1.0]
-    low, high = min(0.0, float(critic.values.min())), max(0.0, float(critic.values.max()))
+    for alike in (stacks, lines):  # one scale for both critics, so that they can be compared
+        ends = [end for axes in alike for end in axes.get_ylim()]
+        for axes in alike:
+            axes.set_ylim(min(ends), max(ends))
+    horizons = sorted({h for critic in critics for h in critic.scales.horizons if np.isfinite(h)}) or [1.0]
+    endless = any(critic.gammas[-1] == 1 for critic in critics)
+    low = min(0.0, *(float(critic.values.min()) for critic in critics))
+    high = max(0.0, *(float(critic.values.max()) for critic in critics))
     panel.set_xscale("log")
-    panel.set_xticks(finite, [f"{horizon:.3g}" for horizon in finite])
+    panel.set_xticks(_apart(horizons), [f"{horizon:.4g}" for horizon in _apart(horizons)])
     panel.set_xticks([], minor=True)
-    panel.set_xlim(finite[0] / 1.2, 1.2 * (finite[-1] if critic.gammas[-1] < 1 else 2 * finite[-1]))
+    panel.set_xlim(horizons[0] / 1.2, 1.2 * (_beyond(recording) if endless else horizons[-1]))
     panel.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
     panel.set_title("V against horizon in steps", fontsize=10, loc="left", color=_INK)
-    for axes in (stack, values, rewards, panel):
+    for axes in (*rows, panel):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=_INK, labelsize=8)
         axes.grid(color=_LINE, linewidth=0.5)
         axes.set_axisbelow(True)
     canvas.draw()
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-    return image, [stack, values, rewards], panel
+    return image, rows, panel
+
+
+def _apart(horizons: list[float]) -> list[float]:
+    """Horizons whose names do not cover each other on the axis."""
+    kept = horizons[:1]
+    for horizon in horizons[1:]:
+        if horizon >= 1.35 * kept[-1]:
+            kept.append(horizon)
+    return kept
 
 
 def _pixels(axes: Any, x: float, y: float) -> tuple[float, float]:

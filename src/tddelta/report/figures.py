@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tddelta.report import diagnostics, horizons, plots
+from tddelta.report import diagnostics, horizons, plots, readings
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
 from tddelta.report.atari import densities
 from tddelta.report.formatting import number, slug, summary_text
@@ -30,6 +30,7 @@ class Drawing:
         alternative: The same in words, for those who cannot see it.
         figure: The figure itself, in light colours.
         minor: Whether it stays folded away at first.
+        reading: What it says, in a sentence or two, computed from the data.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Drawing:
     alternative: str
     figure: Figure
     minor: bool = False
+    reading: str = ""
 
 
 def drawings(study: Study) -> Iterator[Drawing]:
@@ -101,6 +103,7 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
         caption,
         f"Learning curves on {environment}. Return over the last 100 episodes: {'; '.join(ends)}.",
         figure,
+        reading=readings.learning(study, environment),
     )
 
 
@@ -122,6 +125,7 @@ def _densities(study: Study) -> Iterator[Drawing]:
         "agent), under uniformly random actions, and under the trained PPO policy of the paper.",
         f"Rewards per 100 steps. {words}.",
         figure,
+        reading=readings.rewards(found),
     )
 
 
@@ -134,7 +138,13 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
     where = ", ".join(suite.environments)
     caption = f"Over {where}. Bars: 95 % stratified bootstrap interval. {suite.unit[0].upper()}{suite.unit[1:]}."
     yield Drawing(
-        f"iqm-{slug(suite.name)}", "aggregates", "Interquartile mean", caption, f"Interquartile mean: {words}.", figure
+        f"iqm-{slug(suite.name)}",
+        "aggregates",
+        "Interquartile mean",
+        caption,
+        f"Interquartile mean: {words}.",
+        figure,
+        reading=readings.interquartile(estimates),
     )
 
     everything = np.concatenate([array for scores in suite.scores.values() for array in scores])
@@ -150,6 +160,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
         f"Share of runs, over {where}, whose normalised score is above τ, with a pointwise band.",
         "Performance profiles of " + ", ".join(profiles) + ".",
         figure,
+        reading=readings.profiles(profiles),
     )
 
     chances = {
@@ -175,6 +186,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
             "½ is a draw. Bars: 95 % stratified bootstrap interval.",
             f"Probability of improvement: {words}.",
             figure,
+            reading=readings.improvement(*study.pairs[0], next(iter(chances.values()))[1]),
         )
 
 
@@ -196,6 +208,7 @@ def _critics(study: Study, environment: str, styles: dict[str, int]) -> Iterator
         "policy, for every discount it estimates: 1 is perfect, 0 no better than a constant. Values below −1 are cut.",
         f"Explained variance of the value at the longest horizon on {environment}: {words}.",
         figure,
+        reading=readings.critics(groups),
     )
 
 
@@ -221,11 +234,12 @@ def _diagnostics(study: Study, environment: str) -> Iterator[Drawing]:
                 f"calibration-{where}",
                 "diagnostics",
                 f"{group.agent} on {environment}: predicted and realised",
-                f"{words} Each point: a tenth of the held-out states, by predicted value; on the line a prediction "
+                "Each point: a tenth of the held-out states, by predicted value; on the line a prediction "
                 "comes true on average.",
                 f"Realised against predicted returns of {group.agent} on {environment} at every discount. {words}",
                 figure,
                 minor,
+                words,
             )
         shares = diagnostics.shares_over_training(group)
         if shares is not None:
@@ -241,10 +255,11 @@ def _diagnostics(study: Study, environment: str) -> Iterator[Drawing]:
                 f"shares-{where}",
                 "diagnostics",
                 f"{group.agent} on {environment}: which scale carries the value",
-                f"{words} Share of each part in the mean value of the rollouts, averaged over seeds.",
+                "Share of each part in the mean value of the rollouts, averaged over seeds.",
                 f"Shares of the parts of the value of {group.agent} on {environment} during training. {words}",
                 figure,
                 minor,
+                words,
             )
 
 
@@ -266,6 +281,7 @@ def _episode(group: Group, *, minor: bool) -> Drawing:
     plots.recorded_episode(axes, arrays["deltas"], arrays["rewards"], group.scales)
     length, total = len(arrays["rewards"]), float(np.sum(arrays["rewards"]))
     several = len(group.scales) > 1
+    clipped = seed.run.config.get("settings", {}).get("reward_clipping") == "sign"
     what = "V (the sum), every component W from the longest horizon to the shortest," if several else "The value V"
     return Drawing(
         f"episode-{slug(group.environment)}-{slug(group.agent)}",
@@ -276,6 +292,7 @@ def _episode(group: Group, *, minor: bool) -> Drawing:
         f"Values of {group.agent} against time during one recorded episode of {group.environment}, rewards below.",
         figure,
         minor,
+        readings.episode(group.scales, arrays, clipped=clipped),
     )
 
 

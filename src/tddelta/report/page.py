@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tddelta.errors import ConfigError
-from tddelta.report import plots, tables
+from tddelta.report import plots, readings, tables
 from tddelta.report.atari import atari_tables, hold_out_table
 from tddelta.report.diagnostics import diagnostics_table
 from tddelta.report.figures import drawings, to_bytes, to_svg
@@ -81,6 +81,7 @@ def write_report(
         styles=plots.agent_styles(study.agents),
         palette=plots.PALETTE,
         figures=figures,
+        reaches=readings.ladders(study),
         reasons=study.suites[1],
         provenance=_provenance(study),
         numeric=_numeric_columns,

@@ -1,0 +1,231 @@
+"""The sentences under the figures of a report say what the arrays say."""
+
+import re
+
+import numpy as np
+import pytest
+
+from report_synthetic import write_run
+from tddelta.decomposition import compose
+from tddelta.report import figures, readings
+from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
+from tddelta.report.study import Study
+from tddelta.runs import load_runs
+from tddelta.timescales import TimeScales
+
+ENVIRONMENTS = ("Breakout-MinAtar", "Asterix-MinAtar")
+FINAL = {"ppo": 4.0, "ppo-multi": 9.0, "ppo-delta": 10.0}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Three agents, four seeds: ppo far behind, the other two too close to tell apart."""
+    out = tmp_path_factory.mktemp("runs")
+    for environment in ENVIRONMENTS:
+        for agent, final in FINAL.items():
+            for seed in range(4):
+                returns = np.linspace(0, final + seed - 1.5, 200)
+                write_run(out, environment, agent, seed, returns=returns, quality={"ppo": 0.2}.get(agent, 0.8))
+    return Study(load_runs(out))
+
+
+def numbers(text):
+    return [float(found.replace("−", "-")) for found in re.findall(r"−?\d+(?:\.\d+)?", text)]
+
+
+def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(study):
+    said = readings.learning(study, "Breakout-MinAtar")
+    ours, theirs = (
+        study.groups["Breakout-MinAtar", agent].scores("asymptotic") for agent in ("ppo-delta", "ppo-multi")
+    )
+    first, second = said.split(". The difference")
+    assert first.startswith("Over the last 100 episodes ppo-delta is ahead with ")
+    assert first.endswith("(4 seeds each)")
+    assert f"{ours.mean():.2f} ± " in first
+    assert f"{ours.mean() - theirs.mean():.3f} more than ppo-multi with {theirs.mean():.2f} ± " in first
+    (tested,) = (
+        c
+        for c in study.comparisons()
+        if (c.environment, c.agent, c.baseline) == ("Breakout-MinAtar", "ppo-delta", "ppo-multi")
+    )
+    count = len(study.comparisons())
+    assert second == (
+        f" does not survive Holm's correction over {count} comparisons (p = {tested.welch.p_value:.3f}, "
+        f"corrected {tested.corrected:.3f})."
+    )
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(0.0, "does not survive"), (5.0, "survives")])
+def test_a_difference_survives_correction_or_does_not(tmp_path, gap, verdict):
+    for environment in ENVIRONMENTS:
+        for agent, final in (("ppo", 5.0), ("ppo-delta", 5.1 + gap)):
+            for seed in range(4):
+                write_run(tmp_path, environment, agent, seed, returns=[final + seed] * 200, rollout=False, critic=False)
+    found = Study(load_runs(tmp_path))
+    said = readings.learning(found, "Asterix-MinAtar")
+    assert f"The difference {verdict} Holm's correction over 2 comparisons" in said
+    corrected = next(c.corrected for c in found.comparisons() if c.environment == "Asterix-MinAtar")
+    assert (corrected < 0.05) is (verdict == "survives")
+
+
+def test_a_lone_agent_and_lone_seeds_are_read_for_what_they_are(tmp_path):
+    write_run(tmp_path / "one", agent="ppo", returns=np.linspace(0, 10, 200), rollout=False, critic=False)
+    alone = Study(load_runs(tmp_path / "one"))
+    curve = alone.curves("Breakout-MinAtar")["ppo"]
+    half = curve.grid[np.argmax(curve.mean >= (curve.mean[0] + curve.mean[-1]) / 2)]
+    said = readings.learning(alone, "Breakout-MinAtar")
+    assert said == (
+        f"Over the last 100 episodes ppo scores 7.51 (1 seed). Its curve begins at {curve.mean[0]:.3f} and is half-way "
+        f"up after {half:,.0f} steps."
+    )
+    write_run(tmp_path / "two", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
+    write_run(tmp_path / "two", agent="ppo-delta", returns=[2.0] * 50, rollout=False, critic=False)
+    assert readings.learning(Study(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
+        "Over the last 100 episodes ppo-delta is ahead with 2.00, 1.00 more than ppo with 1.00 (1 seed each). The "
+        "difference is not tested: one seed: no test."
+    )
+    write_run(tmp_path / "flat", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
+    said = readings.learning(Study(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
+    assert said.endswith("Its curve ends no higher than it began (1.00, then 1.00).")
+    write_run(tmp_path / "none", agent="ppo", returns=[], state="running")
+    assert readings.learning(Study(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
+
+
+def test_critics_are_ranked_at_the_longest_horizon(study):
+    groups = [group for group in study.groups.values() if group.environment == "Breakout-MinAtar"]
+    said = readings.critics(groups)
+    explained = {g.agent: np.mean([q.explained_variance for q in g.critic], axis=0) for g in groups}
+    order = sorted(explained, key=lambda agent: -explained[agent][-1])
+    first, second = said.split(" of the variance of the returns that came, ")
+    assert first == f"At γ = 0.990 the critic of {order[0]} explains {100 * explained[order[0]][-1]:.0f} %"
+    for agent in order[1:]:
+        assert f"that of {agent} {100 * explained[agent][-1]:.0f} %" in second
+    ladder = next(agent for agent in order if len(explained[agent]) > 1)
+    scales = study.groups["Breakout-MinAtar", ladder].scales
+    best, worst = explained[ladder].argmax(), explained[ladder].argmin()
+    assert said.endswith(
+        f"{ladder} knows best what comes over {scales.horizons[best]:.4g} steps "
+        f"({100 * explained[ladder][best]:.0f} %), "
+        f"least what comes over {scales.horizons[worst]:.4g} steps ({100 * explained[ladder][worst]:.0f} %)."
+    )
+
+
+TWO = TimeScales.from_gammas([0.5, 0.9])
+
+
+def recorded(deltas, rewards, ends=True):
+    """The arrays of an episode that ends with its last step, or is cut there."""
+    last = np.arange(len(rewards)) == len(rewards) - 1
+    return {"deltas": deltas, "rewards": rewards, "terminated": last & ends, "truncated": last & (not ends)}
+
+
+def test_an_episode_is_read_along_its_own_arrays():
+    rng = np.random.default_rng(0)
+    deltas, rewards = rng.random((60, 2)) * [1.0, 4.0], rng.random(60)
+    came = readings.realised(rewards, recorded(deltas, rewards), 0.9)
+    expected = [sum(0.9 ** (k - t) * rewards[k] for k in range(t, 60)) for t in range(60)]
+    np.testing.assert_allclose(came, expected)
+    values = compose(deltas)[:, -1]
+    share = 100 * deltas[:, 1].mean() / np.abs(deltas).mean(axis=0).sum()
+    assert readings.episode(TWO, recorded(deltas, rewards)) == (
+        f"Value beyond 2 steps is {share:.0f} % of all parts of V along this episode. On average over all steps V "
+        f"expects {values.mean():.2f}, {came.mean() - values.mean():.2f} less than the discounted return that followed "
+        f"({came.mean():.2f})."
+    )
+    exact = np.stack([np.zeros(60), expected], axis=1)
+    assert "about as much as the discounted return" in readings.episode(TWO, recorded(exact, rewards))
+
+
+def test_of_an_episode_that_was_cut_the_known_steps_count():
+    rewards = np.ones(100)
+    deltas = np.stack([np.zeros(100), np.full(100, 20.0)], axis=1)
+    known = np.isfinite(readings.realised(rewards, recorded(deltas, rewards, ends=False), 0.9))
+    assert 0 < known.sum() < 100
+    assert 0.9 ** (100 - np.flatnonzero(known)[-1]) <= 0.01
+    said = readings.episode(TWO, recorded(deltas, rewards, ends=False))
+    assert f"over the {known.sum()} steps whose return is known V expects 20" in said
+    assert " more than the discounted return" in said
+    short = recorded(deltas[:5], rewards[:5], ends=False)
+    assert readings.episode(TWO, short).endswith("too short for the return at the longest horizon to be known.")
+
+
+def test_rewards_count_as_the_critic_learned_them():
+    rewards = np.full(200, 30.0)
+    deltas = np.stack([np.zeros(200), (1 - 0.9 ** np.arange(200, 0, -1)) * 10], axis=1)
+    assert "about as much as" in readings.episode(TWO, recorded(deltas, rewards), clipped=True)
+    assert "about as much as" not in readings.episode(TWO, recorded(deltas, rewards))
+
+
+@pytest.mark.parametrize(
+    ("scales", "words"),
+    [
+        (
+            lambda: TimeScales.halving(0.99, lam=0.95),
+            "6 scales look 3.125 to 100 steps ahead, each 2 times as far as the one before; a full step leaves at most "
+            "83 % of the error of W_5, the slowest.",
+        ),
+        (lambda: TimeScales.single(0.99), "1 scale looks 100 steps ahead."),
+        (
+            lambda: TimeScales.from_horizons([1, 4, 8]),
+            "3 scales look 1 to 8 steps ahead, each 2 to 4 times as far as the one before.",
+        ),
+        (lambda: TimeScales((0.5, 1.0)), "2 scales look 2 to ∞ steps ahead."),
+        (
+            lambda: TimeScales((0.5, 0.9), trace_decays=(0.9, 0.9)),
+            "2 scales look 2 to 10 steps ahead, each 5 times as far as the one before; full steps towards its target "
+            "need not bring W_0 closer.",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")
+def test_ladders_are_read_from_their_scales(scales, words):
+    scales = scales()
+    assert readings.ladder(scales) == words
+    if scales.trace_decays is not None:
+        factors = scales.contraction_factors
+        assert f"W_{int(np.argmax(factors))}" in words
+        assert ("leaves at most" in words) is (max(factors) < 1)
+
+
+def test_aggregates_are_read_from_their_estimates():
+    rng = np.random.default_rng(1)
+    far, near = [rng.random(5) + 3 for _ in range(2)], [rng.random(5) for _ in range(2)]
+    estimates = {"slow": aggregate(near), "fast": aggregate(far)}
+    said = readings.interquartile(estimates)
+    assert said.startswith("fast has the highest, ")
+    assert numbers(said) == pytest.approx([estimates["fast"].value, estimates["slow"].value], rel=0.01)
+    assert said.endswith("their intervals do not overlap.")
+    assert readings.interquartile({"a": aggregate(near), "b": aggregate(near)}).endswith("their intervals overlap.")
+    one = [np.array([1.0]), np.array([2.0])]
+    assert readings.interquartile({"a": aggregate(one), "b": aggregate(one)}).endswith("there is no interval.")
+
+    thresholds = np.linspace(0, 4, 101)
+    said = readings.profiles({name: performance_profile(s, thresholds) for name, s in {"a": near, "b": far}.items()})
+    half = {name: np.median(np.concatenate(s)) for name, s in {"a": near, "b": far}.items()}
+    assert said.startswith("More than half of the runs of b score above ")
+    for value, name in zip(numbers(said), ("b", "a"), strict=True):
+        assert value == pytest.approx(half[name], abs=0.15)
+        assert np.mean(np.concatenate({"a": near, "b": far}[name]) > value) > 0.5
+
+    better = probability_of_improvement(far, near)
+    assert readings.improvement("a", "b", better) == (
+        "A run of a beats one of b with a chance of 100 %; its interval excludes a draw."
+    )
+    assert readings.improvement("a", "b", probability_of_improvement(near, near)).endswith(
+        "with a chance of 50 %; its interval includes a draw."
+    )
+
+
+def test_rewards_are_read_from_their_densities():
+    found = {"Qbert": {"trained": 12.5, "random": 4.0}, "Zaxxon": {"trained": 0.25}, "Pong": {"random": 1.0}}
+    assert readings.rewards(found) == (
+        "The trained agent gets 12.50 rewards per 100 steps on Qbert, and 0.250 on Zaxxon."
+    )
+    assert readings.rewards({"Pong": {"random": 1.0}}) == ""
+
+
+def test_every_figure_has_its_reading(study):
+    made = list(figures._drawings(study))  # not laid out, which takes long
+    assert {drawing.section for drawing in made} == {"learning", "aggregates", "critic", "diagnostics", "episode"}
+    assert all(drawing.reading.endswith(".") for drawing in made)
+    assert [sentence.partition(":")[0] for sentence in readings.ladders(study)] == ["ppo", "ppo-multi", "ppo-delta"]
