@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(|\bCollector\(")
+TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(|\bCollector\(|\btrain\(tyro")
 
 
 def run(arguments: list[str], folder: Path) -> str:
@@ -31,9 +31,13 @@ def skip_without_its_library(source: str) -> None:
 
 LONG = (
     *("coming-from", "getting-started", "host-environments", "metrics", "tuning", "tracking", "stable-baselines3"),
-    *("sweep_settings", "own_agent", "own_environment", "sb3_inspect"),
+    *("sweep_settings", "own_agent", "own_environment", "sb3_inspect", "cleanrl_style_before", "rlax_style_before"),
 )
 """Programs that do much the same as others."""
+
+
+SHORT = ("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before")
+"""Programs that tests/test_recipes.py trains for longer."""
 
 
 def slow_if_it_trains(name: str, source: str) -> object:
@@ -47,7 +51,8 @@ def slow_if_it_trains(name: str, source: str) -> object:
 )
 def test_example_runs(name: str, source: str, tmp_path: Path) -> None:
     skip_without_its_library(source)
-    assert run([str(ROOT / "examples" / f"{name}.py")], tmp_path).strip(), "an example prints what it found"
+    arguments = [str(ROOT / "examples" / f"{name}.py"), *(["--steps", "4096"] if name in SHORT else [])]
+    assert run(arguments, tmp_path).strip(), "an example prints what it found"
 
 
 def programs(page: str) -> str:
