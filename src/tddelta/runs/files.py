@@ -44,12 +44,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def replace(path: Path, write: Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
-    """Write a whole file under a temporary name beside `path`, then rename it."""
+def replace(path: Path, content: bytes | Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
+    """Write a whole file, its content or by a function, under a temporary name beside `path`, then rename it."""
     temporary = path.with_name(f".{path.name}.tmp")
     with storing(path):
         with open(temporary, "wb", opener=_no_link) as file:
-            write(file)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
             if durable:  # the contents must reach the disk before the name does
                 file.flush()
                 os.fsync(file.fileno())
