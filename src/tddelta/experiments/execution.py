@@ -1,14 +1,10 @@
 """Working through a plan: several runs at a time, none of which can stop the others."""
 
 import itertools
-import os
-import platform
 import queue
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +15,8 @@ from tddelta.experiments.plan import RunPlan
 from tddelta.experiments.resuming import unset
 from tddelta.experiments.sharing import Shared
 from tddelta.runs import CHECKPOINT_SECONDS, Run, RunWriter, Track, TrackerFactory, check_trackers
+from tddelta.runs.origin import available_cores as available_cores
+from tddelta.runs.origin import origin
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -254,40 +252,10 @@ def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) 
         return Outcome(plan, "failed", raised or error)
 
 
-def available_cores() -> int:
-    """Number of processor cores that this process may use, also where a container limits them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cores, round(int(quota) / int(period))))
-    except (OSError, ValueError):  # another system, or no limit: "max"
-        return cores
-
-
 def describe_origin(command: Sequence[str]) -> dict[str, Any]:
     """Return what `timing.jsonl` says of a run's origin: command, versions, machine."""
     import jax
 
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # used from its source tree, or not needed here
-            continue
     device, count = jax.local_devices()[0], jax.local_device_count()
-    machine = {
-        "processor": _processor(),
-        "cores": available_cores(),
-        "device": f"{device.platform}: {device.device_kind}" + (f" × {count}" if count > 1 else ""),
-        "system": platform.platform(),
-    }
-    return {"command": list(command) or ["python", *sys.argv], "versions": versions, "machine": machine}
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # platform.processor() is empty on most Linux systems
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(itertools.chain(names, [platform.machine()]))
-    except OSError:
-        return platform.processor() or platform.machine()
+    named = f"{device.platform}: {device.device_kind}" + (f" × {count}" if count > 1 else "")
+    return origin(command, _PACKAGES, named)

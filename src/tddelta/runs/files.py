@@ -27,8 +27,11 @@ STATES = ("running", "finished", "interrupted", "failed")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# what NumPy raises on a file that is cut short, of another kind, or a pickle
-_UNREADABLE = (OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy raises on an archive that is cut short, damaged, of another kind, or a pickle."""
 
 
 def plain(value: Any) -> Any:
@@ -196,7 +199,7 @@ def read_arrays(path: Path) -> Arrays | None:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path} is no archive of plain arrays, or damaged ({error}): train it again") from error
 
 
