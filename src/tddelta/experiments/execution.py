@@ -29,7 +29,7 @@ def execute(
     watcher: Watcher,
     *,
     eval_every: int | None = None,
-    checkpoint_every: float = CHECKPOINT_SECONDS,
+    checkpoint_every: float | None = None,
     track: Track = (),
     stop: threading.Event | None = None,
     command: Sequence[str] = (),
@@ -49,7 +49,7 @@ def execute(
         watcher: What is told about the runs.
         eval_every: Environment steps between evaluations; None for no evaluations.
         checkpoint_every: Seconds between the checkpoints of a run at least; more where one takes over 1/200 of
-            that. 0 makes one after every block of updates, which take about a second.
+            that. 0 makes one after every block of updates, which take about a second; None is 300.
         track: Trackers that follow every run: "tensorboard", "wandb", or functions that make one.
         stop: Set by the watcher to let every run save what it has and end.
         command: The command line, for `timing.jsonl`.
@@ -67,13 +67,14 @@ def execute(
 
     from tddelta.deep.checkpointing import check_pauses
 
-    check_pauses(eval_every, checkpoint_every)
+    pause = CHECKPOINT_SECONDS if checkpoint_every is None else checkpoint_every
+    check_pauses(eval_every, pause)
     trackers = check_trackers(track)
     provenance, stop = describe_origin(command), stop or threading.Event()
     vectorized = jax.default_backend() != "cpu"
 
     def train(group: Sequence[RunPlan], report: Callable[[RunPlan, "Progress"], None]) -> list[Outcome]:
-        return train_group(group, provenance, report, stop, eval_every, trackers, checkpoint_every)
+        return train_group(group, provenance, report, stop, eval_every, trackers, pause)
 
     count = workers or (1 if vectorized else available_cores())
     threads = Threads(train, stop, count, vectorized=vectorized)
