@@ -71,7 +71,7 @@ class TileCoding:
     @property
     def size(self) -> int:
         """Number of all tiles, tilings · (tiles + 1)^F: a shifted grid needs one interval more."""
-        return self.tilings * (self.tiles + 1) ** len(self.low)
+        return math.prod([self.tilings, *[self.tiles + 1] * len(self.low)])
 
     def indices(self, points: npt.ArrayLike) -> IntArray:
         """The tile of each grid in which each point lies.
