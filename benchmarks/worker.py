@@ -28,6 +28,12 @@ class Settings:
     activation: str = "relu"
     seed: int = 0
 
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What tddelta calls by the same names, whatever the network."""
+        apart = ("environment", "agent", "activation", "seed")
+        return {name: value for name, value in vars(self).items() if name not in apart}
+
 
 def serve(make: Callable[[Settings], tuple[Any, Any, int]], wait: Callable[[Any], Any] = lambda state: state) -> None:
     """Answer one line of JSON for each line on standard input.

@@ -17,18 +17,7 @@ def make(settings: Settings) -> tuple[Any, Any, int]:
     """Return what trains one rollout, its first state and its steps; or, for the agents "ale" and "vector", plays."""
     if settings.agent in ("ale", "vector"):
         return _stepping(settings)
-    config = ppo.preset(
-        settings.environment,
-        settings.agent,
-        environments=settings.environments,
-        rollout_length=settings.rollout_length,
-        epochs=settings.epochs,
-        minibatches=settings.minibatches,
-        learning_rate=settings.learning_rate,
-        max_gradient_norm=settings.max_gradient_norm,
-        value_coefficient=settings.value_coefficient,
-        steps=10**9,
-    )
+    config = ppo.preset(settings.environment, settings.agent, **settings.shared, steps=10**9)
     config = jax.tree.map(float, config)
     player = Player(config, settings.seed)
 

@@ -3,11 +3,11 @@
 import ale_py
 import gymnasium
 import torch
-from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecFrameStack
 from worker import Settings, serve
+from worker_sb3 import trained
 
 
 class Convolutions(BaseFeaturesExtractor):
@@ -28,28 +28,15 @@ class Convolutions(BaseFeaturesExtractor):
 def make(settings: Settings) -> tuple[object, object, int]:
     """Build the agent; return a function that trains it for one rollout, a state, and the steps of a rollout."""
     gymnasium.register_envs(ale_py)
-    steps = settings.environments * settings.rollout_length
     games = make_atari_env(f"{settings.environment}NoFrameskip-v4", n_envs=settings.environments, seed=settings.seed)
-    model = PPO(
+    return trained(
+        settings,
         "CnnPolicy",
         VecFrameStack(games, 4),
-        n_steps=settings.rollout_length,
-        batch_size=steps // settings.minibatches,
-        n_epochs=settings.epochs,
-        learning_rate=settings.learning_rate,
         clip_range=0.1,
-        max_grad_norm=settings.max_gradient_norm,
         vf_coef=settings.value_coefficient / 2,
-        ent_coef=0.01,
         policy_kwargs={"features_extractor_class": Convolutions},
-        seed=settings.seed,
-        device="cpu",
     )
-
-    def block(state: None) -> None:
-        model.learn(total_timesteps=steps, reset_num_timesteps=False)
-
-    return block, None, steps
 
 
 if __name__ == "__main__":

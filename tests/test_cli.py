@@ -142,12 +142,12 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["trian"], "unknown command 'trian': did you mean train?"),
         (["xyz"], "unknown command 'xyz': the commands are scales, train, compare, sweep, tune, evaluate"),
         (["scales", "--gamma", "1.5"], "gamma must be in [0, 1]; got 1.5"),
-        (["scales", "--gamma", "1"], "longest_horizon"),
+        (["scales", "--gamma", "1"], "pass --longest-horizon 1000"),
         (["scales", "--gammas", "0.5", "--horizons", "2"], "--horizons and --gammas both name the whole ladder"),
         (["scales", "--ladder", "doubling", "--components", "2"], "--components is for the halving ladder"),
         (
             ["scales", "--ladder", "doubling", "--shortest-horizon", "0"],
-            "shortest_horizon must be at least 1 step; got 0",
+            "--shortest-horizon must be at least 1 step; got 0",
         ),
         # field case B57: a wrong name, what this version cannot run, and an empty folder
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),

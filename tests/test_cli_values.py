@@ -13,6 +13,8 @@ import pytest
 import tddelta as tdd
 from logs_data import random_log, small
 from tddelta.cli import main
+from tddelta.cli.reading import Evaluate, Scales, in_words_of
+from tddelta.cli.values import Values
 from tddelta.report import horizons
 from tddelta.tabular import evaluate_log
 
@@ -168,8 +170,8 @@ def test_what_was_left_out_is_said(capsys):
     np.savez("cut.npz", **{name: np.array(column) for name, column in log.items()})
     assert call("cut.npz", "--gammas", "0.5", "--held-out", "0.4") == 0
     out = capsys.readouterr().out
-    assert "1 steps left out: after them an episode was cut in a state that has no steps" in out
-    assert "1 more steps are in states that were not seen in training" in out
+    assert "1 step left out: after them an episode was cut in a state that has no steps" in out
+    assert "in states that were not seen in training: 1 more step\n" in out
 
 
 @pytest.mark.parametrize(
@@ -177,8 +179,13 @@ def test_what_was_left_out_is_said(capsys):
     [
         (["nowhere.csv"], "nowhere.csv does not exist: check the path", 2),
         (["log.npz", "--reward", "score"], "the log has no column 'score'; its columns are episode, next_state,", 2),
-        (["log.npz", "--features", "time"], "features need a model; got None: pass model='tiles' or model='linear'", 2),
-        (["log.npz", "--gammas", "0.9", "0.5"], "gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)", 2),
+        (
+            ["log.npz", "--features", "time"],
+            ": --features need a model; got None: pass --model tiles or --model linear",
+            2,
+        ),
+        (["log.npz", "--gammas", "0.9", "0.5"], ": --gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)", 2),
+        (["log.npz", "--gamma", "1"], ": --gamma 1 has no longest finite horizon: name them all, as in --horizons", 2),
         (["log.npz", "--rows", "0"], "--rows must be at least 1; got 0", 2),
         (
             ["log.npz", "--rows", "5", "--json"],
@@ -195,12 +202,20 @@ def test_what_was_left_out_is_said(capsys):
             "--rule has no meaning with --method monte_carlo; got capped: leave it out",
             2,
         ),
-        (["log.npz", "--tiles", "4"], "tiles has no meaning without a model; got 4: leave it out, since it is for", 2),
-        (["log.npz", "--ridge", "0.1"], "ridge has no meaning without a model; got 0.1: leave it out", 2),
-        (["log.npz", "--held-out", "0", "--tolerance", "5"], "tolerance has no meaning with held_out=0; got 5.0", 2),
+        (
+            ["log.npz", "--tiles", "4"],
+            ": --tiles has no meaning without a model; got 4: leave it out, since it is for --model tiles",
+            2,
+        ),
+        (["log.npz", "--ridge", "0.1"], ": --ridge has no meaning without a model; got 0.1: leave it out", 2),
+        (
+            ["log.npz", "--held-out", "0", "--tolerance", "5"],
+            ": --tolerance has no meaning with --held-out 0; got 5.0",
+            2,
+        ),
         (
             ["sensors.npz", "--features", "x", "--model", "linear", "--state", "state"],
-            "state has no meaning beside features; got ('state',): leave it out",
+            ": --state has no meaning beside features; got ('state',): leave it out",
             2,
         ),
         (
@@ -221,6 +236,35 @@ def test_wrong_usage_is_one_line(arguments, message, code, capsys):
     assert call(*arguments) == code
     out, err = capsys.readouterr()
     assert err.startswith("tddelta: ") and message in err and err.count("\n") == 1 and out == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "told"),
+    [
+        (
+            Values(log="x"),
+            "no column 'a'; say what yours is called, as in reward='score', and truncated=None if there is none",
+            "no column 'a'; say what yours is called, as in --reward score, and --truncated none if there is none",
+        ),
+        (Values(log="x"), "row 2: reward is missing", "row 2: reward is missing"),
+        (
+            Scales(),
+            "the ladder needs windows: pass n_step=, as in n_step=5",
+            "the ladder needs windows: pass --n-step, as in --n-step 5",
+        ),
+        (Evaluate(runs=()), "episodes must be at least 1; got 0", "--episodes must be at least 1; got 0"),
+        (
+            Evaluate(runs=()),
+            "the run's environment 'a:b' is not part of tddelta: pass environment= to say what it is",
+            "the run's environment 'a:b' is not part of tddelta: pass --environment to say what it is",
+        ),
+        (Evaluate(runs=()), "environment a:b has no method step", "environment a:b has no method step"),
+    ],
+)
+def test_errors_of_a_function_name_the_options_of_its_command(command, said, told):
+    with pytest.raises(tdd.DataError) as caught, in_words_of(command):
+        raise tdd.DataError(said)
+    assert str(caught.value) == told
 
 
 def test_a_figure_of_nothing_says_so():

@@ -66,6 +66,20 @@ def test_settings_of_an_evaluation_are_checked(config, learned):
         evaluation.evaluate(config, learned, mode="best")
 
 
+@pytest.mark.parametrize(("episodes", "limit"), [(64, 100_000), (32 * 5000, 150_000), (32 * 50_000, 1_000_000)])
+def test_there_are_as_many_steps_as_the_episodes_of_an_environment_may_take(episodes, limit, monkeypatch):
+    given = []
+
+    def quota(*arguments, count, longest, **options):
+        given.append(options["limit"])
+        return np.zeros((count, longest)), np.zeros((count, longest), int), np.zeros(count, int)
+
+    monkeypatch.setattr(evaluation, "_quota", quota)
+    config = tiny("CartPole-v1", "ppo", environment_kwargs={"max_steps_in_episode": 30})
+    evaluation.evaluate(config, init(config, jax.random.key(0)).learned, episodes=episodes)
+    assert given == [limit]
+
+
 @pytest.mark.slow
 def test_episodes_that_do_not_end_are_counted():
     config = tiny(SCRIPTED, "ppo")

@@ -167,6 +167,10 @@ def test_init_checks_too():
 
 def test_names_of_agents():
     assert agents.resolve("ppo") is AGENTS["ppo"] and agents.resolve(AGENTS["ppo"]) is AGENTS["ppo"]
+    with pytest.raises(KeyError) as caught:
+        AGENTS["ppo-dleta"]
+    assert isinstance(caught.value, ConfigError)
+    assert str(caught.value) == "unknown agent 'ppo-dleta': did you mean ppo-delta?"
     assert agents.resolve("test_deep_settings:HALF") is HALF
     for name, sentence in (
         ("ppo-dleta", "unknown agent 'ppo-dleta': did you mean ppo-delta"),

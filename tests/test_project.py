@@ -35,6 +35,7 @@ ORDER = (
     "report",
     "inspector",
     "cli",
+    "__main__",
 )
 # `from tddelta import compose` is an import of decomposition.
 PUBLIC = {name: home.split(".")[0] for home, names in tddelta._HOMES.items() for name in names}

@@ -115,7 +115,8 @@ class TestSweep:
         write()
         with sweeping._claim(Path("study")):
             assert main(["sweep", "study.toml"]) == 2
-            assert "another sweep is working in study: wait for it" in capsys.readouterr().err
+            said = capsys.readouterr().err
+            assert "study is being written by another process: wait for it, or watch it with --status --watch" in said
             assert main(["sweep", "study.toml", "--only", "0"]) == 2
         with sweeping._claim(Path("study"), shared=True):  # the jobs of a cluster do not exclude each other
             assert main(["sweep", "study.toml", "--only", "0"]) == 0

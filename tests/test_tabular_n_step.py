@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.tabular import Trajectory, n_step
+from tddelta.tabular import Trajectory, compiled, n_step
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "ring.json").read_text(encoding="utf-8"))
 GAMMAS, WINDOWS = (0.0, 0.5, 0.9), (1, 2, 4)
@@ -136,6 +136,11 @@ def test_error_before_the_first_update_is_that_of_the_zero_table() -> None:
     result = n_step.run(data, (0.5,), (10,), [[0.9]], np.full(6, 2.0), record="curve")
     np.testing.assert_array_equal(result.rms_error[0, :, :9], 2.0)
     assert (result.rms_error[0, :, 9] != 2.0).all()
+
+
+def test_there_are_as_many_threads_as_cores_that_a_container_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "available_cores", lambda: 3)
+    assert compiled.thread_count(None) == 3 and compiled.thread_count(5) == 5
 
 
 def test_same_bytes_for_any_threads_and_company() -> None:

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import math
+import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,7 +53,8 @@ class Scales:
 
     def run(self, command: Sequence[str]) -> int:
         """Print the table."""
-        scales = self.scales()
+        with in_words_of(self):
+            scales = self.scales()
         if self.json:
             print(json.dumps(scales.to_dict(), allow_nan=False))
             return 0
@@ -140,7 +143,8 @@ class Evaluate:
         code = 0
         for path in paths:
             try:
-                self._evaluate(Run(path))
+                with in_words_of(self):
+                    self._evaluate(Run(path))
             except TDDeltaError as error:
                 if len(paths) == 1:
                     raise
@@ -244,6 +248,33 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: in
         print("  ".join(cells).rstrip())
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, as in "1 episode" and "1,000 episodes"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+@contextmanager
+def in_words_of(command: Any) -> Iterator[None]:
+    """Let the errors of a function that a command calls name the command's options in place of arguments.
+
+    "held_out must be …" becomes "--held-out must be …", and "pass model='tiles'" becomes "pass --model tiles".
+    """
+    try:
+        yield
+    except TDDeltaError as error:
+        names = "|".join(field.name for field in dataclasses.fields(command))
+        text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", _option, str(error))
+        value = r"""\['([^']*)'\]|'([^']*)'|([^\s,;:)']*)"""
+        error.args = (re.sub(rf"(?<![\w-])({names})=(?:{value})", _option, text),)
+        raise
+
+
+def _option(found: re.Match[str]) -> str:
+    name, *values = found.groups()
+    value = next((value for value in values if value), "") if "=" in found[0] else ""
+    return f"--{name.replace('_', '-')} {'none' if value == 'None' else value}".rstrip()
+
+
 def _number(value: float) -> str:
     if math.isnan(value):
         return "any"
@@ -252,7 +283,7 @@ def _number(value: float) -> str:
 
 def _evaluation(row: dict[str, Any]) -> str:
     starts = " after no-ops" if row.get("starts") == "no-ops" else ""
-    text = f"{row['mode']}, {row['episodes']} episodes{starts}"
+    text = f"{row['mode']}, {counted(row['episodes'], 'episode')}{starts}"
     if row["return_mean"] is not None:
         text += f": mean return {row['return_mean']:.4g}"
         if row["return_standard_deviation"] is not None:

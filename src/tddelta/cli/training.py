@@ -15,7 +15,6 @@ from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import print_report
 from tddelta.errors import ConfigError, TDDeltaError, printable
-from tddelta.runs import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
     from tddelta.experiments.loop import Outcome
@@ -193,12 +192,11 @@ def _work_through(
         return json.dumps(summarize(outcome), allow_nan=False) if options.json else describe(outcome)
 
     with Display(todo, finished, live=sys.stderr.isatty(), say=say) as display:
-        every = CHECKPOINT_SECONDS if options.checkpoint_every is None else options.checkpoint_every
         outcomes, number = execute(
             todo,
             display,
             eval_every=options.eval_every,
-            checkpoint_every=every,
+            checkpoint_every=options.checkpoint_every,
             track=options.track,
             command=command,
         )

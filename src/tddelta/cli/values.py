@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import Scales, print_table
+from tddelta.cli.reading import Scales, counted, in_words_of, print_table
 from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
 from tddelta.timescales import Rule, TimeScales
@@ -106,14 +106,10 @@ class Values:
         from tddelta.tabular.logs import evaluate_log
 
         options: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
-        result = evaluate_log(
-            self.log,
-            self.scales(),
-            state=self.state,
-            terminated=None if self.terminated == _NONE else self.terminated,
-            truncated=None if self.truncated == _NONE else self.truncated,
-            **options,
-        )
+        flags = {name: getattr(self, name) for name in ("terminated", "truncated")}
+        options |= {name: None if column.lower() == _NONE else column for name, column in flags.items()}
+        with in_words_of(self):
+            result = evaluate_log(self.log, self.scales(), state=self.state, **options)
         if self.json:
             print(json.dumps(self._plain(result), allow_nan=False))
         else:
@@ -126,6 +122,8 @@ class Values:
     def scales(self) -> TimeScales:
         """The scales that the options name."""
         lam, rule = 0.95 if self.lam is None else self.lam, self.rule or "capped"
+        if self.gamma == 1 and self.horizons is None and self.gammas is None:
+            raise ConfigError("--gamma 1 has no longest finite horizon: name them all, as in --horizons 10 100 inf")
         ladder = Scales(gamma=self.gamma, lam=lam, rule=rule, horizons=self.horizons, gammas=self.gammas)
         scales = ladder.scales()
         return scales if self.method == "lambda" else TimeScales(scales.gammas)
@@ -165,17 +163,20 @@ class Values:
         total = len(result.states) if result.states else len(result.values)
         if total > len(shown):
             print(f"{len(shown)} of {total:,} {'states' if result.states else 'rows'}; --rows shows more")
-        training = f"{result.steps:,} steps of {result.episodes - result.held_out:,} episodes"
+        training = f"{counted(result.steps, 'step')} of {counted(result.episodes - result.held_out, 'episode')}"
         print(f"\nfitted to {training} ({result.model}, {result.method})")
         if result.left_out:
-            print(f"{result.left_out:,} steps left out: after them an episode was cut in a state that has no steps")
+            left_out = counted(result.left_out, "step")
+            print(f"{left_out} left out: after them an episode was cut in a state that has no steps")
         self._print_calibration(result)
 
     def _print_calibration(self, result: "LogValues") -> None:
         found = result.calibration
         if found is None:
             return
-        print(f"\nPredicted against realised returns of the last {found.episodes:,} episodes, {found.steps:,} steps\n")
+        last = "episode" if found.episodes == 1 else f"{found.episodes:,} episodes"
+        print(f"\nPredicted against realised returns of the last {last}, {counted(found.steps, 'step')}")
+        print("bias: mean of predicted − realised; above 0, the values promise too much\n")
         heads = ["horizon", "γ", "steps", "too near a cut", "bias", "± s.e.", "RMSE"]
         heads += ["explained variance", "correlation"]
         columns = (found.count, found.too_near)
@@ -186,7 +187,7 @@ class Values:
         ]
         print_table(heads, rows, left=0)
         if found.unseen:
-            print(f"{found.unseen:,} more steps are in states that were not seen in training")
+            print(f"in states that were not seen in training: {counted(found.unseen, 'more step')}")
 
     def _plain(self, result: "LogValues") -> dict[str, Any]:
         """Numbers as strict JSON; with features the rows that the table shows, since --out has them all."""

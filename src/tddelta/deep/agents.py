@@ -118,8 +118,20 @@ class Agent:
 
 own_checks(Agent.__init__)
 
-AGENTS: dict[str, Agent] = {
-    agent.name: agent
+
+class _UnknownAgentError(ConfigError, KeyError):
+    __str__ = Exception.__str__  # that of a KeyError would put the sentence in quotes
+
+
+class _Agents(dict[str, Agent]):
+    """Agents by name; one that is unknown is told with the closest name."""
+
+    def __missing__(self, name: str) -> Agent:
+        raise _UnknownAgentError(f"unknown agent {name!r}: {closest(str(name), tuple(self))}")
+
+
+AGENTS: dict[str, Agent] = _Agents(
+    (agent.name, agent)
     for agent in (
         Agent("ppo", heads="one"),
         Agent("ppo+", basis="sum"),
@@ -128,7 +140,7 @@ AGENTS: dict[str, Agent] = {
         Agent("ppo-delta-difference", rule="constant", targets=difference_targets),
         Agent("ppo-multi", basis="values", rule="constant", targets=multi_discount_targets),
     )
-}
+)
 """The agents that ship with the library, by name."""
 
 
@@ -186,11 +198,9 @@ def resolve(agent: "str | Agent") -> Agent:
         return agent
     if not isinstance(agent, str):
         raise ConfigError(f"an agent is a name, package.module:agent or an Agent; got {agent!r}")
-    if agent in AGENTS:
-        return AGENTS[agent]
     if ":" in agent:
         found = imported(agent, "agent")
         if not isinstance(found, Agent):
             raise ConfigError(f"{agent!r} must be a tddelta Agent; got {type(found).__name__}")
         return found
-    raise ConfigError(f"unknown agent {agent!r}: {closest(agent, tuple(AGENTS))}")
+    return AGENTS[agent]

@@ -35,7 +35,7 @@ def to_arrays(state: Any) -> Arrays:
         Arrays of numbers; what safetensors has no type for is kept as bytes, in one more axis.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {_name(path): _plain(leaf) for path, leaf in leaves}
+    return {path_name(path): _plain(leaf) for path, leaf in leaves}
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], shapes: Any, place: str) -> Any:
@@ -51,13 +51,14 @@ def from_arrays(arrays: Mapping[str, np.ndarray], shapes: Any, place: str) -> An
             packages are not those that the checkpoint was made with.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    names = {_name(path) for path, _ in leaves}
+    names = {path_name(path) for path, _ in leaves}
     if unknown := sorted(set(arrays) - names):
         raise _misfit(place, f"has {unknown[0]}, which this version's state has not")
-    return jax.tree.unflatten(structure, [_restored(arrays, _name(path), leaf, place) for path, leaf in leaves])
+    return jax.tree.unflatten(structure, [_restored(arrays, path_name(path), leaf, place) for path, leaf in leaves])
 
 
-def _name(path: Any) -> str:
+def path_name(path: Any) -> str:
+    """The name of a leaf, as in "learned.parameters.policy.weight", from its path in a pytree."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 

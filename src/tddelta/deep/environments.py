@@ -152,13 +152,21 @@ def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str
         made = factory(**_for_factory(factory, options))
     else:
         made = environment
-    instance, parameters = made if isinstance(made, tuple) else (made, getattr(made, "default_params", None))
-    fields = {field.name for field in dataclasses.fields(parameters)} if dataclasses.is_dataclass(parameters) else set()
+    instance, parameters, fields = _parts(made)
     taken = {name: value for name, value in options.items() if name in fields}
     if taken:
         parameters = dataclasses.replace(parameters, **taken)
-    left = [name for name in options if name not in fields and isinstance(environment, str) is False]
+    # A factory has taken the others.
+    left = [] if isinstance(environment, str) else [name for name in options if name not in fields]
     return instance, parameters, left
+
+
+def _parts(made: Any) -> tuple[Any, Any, set[str]]:
+    """Instance, parameters, and the names of the fields of these."""
+    instance, parameters = made if isinstance(made, tuple) else (made, getattr(made, "default_params", None))
+    described: Any = parameters
+    fields = dataclasses.fields(described) if dataclasses.is_dataclass(parameters) else ()
+    return instance, parameters, {field.name for field in fields}
 
 
 def _for_factory(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -166,11 +174,9 @@ def _for_factory(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
     if not options:
         return {}
     try:
-        made = factory()
+        _, _, fields = _parts(factory())
     except TypeError:
         return options
-    parameters = made[1] if isinstance(made, tuple) else getattr(made, "default_params", None)
-    fields = {field.name for field in dataclasses.fields(parameters)} if dataclasses.is_dataclass(parameters) else set()
     constructor = {name: value for name, value in options.items() if name not in fields}
     try:
         factory(**constructor)

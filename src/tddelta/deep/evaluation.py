@@ -1,7 +1,6 @@
 """Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -46,13 +45,9 @@ class Step(NamedTuple):
 def _advance(
     config: Config, environment: Environment, learned: ppo.Learned, greedy: Any, playing: Playing, key: jax.Array
 ) -> tuple[Playing, Step]:
-    acting = ppo.network(config, learned.parameters)
-    evaluate: Callable[[jax.Array], Any] = jax.vmap(
-        lambda observation: acting(inputs(observation, learned.observation_moments))
-    )
     count = playing.episode_return.shape[0]
     noise_key, step_key = jax.random.split(key)
-    policy, heads = evaluate(playing.observation)
+    policy, heads = ppo.outputs(config, learned, playing.observation)
     drawn = actions.noise(environment, noise_key, (count,))
     action = jnp.where(greedy, actions.mode(environment, policy), actions.sample(environment, policy, drawn))
     following, moved = advance(config, environment, playing, action, jax.random.split(step_key, count))
@@ -61,7 +56,7 @@ def _advance(
         actions=action,
         rewards=moved.rewards,
         deltas=ppo.components(config, learned, heads),
-        final_deltas=ppo.components(config, learned, evaluate(moved.final)[1]),
+        final_deltas=ppo.components(config, learned, ppo.outputs(config, learned, moved.final)[1]),
         terminated=moved.terminated,
         truncated=moved.truncated,
         finished_returns=moved.finished_returns,
@@ -112,8 +107,9 @@ def evaluate(
         seed: Of the evaluation; it has nothing to do with the training's.
 
     Returns:
-        A row for `evaluations.jsonl`, without `steps`. `unfinished` counts episodes that were given up because
-        they did not end within a hundred thousand steps.
+        A row for `evaluations.jsonl`, without `steps`. `unfinished` counts episodes that were given up since an
+        environment did not get to their end within 100,000 steps, or as many as its episodes may take together, but
+        never more than a million.
 
     Raises:
         ConfigError: If `episodes` or `mode` is out of range.
@@ -125,8 +121,7 @@ def evaluate(
     count = min(episodes, 32)
     quotas = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
     longest = int(quotas.max())
-    limit = max(100_000, longest * (config.environment_object().time_limit or 0) if longest < 1000 else 100_000)
-    limit = min(limit, 1_000_000)
+    limit = min(max(100_000, longest * (config.environment_object().time_limit or 0)), 1_000_000)
     returns: Any
     if isinstance(config.environment_object(), HostEnvironment):
         greedy = mode == "greedy"
@@ -227,8 +222,7 @@ def streams(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[Step,
     playing, (rows, first) = jax.lax.scan(
         step, start(environment, start_key, STREAMS), jax.random.split(key, STREAM_LENGTH)
     )
-    acting = ppo.network(config, learned.parameters)
-    last = jax.vmap(lambda one: acting(inputs(one, learned.observation_moments))[1])(playing.observation)
+    _, last = ppo.outputs(config, learned, playing.observation)
     return rows, first, ppo.components(config, learned, last)
 
 

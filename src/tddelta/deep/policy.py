@@ -11,10 +11,10 @@ import numpy as np
 
 from tddelta.deep import actions, ppo
 from tddelta.deep.agents import Agent
+from tddelta.deep.checkpointing import path_name, to_arrays
 from tddelta.deep.config import Config
 from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
-from tddelta.deep.rollout import inputs
 from tddelta.errors import CheckpointError, ConfigError, ShapeError
 from tddelta.runs import Run, read_parameters
 from tddelta.timescales import TimeScales
@@ -85,7 +85,7 @@ class Policy:
 @jax.jit
 def _act(config: Config, learned: ppo.Learned, rows: jax.Array, key: jax.Array, greedy: Any) -> jax.Array:
     environment = config.environment_object()
-    policy, _ = _evaluate(config, learned, rows)
+    policy, _ = ppo.outputs(config, learned, rows)
     drawn = actions.noise(environment, key, rows.shape[:1])
     chosen = jnp.where(greedy, actions.mode(environment, policy), actions.sample(environment, policy, drawn))
     return actions.to_environment(environment, chosen)
@@ -93,18 +93,12 @@ def _act(config: Config, learned: ppo.Learned, rows: jax.Array, key: jax.Array, 
 
 @jax.jit
 def _components(config: Config, learned: ppo.Learned, rows: jax.Array) -> jax.Array:
-    return ppo.components(config, learned, _evaluate(config, learned, rows)[1])
-
-
-def _evaluate(config: Config, learned: ppo.Learned, rows: jax.Array) -> Any:
-    acting = ppo.network(config, learned.parameters)
-    return jax.vmap(lambda one: acting(inputs(one, learned.observation_moments)))(rows)
+    return ppo.components(config, learned, ppo.outputs(config, learned, rows)[1])
 
 
 def tensors(learned: ppo.Learned) -> dict[str, np.ndarray]:
     """What is learned as named arrays, for `parameters.safetensors`."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(learned)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+    return to_arrays(learned)
 
 
 def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, network: Any = None) -> Policy:
@@ -132,7 +126,7 @@ def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, networ
     leaves, structure = jax.tree_util.tree_flatten_with_path(skeleton)
     found = []
     for place, leaf in leaves:
-        name = jax.tree_util.keystr(place, simple=True, separator=".")
+        name = path_name(place)
         array = stored.get(name)
         if leaf.shape == () and array is not None and array.size == 1:
             array = array.reshape(())  # the file keeps a number as an array of one

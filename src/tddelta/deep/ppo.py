@@ -179,6 +179,13 @@ def network(config: Config, parameters: Any) -> Any:
     return eqx.combine(parameters, static)
 
 
+def outputs(config: Config, learned: Learned, observations: jax.Array) -> tuple[Any, jax.Array]:
+    """The policy's parameters, and the critic's heads (B, heads), for B observations as the environment gives them."""
+    acting = network(config, learned.parameters)
+    found: tuple[Any, jax.Array] = jax.vmap(lambda one: acting(inputs(one, learned.observation_moments)))(observations)
+    return found
+
+
 def critic(config: Config, heads: jax.Array) -> jax.Array:
     """From the network's outputs (…, heads) to what is learned (…, Z): a critic that is a sum has one scale."""
     return jnp.sum(heads, axis=-1, keepdims=True) if config.agent.basis == "sum" else heads

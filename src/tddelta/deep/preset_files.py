@@ -138,8 +138,7 @@ def write_preset(path: Path, environment: str, agent: str, settings: Mapping[str
     for title, table in (("settings", settings), ("tuning", tuning)):
         if table or title == "settings":
             lines += ["", f"[{title}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
-    content = ("\n".join(lines) + "\n").encode()
-    replace(path, lambda file: file.write(content))
+    replace(path, ("\n".join(lines) + "\n").encode())
 
 
 def _toml(value: Any) -> str:

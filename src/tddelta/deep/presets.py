@@ -31,6 +31,15 @@ NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk", "co
 """Settings of those networks; a network of somebody's own has its own."""
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
+_WORDS: Mapping[str, Any] = {
+    "component_scale": Scale,
+    "time_limit": TimeLimit,
+    "reward_clipping": RewardClipping,
+    "image_channels": Channels,
+    "rule": Rule,
+}
+"""Settings that are one of a few words."""
+
 _MINATAR: Mapping[str, Any] = {"learning_rate": 1e-3, "activation": "relu"}
 _CLASSIC: Mapping[str, Any] = {
     "learning_rate": 1e-3,
@@ -201,16 +210,14 @@ def check(config: Config) -> None:
         _check_number(name, getattr(config, name), above=True)
     for name in ("entropy_coefficient", "value_coefficient"):
         _check_number(name, getattr(config, name), above=False)
-    for name, upper in (("gamma", 1.0), ("lam", 1.0), ("actor_lam", 1.0), ("reward_discount", 1.0)):
+    for name in ("gamma", "lam", "actor_lam", "reward_discount"):
         value = getattr(config, name)
-        if isinstance(value, (int, float)) and not 0 <= value <= upper:
-            raise ConfigError(f"{name} must be in [0, {upper:g}]; got {value!r}")
-    named = {"component_scale": Scale, "time_limit": TimeLimit, "reward_clipping": RewardClipping}
-    for name, choices in ((name, get_args(kind)) for name, kind in {**named, "image_channels": Channels}.items()):
-        if getattr(config, name) not in choices:
-            raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {getattr(config, name)!r}")
-    if config.rule is not None and config.rule not in get_args(Rule):
-        raise ConfigError(f"rule must be one of {', '.join(get_args(Rule))}; got {config.rule!r}")
+        if isinstance(value, (int, float)) and not 0 <= value <= 1:
+            raise ConfigError(f"{name} must be in [0, 1]; got {value!r}")
+    for name, kind in _WORDS.items():
+        value, choices = getattr(config, name), get_args(kind)
+        if value not in choices and not (name == "rule" and value is None):
+            raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
     if config.activation not in ACTIVATIONS:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
     if isinstance(config.network, str) and config.network not in NETWORKS and ":" not in config.network:

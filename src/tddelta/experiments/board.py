@@ -82,8 +82,8 @@ class RunState:
 
 
 def entries(plans: Sequence[RunPlan]) -> list[Entry]:
-    """The runs of a plan; their steps are whole updates."""
-    return [Entry(p.environment, p.agent, p.seed, p.path, p.config.updates * p.config.batch) for p in plans]
+    """The runs of a plan."""
+    return [Entry(plan.environment, plan.agent, plan.seed, plan.path, plan.steps) for plan in plans]
 
 
 @dataclass

@@ -12,7 +12,7 @@ from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
 from tddelta.experiments.plan import RunPlan, divide, plan_runs
 from tddelta.experiments.resuming import recorded_plan
-from tddelta.runs import CHECKPOINT_SECONDS, Run, Runs, Track
+from tddelta.runs import Run, Runs, Track
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -164,8 +164,8 @@ def _work_through(
         say=describe if shown else None,
         report=progress if callable(progress) else None,
     ) as display:
-        every = CHECKPOINT_SECONDS if checkpoint_every is None else checkpoint_every
-        outcomes, number = execute(todo, display, eval_every=eval_every, checkpoint_every=every, track=track or ())
+        pauses: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
+        outcomes, number = execute(todo, display, track=track or (), **pauses)
     if number is not None:
         signal.raise_signal(number)  # the runs are saved: now it does what it always does
     return [(outcome.plan, outcome.error) for outcome in outcomes if outcome.error is not None]

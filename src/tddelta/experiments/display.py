@@ -42,16 +42,21 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
     if (plan.path / "config.json").exists():
         run = Run(plan.path)
         end: dict[str, Any] = next((row for row in reversed(run.timing) if row.get("event") == "end"), {})
-        returns = run.episodes["returns"][-LAST_EPISODES:]
         summary |= {
             "steps": run.status["steps"],
             "episodes": run.status["episodes"],
             "new_steps": number_in(end, "steps"),
             "seconds": number_in(end, "seconds"),
             "steps_per_second": number_in(end, "steps_per_second"),
-            "return_mean": float(returns.mean()) if returns.size else None,
+            "return_mean": recent_return(run),
         }
     return summary
+
+
+def recent_return(run: Run) -> float | None:
+    """Mean return of the last training episodes of a run; None if none ended."""
+    returns = run.episodes["returns"][-LAST_EPISODES:]
+    return float(returns.mean()) if returns.size else None
 
 
 def describe(outcome: Outcome) -> str:
@@ -71,6 +76,16 @@ def describe(outcome: Outcome) -> str:
     if row.get("return_mean") is not None:
         text += f", return {row['return_mean']:.4g}"
     return text
+
+
+def redrawn(live: Live | None, console: Console, table: RenderableType) -> Live:
+    """Draw a table below what was said, in the place of the one before if it is there."""
+    if live is None:
+        # redirection would send what belongs on the standard output to the standard error
+        live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+        live.start()
+    live.update(table, refresh=True)
+    return live
 
 
 def duration(seconds: float) -> str:
@@ -120,7 +135,7 @@ class Display:
         self._finished, self._say, self._report = finished, say, report
         self._rows: dict[Path, _Row] = {}
         self._count, self._ended = len(todo), 0
-        self._total_steps = sum(map(_steps, todo))
+        self._total_steps = sum(plan.steps for plan in todo)
         self._ended_steps, self._planned_ended_steps, self._steps_before = 0, 0, 0
         self._began = time.monotonic()
         self._stopping = False
@@ -141,7 +156,7 @@ class Display:
 
     def begin(self, plan: RunPlan) -> None:
         """Show a run as starting."""
-        self._rows[plan.path] = _Row(plan, _steps(plan))
+        self._rows[plan.path] = _Row(plan, plan.steps)
         self.tick()
 
     def progress(self, plan: RunPlan, progress: "Progress") -> None:
@@ -161,7 +176,7 @@ class Display:
         row = self._rows.pop(outcome.plan.path)
         self._ended += 1
         self._ended_steps += row.steps
-        self._planned_ended_steps += _steps(outcome.plan)
+        self._planned_ended_steps += outcome.plan.steps
         self._speak(outcome)
         self.tick()
 
@@ -175,11 +190,7 @@ class Display:
     def tick(self) -> None:
         """Draw the table again."""
         if self._drawn:
-            if self._live is None:
-                # redirection would send what belongs on the standard output to the standard error
-                self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-                self._live.start()
-            self._live.update(self._table(self._console.width), refresh=True)
+            self._live = redrawn(self._live, self._console, self._table(self._console.width))
 
     def _speak(self, outcome: Outcome) -> None:
         if self._say is None:
@@ -213,7 +224,7 @@ class Display:
             left = duration(row.left) if row.phase == "training" and row.left is not None else row.phase
             table.add_row(row.plan.environment, row.plan.agent, str(row.plan.seed), *bar,
                           f"{row.steps / row.total:.0%}" if narrow else steps,
-                          _number(row.speed, ",.0f"), left, _number(row.recent, ".4g"))  # fmt: skip
+                          number(row.speed, ",.0f"), left, number(row.recent, ".4g"))  # fmt: skip
         shown = [table] if self._rows else []
         return Group(*shown, Text(self._overall(), style="bold"), Text(self._hint(), style="dim"))
 
@@ -233,10 +244,6 @@ class Display:
         return "Ctrl-C saves the runs in progress and stops"
 
 
-def _steps(plan: RunPlan) -> int:
-    """Steps of a run: whole updates."""
-    return plan.config.updates * plan.config.batch
-
-
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """A cell of a table; empty where there is no number."""
     return "" if value is None else format(value, form)

@@ -1,14 +1,10 @@
 """Working through a plan: several runs at a time, none of which can stop the others."""
 
 import itertools
-import os
-import platform
 import queue
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +15,8 @@ from tddelta.experiments.plan import RunPlan
 from tddelta.experiments.resuming import unset
 from tddelta.experiments.sharing import Shared
 from tddelta.runs import CHECKPOINT_SECONDS, Run, RunWriter, Track, TrackerFactory, check_trackers
+from tddelta.runs.origin import available_cores as available_cores
+from tddelta.runs.origin import origin
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -31,7 +29,7 @@ def execute(
     watcher: Watcher,
     *,
     eval_every: int | None = None,
-    checkpoint_every: float = CHECKPOINT_SECONDS,
+    checkpoint_every: float | None = None,
     track: Track = (),
     stop: threading.Event | None = None,
     command: Sequence[str] = (),
@@ -51,7 +49,7 @@ def execute(
         watcher: What is told about the runs.
         eval_every: Environment steps between evaluations; None for no evaluations.
         checkpoint_every: Seconds between the checkpoints of a run at least; more where one takes over 1/200 of
-            that. 0 makes one after every block of updates, which take about a second.
+            that. 0 makes one after every block of updates, which take about a second; None is 300.
         track: Trackers that follow every run: "tensorboard", "wandb", or functions that make one.
         stop: Set by the watcher to let every run save what it has and end.
         command: The command line, for `timing.jsonl`.
@@ -69,13 +67,14 @@ def execute(
 
     from tddelta.deep.checkpointing import check_pauses
 
-    check_pauses(eval_every, checkpoint_every)
+    pause = CHECKPOINT_SECONDS if checkpoint_every is None else checkpoint_every
+    check_pauses(eval_every, pause)
     trackers = check_trackers(track)
     provenance, stop = describe_origin(command), stop or threading.Event()
     vectorized = jax.default_backend() != "cpu"
 
     def train(group: Sequence[RunPlan], report: Callable[[RunPlan, "Progress"], None]) -> list[Outcome]:
-        return train_group(group, provenance, report, stop, eval_every, trackers, checkpoint_every)
+        return train_group(group, provenance, report, stop, eval_every, trackers, pause)
 
     count = workers or (1 if vectorized else available_cores())
     threads = Threads(train, stop, count, vectorized=vectorized)
@@ -254,40 +253,10 @@ def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) 
         return Outcome(plan, "failed", raised or error)
 
 
-def available_cores() -> int:
-    """Number of processor cores that this process may use, also where a container limits them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cores, round(int(quota) / int(period))))
-    except (OSError, ValueError):  # another system, or no limit: "max"
-        return cores
-
-
 def describe_origin(command: Sequence[str]) -> dict[str, Any]:
     """Return what `timing.jsonl` says of a run's origin: command, versions, machine."""
     import jax
 
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # used from its source tree, or not needed here
-            continue
     device, count = jax.local_devices()[0], jax.local_device_count()
-    machine = {
-        "processor": _processor(),
-        "cores": available_cores(),
-        "device": f"{device.platform}: {device.device_kind}" + (f" × {count}" if count > 1 else ""),
-        "system": platform.platform(),
-    }
-    return {"command": list(command) or ["python", *sys.argv], "versions": versions, "machine": machine}
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # platform.processor() is empty on most Linux systems
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(itertools.chain(names, [platform.machine()]))
-    except OSError:
-        return platform.processor() or platform.machine()
+    named = f"{device.platform}: {device.device_kind}" + (f" × {count}" if count > 1 else "")
+    return origin(command, _PACKAGES, named)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tddelta.experiments.display import LAST_EPISODES, recent_return
 from tddelta.experiments.loop import Outcome, Watcher
 from tddelta.experiments.plan import RunPlan
 from tddelta.runs import Run
@@ -22,16 +23,13 @@ if TYPE_CHECKING:
 RUNGS = 10
 """A trial is judged at every tenth of its steps."""
 
-LAST_EPISODES = 100
-"""The score of a run is the mean return of its last training episodes, this many."""
-
 _LEVEL = 0.95
 
 
 def final_score(run: Run) -> float:
     """Mean return of the last training episodes of a run; NaN if none ended."""
-    returns = run.episodes["returns"][-LAST_EPISODES:]
-    return float(returns.mean()) if returns.size else math.nan
+    found = recent_return(run)
+    return math.nan if found is None else found
 
 
 def score_at(path: Path, steps: float) -> float:
@@ -65,7 +63,7 @@ class Judge:
 
     def __init__(self, trial: "optuna.Trial", plans: Sequence[RunPlan]) -> None:
         self._trial, self._plans = trial, plans
-        self._total = plans[0].config.updates * plans[0].config.batch
+        self._total = plans[0].steps
         self._steps = {plan.path: 0 for plan in plans}
         self._rung, self._given_up = 0, False
 

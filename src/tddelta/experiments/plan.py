@@ -46,6 +46,11 @@ class RunPlan:
         """The run in words, as in "Catch-bsuite, ppo-delta, seed 0"."""
         return f"{self.environment}, {self.agent}, seed {self.seed}"
 
+    @property
+    def steps(self) -> int:
+        """Environment steps of the whole run: whole updates."""
+        return self.config.updates * self.config.batch
+
 
 @own_checks
 def plan_runs(

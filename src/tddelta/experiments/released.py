@@ -25,14 +25,8 @@ from tddelta.timescales import TimeScales
 
 
 def published_targets(
-    rewards: jax.Array,
-    deltas: jax.Array,
-    next_deltas: jax.Array,
-    *,
-    terminated: Any,
-    truncated: Any,
-    scales: TimeScales,
-) -> jax.Array:
+    rewards: Any, deltas: Any, next_deltas: Any, *, terminated: Any, truncated: Any, scales: TimeScales
+) -> Any:
     """λ-returns of the components as `lambda_targets` makes them, with time limits as terminations.
 
     Args:
@@ -46,19 +40,11 @@ def published_targets(
     Returns:
         Targets of W, (T, *batch, Z).
     """
-    ends = {"terminated": terminated | truncated, "truncated": jnp.zeros_like(truncated)}
+    ends = _without_limits(terminated, truncated)
     return targets.lambda_targets(rewards, deltas, next_deltas, scales=scales, **ends)
 
 
-def released_targets(
-    rewards: jax.Array,
-    deltas: jax.Array,
-    next_deltas: jax.Array,
-    *,
-    terminated: Any,
-    truncated: Any,
-    scales: TimeScales,
-) -> jax.Array:
+def released_targets(rewards: Any, deltas: Any, next_deltas: Any, *, scales: TimeScales, **ends: Any) -> Any:
     """λ-returns of the components with the fault of the released code, and time limits as terminations.
 
     At the last step T−1 the TD errors of the components z ≥ 1 are
@@ -69,7 +55,7 @@ def released_targets(
     """
     last = mistaken(deltas[-1], next_deltas[-1], scales)
     next_deltas = jnp.concatenate([next_deltas[:-1], last[None]])
-    return published_targets(rewards, deltas, next_deltas, terminated=terminated, truncated=truncated, scales=scales)
+    return published_targets(rewards, deltas, next_deltas, scales=scales, **ends)
 
 
 def mistaken(deltas: jax.Array, next_deltas: jax.Array, scales: TimeScales) -> jax.Array:
@@ -94,18 +80,15 @@ def mistaken(deltas: jax.Array, next_deltas: jax.Array, scales: TimeScales) -> j
 
 
 def published_advantages(
-    rewards: jax.Array,
-    deltas: jax.Array,
-    next_deltas: jax.Array,
-    *,
-    terminated: jax.Array,
-    truncated: jax.Array,
-    scales: TimeScales,
-    trace_decay: Any,
-) -> jax.Array:
+    rewards: Any, deltas: Any, next_deltas: Any, *, terminated: Any, truncated: Any, **options: Any
+) -> Any:
     """Generalised advantages with time limits as terminations; for the arguments see `tddelta.advantages`."""
-    ends = {"terminated": terminated | truncated, "truncated": jnp.zeros_like(truncated)}
-    return targets.advantages(rewards, deltas, next_deltas, scales=scales, trace_decay=trace_decay, **ends)
+    return targets.advantages(rewards, deltas, next_deltas, **_without_limits(terminated, truncated), **options)
+
+
+def _without_limits(terminated: Any, truncated: Any) -> dict[str, Any]:
+    """The flags where a time limit is a termination."""
+    return {"terminated": terminated | truncated, "truncated": jnp.zeros_like(truncated)}
 
 
 def _variant(name: str, end: str, function: Any) -> Agent:

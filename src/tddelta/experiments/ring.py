@@ -180,7 +180,7 @@ def run_ring(
     replace(folder / "ring.npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
     settings = {"experiment": "ring", **asdict(plan), "methods": METHODS, "measures": MEASURES,
                 "version": __version__}  # fmt: skip
-    replace(folder / "ring.json", lambda file: file.write(to_json(settings)))
+    replace(folder / "ring.json", to_json(settings))
     timing = {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
@@ -190,7 +190,7 @@ def run_ring(
         "python": platform.python_version(),
         "system": platform.platform(),
     }
-    replace(folder / "timing.json", lambda file: file.write(to_json(timing)))
+    replace(folder / "timing.json", to_json(timing))
     return folder
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tddelta.errors import printable
 from tddelta.experiments.board import STATES, Board, RunState, summary
-from tddelta.experiments.display import duration
+from tddelta.experiments.display import duration, number, redrawn
 from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan
 
@@ -92,16 +92,12 @@ class SweepDisplay:
         if not self._drawn or time.monotonic() - self._looked < 0.9 * _SECONDS:
             return
         self._looked = time.monotonic()
-        if self._live is None:
-            # redirection would send what belongs on the standard output to the standard error
-            self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-            self._live.start()
         hint = "Ctrl-C saves the runs in progress and stops"
         if self._stopping:
             hint = "stopping: every run saves what it has; Ctrl-C again stops at once"
         size = self._console.size
         shown = whole(self._board.look(), width=size.width, height=size.height - 2)
-        self._live.update(Group(shown, Text(hint, style="dim")), refresh=True)
+        self._live = redrawn(self._live, self._console, Group(shown, Text(hint, style="dim")))
 
     def _clear(self) -> None:
         if self._live is not None:
@@ -133,16 +129,12 @@ def table(states: Sequence[RunState], *, width: int, height: int | None = None) 
         drawn.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
     for row in rows[:room]:
         share = f"{row.steps / row.entry.steps:.0%}" if row.entry.steps else ""
-        speed = [_number(row.steps_per_second, ",.0f")] if wide else []
+        speed = [number(row.steps_per_second, ",.0f")] if wide else []
         left = "" if row.seconds_left is None else duration(row.seconds_left)
         # as texts: brackets in a name are no markup
         environment, agent = (Text(printable(name)) for name in (row.entry.environment, row.entry.agent))
         names = environment, agent, str(row.entry.seed), Text(row.state)
         steps = f"{row.steps:,} {share:>4}" if wide else share
-        drawn.add_row(*names, steps, *speed, _number(row.return_mean, ".4g"), left)
+        drawn.add_row(*names, steps, *speed, number(row.return_mean, ".4g"), left)
     more = [Text(f"… and {len(rows) - room:,} more")] if room < len(rows) else []
     return Group(drawn, *more)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)

@@ -4,11 +4,10 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.experiments.board import Board, Entry, RunState, entries
@@ -20,9 +19,7 @@ from tddelta.experiments.processes import Processes
 from tddelta.experiments.study import Study, plan_study, read_study
 from tddelta.experiments.sweep_display import SweepDisplay
 from tddelta.runs import FORMAT, Run, Runs, check_trackers, files
-
-if sys.platform != "win32":
-    import fcntl
+from tddelta.runs.locking import lock_file
 
 MEMORY = "study.json"
 """File in the folder of a study's runs that says which runs it has, and how many seeds were added."""
@@ -102,7 +99,7 @@ def remember(planned: Planned) -> None:
         "runs": runs,
     }
     study.out.mkdir(parents=True, exist_ok=True)
-    files.replace(study.out / MEMORY, lambda file: file.write(files.to_json(memory)))
+    files.replace(study.out / MEMORY, files.to_json(memory))
 
 
 def _remembered(study: Study) -> Mapping[str, Any]:
@@ -133,24 +130,16 @@ def _entry(study: Study, row: Any) -> Entry:
     raise CheckpointError(f"{study.out / MEMORY} names {row!r}, which is no run of a study: remove that file")
 
 
-@contextmanager
-def _claim(out: Path, *, shared: bool = False) -> Iterator[None]:
-    """Keep a second sweep out of a folder; those that train one run each share it.
+def _claim(out: Path, *, shared: bool = False) -> IO[bytes]:
+    """Keep a second sweep out of a folder until what is returned is closed; those that train one run each share it.
 
     Raises:
         ConfigError: Another sweep works there.
+        StorageError: The folder cannot be written to.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".sweep.lock").open("ab") as file:
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except OSError as error:  # else a file system without locks, where those of the runs do not help either
-                if isinstance(error, BlockingIOError):
-                    raise ConfigError(
-                        f"another sweep is working in {out}: wait for it, or watch it with --status --watch"
-                    ) from None
-        yield
+    with files.storing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    return lock_file(out / ".sweep.lock", "watch it with --status --watch", shared=shared)
 
 
 def executor(

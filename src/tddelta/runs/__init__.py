@@ -4,6 +4,8 @@
 OUT/ENV/AGENT/seed-N/
   config.json             what was run; equal bytes for equal runs
   status.json             running, finished, interrupted or failed, and how far it came
+  checkpoints/            what an unfinished run goes on from; a finished one has none
+  fault.json              numbers of the update that made a run fail
   metrics.jsonl           one line per update
   timing.jsonl            wall-clock times, versions, machine and command; nothing else in the folder holds any
   episodes.npz            steps, returns and lengths of the training episodes

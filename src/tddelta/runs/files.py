@@ -27,8 +27,11 @@ STATES = ("running", "finished", "interrupted", "failed")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# what NumPy raises on a file that is cut short, of another kind, or a pickle
-_UNREADABLE = (OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy raises on an archive that is cut short, damaged, of another kind, or a pickle."""
 
 
 def plain(value: Any) -> Any:
@@ -44,12 +47,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def replace(path: Path, write: Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
-    """Write a whole file under a temporary name beside `path`, then rename it."""
+def replace(path: Path, content: bytes | Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
+    """Write a whole file, its content or by a function, under a temporary name beside `path`, then rename it."""
     temporary = path.with_name(f".{path.name}.tmp")
     with storing(path):
         with open(temporary, "wb", opener=_no_link) as file:
-            write(file)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
             if durable:  # the contents must reach the disk before the name does
                 file.flush()
                 os.fsync(file.fileno())
@@ -193,7 +199,7 @@ def read_arrays(path: Path) -> Arrays | None:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path} is no archive of plain arrays, or damaged ({error}): train it again") from error
 
 

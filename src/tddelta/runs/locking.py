@@ -33,12 +33,13 @@ def lock(path: Path) -> IO[bytes] | None:
     return lock_file(place, "choose another --out (out=)") if place.is_file() else None
 
 
-def lock_file(place: Path, advice: str) -> IO[bytes]:
+def lock_file(place: Path, advice: str, *, shared: bool = False) -> IO[bytes]:
     """Lock a folder by one of its files, which is made if need be, until what is returned is closed.
 
     Args:
         place: The file.
         advice: What to do in place of waiting.
+        shared: Whether others that share it may have the lock at the same time.
 
     Raises:
         ConfigError: It is locked.
@@ -48,7 +49,7 @@ def lock_file(place: Path, advice: str) -> IO[bytes]:
     with storing(place):
         file = place.open("ab")  # network file systems lock only what is open for writing
     try:
-        if not _locked(file):
+        if not _locked(file, shared=shared):
             raise busy
         try:
             same = os.path.samestat(os.fstat(file.fileno()), place.stat())
@@ -62,11 +63,11 @@ def lock_file(place: Path, advice: str) -> IO[bytes]:
     return file
 
 
-def _locked(file: IO[bytes]) -> bool:
+def _locked(file: IO[bytes], *, shared: bool) -> bool:
     deadline = time.monotonic() + _PATIENCE
     while HAS_LOCKS:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             if time.monotonic() > deadline:

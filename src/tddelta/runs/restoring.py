@@ -76,7 +76,7 @@ def cut_back(path: Path, checkpoint: Checkpoint) -> Arrays:
         if not kept:
             file.unlink(missing_ok=True)
         elif kept != file.read_bytes():
-            replace(file, lambda opened: opened.write(kept))
+            replace(file, kept)
         for name in _OF_THE_END:
             (path / name).unlink(missing_ok=True)
         for unfinished in path.glob(".*.tmp"):

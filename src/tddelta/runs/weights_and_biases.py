@@ -104,8 +104,7 @@ class WeightsAndBiases:
         return read_json(file)
 
     def _remember(self, memory: Mapping[str, Any]) -> None:
-        content = to_json(memory)
-        replace(self.folder / "id.json", lambda opened: opened.write(content))
+        replace(self.folder / "id.json", to_json(memory))
 
     def start(self, steps: int) -> Logged:
         """What W&B has cannot be taken back: training repeats these steps to the byte, so they need not come again."""

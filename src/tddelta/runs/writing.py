@@ -95,7 +95,7 @@ class RunWriter:
             self.timing(_event("start", provenance))
             (self.path / "metrics.jsonl").touch()
             self.status("running")
-            replace(self.path / "config.json", lambda file: file.write(content))
+            replace(self.path / "config.json", content)
             self._lock = lock(self.path) if HAS_LOCKS else None
             self.path.rename(place)
         except BaseException as error:
@@ -174,8 +174,7 @@ class RunWriter:
 
     def fault(self, content: Mapping[str, Any]) -> None:
         """Replace `fault.json`: what was found in the update that made the run fail."""
-        text = to_json(content)
-        replace(self.path / "fault.json", lambda file: file.write(text))
+        replace(self.path / "fault.json", to_json(content))
 
     def metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one line per update to `metrics.jsonl`; NaN becomes null."""
@@ -208,8 +207,7 @@ class RunWriter:
         counts = {"steps": steps, "updates": updates, "episodes": episodes}
         self._status |= {"state": state} | {name: int(count) for name, count in counts.items() if count is not None}
         self._status["message"] = message
-        content = to_json(self._status)
-        replace(self.path / "status.json", lambda file: file.write(content), durable=state != "running")
+        replace(self.path / "status.json", to_json(self._status), durable=state != "running")
         if state == "finished":  # not before its status says so: until then it may have to go on
             with storing(self.path):
                 sync(self.path)
@@ -244,7 +242,7 @@ class RunWriter:
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
         whole = len(text).to_bytes(8, "little") + text + content[size:]
-        replace(self.path / "parameters.safetensors", lambda file: file.write(whole))
+        replace(self.path / "parameters.safetensors", whole)
 
     def close(self) -> None:
         """Release the lock, and end what follows the run."""
@@ -277,8 +275,7 @@ def append_evaluation(path: str | os.PathLike[str], row: Mapping[str, Any]) -> N
 
 def write_reward_density(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Replace the `reward_density.json` of an existing run directory."""
-    text = to_json(content)
-    replace(Path(path) / "reward_density.json", lambda file: file.write(text))
+    replace(Path(path) / "reward_density.json", to_json(content))
 
 
 def _event(name: str, provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,18 +63,26 @@ def learn(task: Task, lesson: Lesson, place: Path, every: float) -> tuple[FloatA
         CheckpointError: The newest checkpoint is of a newer format.
         StorageError: A checkpoint cannot be written.
     """
-    pauses = Pauses(every)
-    with storing(place):
-        place.mkdir(parents=True, exist_ok=True)
-    with lock_file(place / "lock", "choose another folder (checkpoint=)"):
+    pauses, count = Pauses(every), len(task.seeds)
+    with _held(place) as found:
         state = _State(task, lesson, place)
-        count = len(task.seeds)
+        if found is not None:
+            state.restore(found)
         while state.done < count:
             state.advance()
             if state.done == count or pauses.over:
                 with pauses.ended():
                     state.save()
     return state.errors, state.visits
+
+
+@contextmanager
+def _held(place: Path) -> Iterator[Checkpoint | None]:
+    """Make a folder of checkpoints if need be, keep other processes from it, and read the newest one."""
+    with storing(place):
+        place.mkdir(parents=True, exist_ok=True)
+    with lock_file(place / "lock", "choose another folder (checkpoint=)"):
+        yield checkpoints.latest(place)
 
 
 class _State:
@@ -91,9 +99,6 @@ class _State:
         self.stream: Trajectory | None = None
         self.part_errors: FloatArray | None = None
         self.arguments = _arguments(task, lesson)
-        found = checkpoints.latest(place)
-        if found is not None:
-            self._restore(found)
 
     def advance(self) -> None:
         """Learn for about half a second."""
@@ -171,7 +176,8 @@ class _State:
         record = {"seeds_done": self.done, "seeds_begun": self.size, "step": self.step, "arguments": self.arguments}
         checkpoints.save(self.place, self.saves, arrays, {"saves": self.saves, **record})
 
-    def _restore(self, found: Checkpoint) -> None:
+    def restore(self, found: Checkpoint) -> None:
+        """Go on from a checkpoint; ConfigError if it is of other arguments."""
         _check_arguments(self.place, found, self.arguments)
         self.saves, self.done, self.step = (found.count(name) for name in ("saves", "seeds_done", "step"))
         with complete(found):
@@ -220,10 +226,7 @@ def seed_by_seed(
         ConfigError, CheckpointError, StorageError: As `learn`.
     """
     pauses, described, done, saves, size = Pauses(every), plain_arguments(arguments), 0, 0, thread_count(threads)
-    with storing(place):
-        place.mkdir(parents=True, exist_ok=True)
-    with lock_file(place / "lock", "choose another folder (checkpoint=)"):
-        found = checkpoints.latest(place)
+    with _held(place) as found:
         if found is not None:
             _check_arguments(place, found, described)
             done, saves = found.count("seeds_done"), found.count("saves")

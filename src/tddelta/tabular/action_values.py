@@ -159,9 +159,8 @@ def control(
     windows: tuple[int, ...] = ()
     if method == "n_step_sarsa":
         given = _settings.needed(scales.n_steps, "n_steps", "n_step=4", method)
-        windows = tuple(
-            min(window, length + 1) for window in given
-        )  # longer ones never fill either, and flush the same
+        # longer ones never fill either, and flush the same
+        windows = tuple(min(window, length + 1) for window in given)
     elif method in ("sarsa_lambda", "watkins"):
         decays = np.array(_settings.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))

@@ -17,7 +17,7 @@ from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
 from tddelta.tabular.arrays import FloatArray
-from tddelta.tabular.mdp import FiniteMDP, _reaching
+from tddelta.tabular.mdp import FiniteMDP, reaching
 from tddelta.timescales import TimeScales
 
 Kind = Literal["published", "worst_case", "known_range"]
@@ -211,7 +211,7 @@ def lambda_operator(mdp: FiniteMDP, deltas: npt.ArrayLike, scales: TimeScales) -
     if scales.trace_decays is None:
         raise ConfigError("lambda_operator needs trace decays; these scales have none: pass lam=, as in lam=0.95")
     transition = mdp.state_transition
-    if 1 in scales.trace_decays and not _reaching(transition > 0, mdp.terminal).all():
+    if 1 in scales.trace_decays and not reaching(transition, mdp.terminal).all():
         raise ConfigError(
             "the λ-return with trace decay 1 does not converge, as some states never reach an end: pass a smaller lam"
         )

@@ -1,12 +1,12 @@
 """How the loops of the laboratory are compiled and spread over threads."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from tddelta import _ladders
 from tddelta.errors import MissingExtra
+from tddelta.runs.origin import available_cores
 
 try:
     from numba import njit
@@ -25,7 +25,7 @@ def compiled(function: _F) -> _F:
 def thread_count(threads: int | None) -> int:
     """Number of threads to use: the one given, or as many as there are cores; ConfigError unless it is at least 1."""
     if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return available_cores()
     return _ladders.length("threads", threads)
 
 

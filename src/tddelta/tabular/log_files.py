@@ -2,8 +2,6 @@
 
 import csv
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import ConfigError, DataError, MissingExtra
+from tddelta.runs.files import UNREADABLE
 
 Column = npt.NDArray[Any]
 """A column: one entry per row, of any dtype."""
@@ -22,9 +21,6 @@ FORMATS = ".npz, .csv, .tsv, .parquet"
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
-
-# what NumPy raises on an archive that is cut short, damaged, or no archive
-_UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def refuse(rows: Any, problem: str, advice: str) -> NoReturn:
@@ -144,7 +140,7 @@ def _npz(path: Path, asked: set[str]) -> _Columns:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return _Columns({name: archive[name] for name in archive.files if name in asked}, archive.files)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{path} cannot be read as NPZ ({error}): write it with np.savez, with arrays of numbers, flags or text"
         ) from error

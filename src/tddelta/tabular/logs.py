@@ -20,6 +20,7 @@ from tddelta.tabular.calibration import Calibration, calibrate, realised_returns
 from tddelta.tabular.log_fitting import Regression, solve
 from tddelta.tabular.log_models import Encoder, fit_encoder
 from tddelta.tabular.log_steps import LastRow, Steps, read_steps
+from tddelta.tabular.mdp import reaching
 from tddelta.timescales import TimeScales
 
 Method = Literal["lambda", "td0", "monte_carlo"]
@@ -248,13 +249,7 @@ def _check_ends(problem: Regression, scales: TimeScales, labels: tuple[Hashable,
     if scales.gammas[-1] < 1:
         return
     ends = problem.features.T @ (np.asarray(problem.successors.sum(axis=1)) == 0)
-    moves = problem.features.T @ problem.successors
-    reached = ends > 0
-    while True:
-        more = reached | (moves @ reached > 0)
-        if (more == reached).all():
-            break
-        reached = more
+    reached = reaching(problem.features.T @ problem.successors, ends > 0)
     if not reached.all():
         raise ConfigError(
             f"the value of state {labels[int(np.argmin(reached))]!r} at γ = 1 is not determined: in the log no "

@@ -372,8 +372,8 @@ def _solve(transition: FloatArray, reward: FloatArray, gamma: float) -> FloatArr
             raise ConfigError(f"gamma={gamma!r} is too close to 1 for float64: pass a smaller discount") from None
     values = np.zeros(len(reward))
     linked = transition > 0
-    paying = _reaching(linked, reward != 0)
-    stuck = paying & ~_reaching(linked, ~paying)
+    paying = reaching(linked, reward != 0)
+    stuck = paying & ~reaching(linked, ~paying)
     if stuck.any():
         raise ConfigError(
             f"the value at gamma=1 does not converge: from {int(stuck.sum())} of {len(reward)} states, the first being "
@@ -383,11 +383,11 @@ def _solve(transition: FloatArray, reward: FloatArray, gamma: float) -> FloatArr
     return values
 
 
-def _reaching(linked: BoolArray, goal: BoolArray) -> BoolArray:
-    """From which states the goal can be reached, the goal included."""
+def reaching(linked: Any, goal: BoolArray) -> BoolArray:
+    """From which states the goal can be reached, the goal included; `linked[s, t]` is above 0 where s leads to t."""
     found = goal.copy()
     while True:
-        more = found | (linked @ found)
+        more = found | (linked @ found > 0)
         if (more == found).all():
             return found
         found = more

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tddelta import _ladders
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
 from tddelta.tabular.arrays import FloatArray, IntArray
@@ -56,9 +57,7 @@ class TileCoding:
         if not all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in self._bounds):
             raise ConfigError(f"low must not exceed high; got {self.low} and {self.high}: pass finite bounds in order")
         for name in ("tiles", "tilings"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}: pass 8, say")
+            object.__setattr__(self, name, _ladders.length(name, getattr(self, name)))
         if self.size > _LARGEST:
             raise ConfigError(
                 f"{self.tilings} grids over {len(self.low)} features have {self.size} tiles, more than can be "
@@ -72,7 +71,7 @@ class TileCoding:
     @property
     def size(self) -> int:
         """Number of all tiles, tilings · (tiles + 1)^F: a shifted grid needs one interval more."""
-        return math.prod([int(self.tilings), *[int(self.tiles) + 1] * len(self.low)])
+        return math.prod([self.tilings, *[self.tiles + 1] * len(self.low)])
 
     def indices(self, points: npt.ArrayLike) -> IntArray:
         """The tile of each grid in which each point lies.
