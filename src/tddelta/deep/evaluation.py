@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,7 @@ from tddelta.deep.environments import Environment
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.rollout import Playing, advance, inputs, learned_rewards, start
 from tddelta.errors import ConfigError, own_checks
-
-Mode = Literal["sampled", "greedy"]
-"""Whether actions are drawn from the policy or are its most probable ones."""
+from tddelta.runs.scores import Mode, summary
 
 STREAMS, STREAM_LENGTH, HELD_OUT_STATES = 16, 2048, 4096
 """Held-out data: enough states to tell critics apart, in a second on two cores."""
@@ -145,22 +143,6 @@ def evaluate(
     played = np.arange(longest) < np.asarray(done)[:, None]
     scores, sizes = np.asarray(returns, float)[played], np.asarray(lengths)[played]
     return summary(scores, sizes, mode=mode, seed=seed, unfinished=int(episodes - len(scores)))
-
-
-def summary(scores: np.ndarray, sizes: np.ndarray, *, mode: Mode, seed: int, unfinished: int) -> dict[str, Any]:
-    """A row for `evaluations.jsonl` of episodes with these scores and lengths, (N,)."""
-    several = len(scores) > 1
-    return {
-        "mode": mode,
-        "seed": seed,
-        "episodes": len(scores),
-        "unfinished": unfinished,
-        "return_mean": float(scores.mean()) if len(scores) else None,
-        "return_standard_deviation": float(scores.std(ddof=1)) if several else None,
-        "length_mean": float(sizes.mean()) if len(sizes) else None,
-        "returns": scores.tolist(),
-        "lengths": sizes.tolist(),
-    }
 
 
 def _on_device(config: Config) -> Environment:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from tddelta.decomposition import compose
 from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
+from tddelta.runs import Run
 from tddelta.runs.files import read_arrays, storing
 from tddelta.timescales import TimeScales
 
@@ -121,6 +122,24 @@ class Recording:
         except CheckpointError as error:
             raise DataError(f"{path} is no archive of plain arrays, or damaged: write it with np.savez") from error
         return _checked(arrays or {}, str(path))
+
+    @classmethod
+    @own_checks
+    def of_run(cls, run: Run) -> "Recording":
+        """The episode that a run recorded when it ended, whatever library trained it.
+
+        Raises:
+            ConfigError: It recorded none.
+            DataError: It is damaged.
+        """
+        arrays = run.rollout
+        if arrays is None:
+            raise ConfigError(
+                f"{run.path} has no recorded episode: it is not finished, or was trained without eval_env= of "
+                "RunDirectory"
+            )
+        named = {"name": np.array(f"{run.agent}, seed {run.seed}"), "environment": np.array(run.environment)}
+        return _checked({**arrays, **named}, str(run.path / "rollout.npz"))
 
     @own_checks
     def save(self, path: str | os.PathLike[str]) -> None:
