@@ -25,6 +25,7 @@ from tddelta.decomposition import compose
 from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
 from tddelta.runs import Run
 from tddelta.runs.files import read_arrays, storing
+from tddelta.runs.scores import realised_returns
 from tddelta.timescales import TimeScales
 
 Array = npt.NDArray[Any]
@@ -35,9 +36,6 @@ _OPTIONAL = (
     *("frames", "observations", "actions", "lives", "name", "environment"),
     *("other_deltas", "other_gammas", "other_name", "last_deltas"),
 )
-
-UNKNOWN_WEIGHT = 0.01
-"""A return is known once what is missing weighs less than this."""
 
 
 @dataclass(frozen=True)
@@ -180,15 +178,8 @@ class Recording:
 
         NaN where what lies beyond the end of the recording, or beyond a cut, weighs more than a hundredth.
         """
-        gammas = np.asarray(critic.gammas, np.float64)
-        found = np.zeros((len(self), len(gammas)))
-        following, missing = np.zeros(len(gammas)), np.ones(len(gammas))
-        for t in reversed(range(len(self))):
-            if self.terminated[t] or self.truncated[t]:
-                following, missing = np.zeros(len(gammas)), np.full(len(gammas), float(not self.terminated[t]))
-            following, missing = float(self.rewards[t]) + gammas * following, gammas * missing
-            found[t] = np.where(missing > UNKNOWN_WEIGHT, np.nan, following)
-        return found
+        flags = {"terminated": self.terminated, "truncated": self.truncated}
+        return realised_returns(self.rewards, critic.gammas, **flags)
 
 
 def _checked(arrays: dict[str, Array], place: str) -> Recording:

@@ -21,10 +21,10 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from tddelta.adapters.sb3.dqn import DeltaDQN
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.adapters.sb3.sac import DeltaSAC
+from tddelta.decomposition import compose
 from tddelta.errors import ConfigError
-from tddelta.inspector.recordings import Critic, Recording
 from tddelta.runs import Arrays
-from tddelta.runs.scores import summary
+from tddelta.runs.scores import realised_returns, summary
 
 RECORDED = 2_000
 """Longest recorded episode, in steps."""
@@ -215,15 +215,11 @@ def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
 
 def _held_out(arrays: Arrays, gammas: np.ndarray) -> Arrays:
     """Predicted and realised discounted returns, (N, Z), of states spread evenly over streams (T, B, …)."""
-    predicted, realised = [], []
-    for place in range(arrays["rewards"].shape[1]):
-        stream = {name: array[:, place] for name, array in arrays.items()}
-        critic = Critic("critic", gammas, stream.pop("deltas"))
-        predicted.append(critic.values)
-        realised.append(Recording(**stream, critics=(critic,)).realised(critic))
-    both = [np.stack(part, axis=1).reshape(-1, len(gammas)).astype(np.float32) for part in (predicted, realised)]
-    chosen = np.linspace(0, len(both[0]) - 1, min(len(both[0]), HELD_OUT_STATES)).astype(int)
-    return {"predicted": both[0][chosen], "realised": both[1][chosen], "gammas": gammas}
+    flags = {"terminated": arrays["terminated"], "truncated": arrays["truncated"]}
+    both = compose(arrays["deltas"]), realised_returns(arrays["rewards"], gammas, **flags)
+    predicted, realised = (np.asarray(part, np.float32).reshape(-1, len(gammas)) for part in both)
+    chosen = np.linspace(0, len(predicted) - 1, min(len(predicted), HELD_OUT_STATES)).astype(int)
+    return {"predicted": predicted[chosen], "realised": realised[chosen], "gammas": gammas}
 
 
 def _one(observations: Any) -> Any:
