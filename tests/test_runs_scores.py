@@ -8,7 +8,7 @@ from tddelta.runs.scores import realised_returns, summary
 def test_returns_end_with_their_episode_and_are_unknown_where_too_much_is_missing() -> None:
     flags = {"terminated": [False, True, False, False, False], "truncated": [False, False, False, True, False]}
     found = realised_returns([1, 2, 3, 4, 5], [0.0, 0.005, 0.5], **flags)
-    np.testing.assert_allclose(found[:2], [[1, 1.01, 2], [2, 2, 2]])
+    np.testing.assert_allclose(found[:2], np.array([[1, 1.01, 2], [2, 2, 2]]))
     np.testing.assert_array_equal(found[2:, 0], [3, 4, 5])
     np.testing.assert_allclose(found[2:, 1], [3.02, 4, 5])
     assert np.isnan(found[2:, 2]).all()

@@ -84,7 +84,7 @@ def test_the_smaller_twin_is_chosen_by_its_sum_and_the_entropy_goes_into_compone
     seen: dict[str, Any] = {}
     targets = model._targets
 
-    def watched(samples: ReplayBufferSamples, following: th.Tensor) -> th.Tensor:
+    def watched(samples: ReplayBufferSamples, following: th.Tensor) -> Any:
         seen.update(samples=samples, following=following.clone())
         seen["targets"] = targets(samples, following)
         return seen["targets"]

@@ -166,7 +166,7 @@ def test_observations_are_kept_where_an_archive_can_hold_them(task: str, tmp_pat
 
 @pytest.mark.parametrize("kind", [PPO, DeltaSAC, DeltaDQN], ids=lambda kind: kind.__name__)
 def test_training_is_the_same_whether_the_model_plays_beside_it_or_not(kind: Any, tmp_path: Path) -> None:
-    settings = {"use_sde": True} if kind is DeltaSAC else {}
+    settings: dict[str, Any] = {"use_sde": True} if kind is DeltaSAC else {}
 
     def trained(folder: str, **options: Any) -> Any:
         env = VecNormalize(vectorised("pendulum" if kind is DeltaSAC else "cartpole"))
@@ -196,7 +196,7 @@ def test_two_runs_of_a_seed_are_equal_with_everything_that_was_played(tmp_path: 
 
 
 def test_normalised_environments_are_played_with_the_statistics_of_the_training_in_its_rewards(tmp_path: Path) -> None:
-    env, apart = (VecNormalize(vectorised("pendulum"), gamma=0.99) for _ in range(2))
+    env, apart = (VecNormalize(vectorised("pendulum"), gamma=0.99) for _ in range(2))  # type: Any, Any
     callback = RunDirectory(tmp_path, eval_env=apart, eval_episodes=2)
     model = make(env=env, task="pendulum").learn(128, callback=callback)
     rollout = run_of(callback).rollout
