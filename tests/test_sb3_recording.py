@@ -278,6 +278,7 @@ def test_a_training_that_breaks_off_says_so(
     assert run.status == {"state": state, "message": message, "steps": 100, "updates": updates, "episodes": 10}
     assert len(run.episodes["steps"]) == 10 and run.timing[-1]["event"] == "end"
     assert not is_being_written(run.path)
+    assert (run.path / "parameters.safetensors").exists() == (state == "interrupted")
 
 
 def test_a_plain_training_that_breaks_off_says_so_once_its_callback_is_gone(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from tddelta.runs.checkpoints import Pauses
 EPISODES_SECONDS = 10.0
 """`episodes.npz` is written again at most this often."""
 
-_STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a training because somebody wants it, not because something is wrong."""
 
 
 class Record:
@@ -31,6 +32,7 @@ class Record:
         updates: Updates so far.
         learned_steps: Environment steps at the last update.
         numbers: The last of every metric.
+        open: Whether training goes on.
     """
 
     def __init__(self, writer: RunWriter, steps: int) -> None:
@@ -42,11 +44,11 @@ class Record:
         self._rows = 0
         self._pauses = Pauses(EPISODES_SECONDS, at_once=True)
         # A forked process has a copy of this, and nothing to say.
-        self._open, self._process = False, os.getpid()
+        self.open, self._process = False, os.getpid()
 
     def begin(self, total: int) -> None:
         """Training begins, or goes on, up to so many environment steps."""
-        self._open, self._total, self._first = True, total, self.steps
+        self.open, self._total, self._first = True, total, self.steps
         self._began = self._row_time = time.perf_counter()
         self._apart, self._before = 0.0, _last_exception()
 
@@ -98,7 +100,7 @@ class Record:
 
     def close(self, state: str, message: str | None = None) -> None:
         """Say how it ended, and let others write."""
-        self._open = False
+        self.open = False
         try:
             self.writer.status(state, message=message, **self.counts())
         finally:
@@ -106,7 +108,7 @@ class Record:
 
     def fail(self, error: BaseException) -> None:
         """Training broke off: "interrupted" if somebody stopped it, else "failed". Without effect once it is closed."""
-        stopped = isinstance(error, _STOPS)
+        stopped = isinstance(error, STOPS)
         message = self._stopped() if stopped else f"{type(error).__name__}: {error}"
         self._break_off("interrupted" if stopped else "failed", message)
 
@@ -119,7 +121,7 @@ class Record:
             self._break_off("interrupted", f"{self._stopped()}: `learn` did not come to its end")
 
     def _break_off(self, state: str, message: str) -> None:
-        if not self._open or os.getpid() != self._process:
+        if not self.open or os.getpid() != self._process:
             return
         with suppress(StorageError):  # on a full disk there is nothing else to say, and a greater error is on its way
             self.save_episodes(now=True)

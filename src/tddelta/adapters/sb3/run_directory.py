@@ -3,6 +3,7 @@
 import os
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,8 +14,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from tddelta.adapters.sb3 import describing
 from tddelta.adapters.sb3.playing import Player
-from tddelta.adapters.sb3.record import Record
-from tddelta.errors import ConfigError
+from tddelta.adapters.sb3.record import STOPS, Record
+from tddelta.errors import ConfigError, StorageError
 from tddelta.runs import RunWriter, run_path
 from tddelta.runs.files import replace, to_json
 
@@ -115,8 +116,12 @@ class RunDirectory(BaseCallback):
 
     def on_training_error(self, error: BaseException) -> None:
         """Write down that `learn` ended with this exception; without effect where its end was recorded already."""
-        if self._record is not None:
-            self._record.fail(error)
+        record = self._record
+        if record is not None and record.open:
+            if isinstance(error, STOPS):
+                with suppress(StorageError):
+                    self._save_parameters(record)
+            record.fail(error)
 
     def _on_training_start(self) -> None:
         model = self.model
@@ -190,8 +195,7 @@ class RunDirectory(BaseCallback):
         record = self._record_of()
         self._see_update(now=True)
         record.save_episodes(now=True)
-        tensors = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.policy.state_dict().items()}
-        record.writer.parameters(tensors, {"environment": self._name, "steps": str(record.steps)})
+        self._save_parameters(record)
         record.end_of_training()
         if self._player is not None:
             self._evaluate(record)
@@ -204,6 +208,10 @@ class RunDirectory(BaseCallback):
         stopped = record.steps < total
         message = f"stopped by a callback after {record.steps} of {total} steps" if stopped else None
         record.close("interrupted" if stopped else "finished", message)
+
+    def _save_parameters(self, record: Record) -> None:
+        tensors = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.policy.state_dict().items()}
+        record.writer.parameters(tensors, {"environment": self._name, "steps": str(record.steps)})
 
     def _evaluate(self, record: Record) -> None:
         if self._player is not None:
