@@ -1,10 +1,13 @@
 """What DeltaPPO and DeltaSAC learn beside PPO and SAC, with settings of the RL Zoo (rl_zoo3 2.9.2).
 
     python benchmarks/sb3_learning.py OUT [--tasks cartpole lunarlander mountaincar mountaincar-sac] [--seeds 3]
+    python benchmarks/sb3_learning.py OUT --table
     tddelta report OUT/lunarlander
 
-Each run leaves a run directory in OUT/TASK and prints how its last policy does in 20 episodes. Runs that exist are
-skipped, so that it can be interrupted. LunarLander needs Box2D.
+Each run leaves a run directory in OUT/TASK, with its settings, and 20 episodes of its last policy with deterministic
+actions as its evaluation. Runs that are finished are skipped, and unfinished ones set aside and done again, so that it
+can be interrupted; several processes may share OUT if each has tasks of its own. At the end comes the table, which
+--table prints of what is there. LunarLander needs Box2D.
 """
 
 import argparse
@@ -21,7 +24,14 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
 from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC, RunDirectory
-from tddelta.runs import run_path
+from tddelta.report.statistics import asymptotic_score, average_score, summarise, welch_test
+from tddelta.runs import Run, append_evaluation, is_being_written, run_path, set_aside
+
+EPISODES = 20
+"""Episodes of the last policy."""
+
+SOLVED = {"cartpole": 475, "lunarlander": 200}
+"""The mean return of 100 training episodes at which Gymnasium calls a task solved; others have fewer episodes."""
 
 Settings = tuple[dict[str, Any], int, int]
 
@@ -117,11 +127,14 @@ def environment(name: str, task: str, count: int, gamma: float, seed: int) -> An
 
 
 def train(kind: Any, task: str, seed: int, out: Path) -> None:
-    """One run."""
+    """One run, unless it is there."""
     name, *_, settings_of = TASKS[task]
     settings, count, steps = settings_of()
-    if run_path(out, name, kind.__name__, seed).exists():
-        return
+    path = run_path(out, name, kind.__name__, seed)
+    if path.exists():
+        if is_being_written(path) or is_done(path):
+            return
+        set_aside(path)
     env = environment(name, task, count, settings["gamma"], seed)
     model = kind("MlpPolicy", env, seed=seed, device="cpu", **settings)
     model.learn(steps, callback=RunDirectory(out))
@@ -129,27 +142,97 @@ def train(kind: Any, task: str, seed: int, out: Path) -> None:
     if isinstance(env, VecNormalize):
         evaluation = VecNormalize(evaluation, training=False, norm_reward=False)
         evaluation.obs_rms = env.obs_rms
-    returns, _ = evaluate_policy(model, evaluation, n_eval_episodes=20, return_episode_rewards=True)
-    training = [episode["r"] for episode in model.ep_info_buffer]
-    print(
-        f"{task}, {kind.__name__}, seed {seed}: {np.mean(returns):.1f} (standard deviation {np.std(returns):.1f}) "
-        f"in 20 episodes; last {len(training)} training episodes {np.mean(training):.1f}",
-        flush=True,
-    )
+    found: Any = evaluate_policy(model, evaluation, n_eval_episodes=EPISODES, return_episode_rewards=True)
+    returns, lengths = (np.asarray(array, float) for array in found)
+    row = {
+        "steps": model.num_timesteps,
+        "mode": "greedy",
+        "seed": 1_000 + seed,
+        "episodes": len(returns),
+        "unfinished": 0,
+        "return_mean": returns.mean(),
+        "return_standard_deviation": returns.std(ddof=1),
+        "length_mean": lengths.mean(),
+        "returns": returns,
+        "lengths": lengths.astype(int),
+    }
+    append_evaluation(path, row)
+    print(f"{task}, {kind.__name__}, seed {seed}: {returns.mean():.1f} in {len(returns)} episodes", flush=True)
+
+
+def is_done(path: Path) -> bool:
+    """Whether a run came to its end, evaluation and all."""
+    run = Run(path)
+    return run.status["state"] == "finished" and bool(run.evaluations)
+
+
+def solved_at(run: Run, task: str) -> float:
+    """The first step at which the mean of 100 training episodes is that of a solved task; NaN if none is."""
+    returns = run.episodes["returns"]
+    if task not in SOLVED or len(returns) < 100:
+        return float("nan")
+    means = np.convolve(returns, np.full(100, 0.01), "valid")
+    reached = np.flatnonzero(means >= SOLVED[task])
+    return float(run.episodes["steps"][reached[0] + 99]) if len(reached) else float("nan")
+
+
+def table(out: Path, tasks: list[str]) -> str:
+    """All finished runs: mean ± standard error over seeds, and Welch's test of the agent with components."""
+    lines = [
+        "| task | steps | γ | agent | components | seeds "
+        "| last policy | last 100 episodes | all episodes | solved at | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    tests = ["| task | measure | difference | p (Welch) |", "|---|---|---|---|"]
+    for task in tasks:
+        name, *kinds, _ = TASKS[task]
+        scores: dict[str, list[list[float]]] = {}
+        for kind in kinds:
+            folder = run_path(out / task, name, kind.__name__, 0).parent
+            runs = [Run(path) for path in sorted(folder.glob("seed-*")) if path.suffix == "" and is_done(path)]
+            if not runs:
+                continue
+            played = [float(run.evaluations[-1]["return_mean"]) for run in runs]
+            last, everything = ([f(run.episodes["returns"]) for run in runs] for f in (asymptotic_score, average_score))
+            scores[kind.__name__] = [played, last, everything]
+            solved = [solved_at(run, task) for run in runs]
+            seconds = [float(run.timing[-1]["seconds"]) for run in runs]
+            config = runs[0].config
+            cells = [task, f"{config['steps']:,}", f"{config['settings']['gamma']:g}", kind.__name__]
+            cells += [str(len(runs[0].scales)), str(len(runs)), *(measured(values) for values in scores[kind.__name__])]
+            there = np.isfinite(solved)
+            reached = f"{np.mean(np.array(solved)[there]):,.0f} ({there.sum()} of {len(runs)})" if there.any() else "–"
+            lines.append("| " + " | ".join([*cells, reached, f"{np.mean(seconds):.0f}"]) + " |")
+        if len(scores) == 2:
+            measures = ("last policy", "last 100 episodes", "all episodes")
+            for measure, plain, ours in zip(measures, *scores.values(), strict=True):
+                test = welch_test(ours, plain)
+                p = test.note if test.p_value is None else f"{test.p_value:.2f}"
+                tests.append(f"| {task} | {measure} | {test.difference:+.1f} | {p} |")
+    return "\n".join([*lines, "", *tests])
+
+
+def measured(values: list[float]) -> str:
+    """Mean ± standard error."""
+    summary = summarise(values)
+    error = "" if summary.standard_error is None else f" ± {summary.standard_error:.1f}"
+    return f"{summary.mean:.1f}{error}"
 
 
 def main() -> None:
-    """Train all."""
+    """Train all, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--table", action="store_true", help="train nothing")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for task in chosen.tasks:
+    for task in [] if chosen.table else chosen.tasks:
         for seed in range(chosen.seeds):
             for kind in TASKS[task][1:3]:
                 train(kind, task, seed, chosen.out / task)
+    print(table(chosen.out, chosen.tasks))
 
 
 if __name__ == "__main__":

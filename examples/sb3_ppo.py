@@ -18,7 +18,7 @@ def main(steps: int = 4_096) -> None:
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:  # yours is "runs/sb3"
         model = DeltaPPO("MlpPolicy", "CartPole-v1", gamma=0.99, n_steps=512, seed=0, device="cpu")
-        model.learn(steps, callback=RunDirectory(folder))
+        model.learn(steps, callback=RunDirectory(folder, eval_env="CartPole-v1"))
 
         environment = model.get_env()
         assert environment is not None

@@ -62,6 +62,23 @@ TASKS: dict[str, tuple[Any, str]] = {
 """Functions that make an environment, and the policy for it."""
 
 
+class Steered(gym.ActionWrapper[Any, Any, Any]):
+    """A walk with a continuous action, of which the sign counts."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.action_space = spaces.Box(-1, 1, (1,))
+
+    def action(self, action: Any) -> int:
+        return int(action[0] > 0)
+
+
+def steered(task: str, count: int = 2) -> Any:
+    """Several copies of one of the tasks, with a continuous action."""
+    make = TASKS[task][0]
+    return vectorised(task, count) if task == "pendulum" else make_vec_env(lambda: Steered(make()), count, seed=0)
+
+
 def vectorised(task: str, count: int = 2) -> Any:
     """Several copies of a task."""
     return make_vec_env(TASKS[task][0], n_envs=count, seed=0)

@@ -133,6 +133,22 @@ def test_from_ppo_keeps_policy_and_values(scales: Any) -> None:
     assert equal(plain, DeltaPPO.from_ppo(plain, scales).to_ppo()) or scales != "single"
 
 
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("pendulum", {"use_sde": True}),
+        ("image", {"policy_kwargs": {"share_features_extractor": False}}),
+        ("dictionary", {"policy_kwargs": {"net_arch": [8], "activation_fn": th.nn.ReLU}}),
+    ],
+)
+def test_models_of_every_setting_are_converted_back_and_forth(task: str, settings: dict[str, Any]) -> None:
+    plain = PPO(TASKS[task][1], vectorised(task), **QUICK, **settings).learn(64)
+    back = DeltaPPO.from_ppo(plain, SCALES).to_ppo()
+    for name, tensor in plain.policy.state_dict().items():
+        th.testing.assert_close(tensor, back.policy.state_dict()[name], rtol=1e-5, atol=1e-6)
+    back.learn(64)
+
+
 def test_a2c_is_converted_too() -> None:
     plain = A2C("MlpPolicy", vectorised("cartpole"), seed=3, device="cpu").learn(20)
     model = DeltaA2C.from_a2c(plain, SCALES)

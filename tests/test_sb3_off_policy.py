@@ -84,7 +84,7 @@ def test_the_smaller_twin_is_chosen_by_its_sum_and_the_entropy_goes_into_compone
     seen: dict[str, Any] = {}
     targets = model._targets
 
-    def watched(samples: ReplayBufferSamples, following: th.Tensor) -> th.Tensor:
+    def watched(samples: ReplayBufferSamples, following: th.Tensor) -> Any:
         seen.update(samples=samples, following=following.clone())
         seen["targets"] = targets(samples, following)
         return seen["targets"]
@@ -136,8 +136,9 @@ def test_several_steps_are_refused(kind: Any) -> None:
 def test_errors_and_means_are_logged_by_discount(kind: Any) -> None:
     model = make(kind, scales=SCALES, component_weights=[1.0, 0.5, 2.0]).learn(40)
     logged = model.logger.name_to_value
-    for name in ("value_loss", "value_mean"):
+    for name in ("value_loss", "explained_variance", "value_mean"):
         assert all(np.isfinite(logged[f"{name}/gamma={label}"]) for label in model.scales.labels)
+    assert logged["train/gradient_norm"] > 0
 
 
 def test_weights_of_one_are_no_weights() -> None:

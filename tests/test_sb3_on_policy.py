@@ -16,7 +16,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from sb3_environments import LIMIT, TASKS, equal, vectorised
-from tddelta import ConfigError, TimeScales
+from tddelta import ConfigError, ShapeError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaPPO, DeltaRolloutBuffer
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer
 
@@ -220,6 +220,32 @@ def test_the_value_loss_is_the_sum_over_components_and_weights_weigh_it() -> Non
     assert "train/gradient_norm" in logged[0]
 
 
+def test_every_sample_has_the_targets_of_its_own_step_and_environment() -> None:
+    # As many environments as components and steps enough to tell: swapped axes would show.
+    model = make(DeltaPPO, env=vectorised("cartpole", 3), scales=[0.5, 0.9, 0.99]).learn(96)
+    buffer = model.rollout_buffer
+    samples = buffer._get_samples(np.arange(96))
+    rows = samples.returns.numpy().reshape(96, 3), samples.old_values.numpy().reshape(96, 3)
+    for place in range(3):
+        here = slice(32 * place, 32 * (place + 1))
+        np.testing.assert_array_equal(rows[0][here], buffer.component_returns[:, place])
+        np.testing.assert_array_equal(rows[1][here], buffer.components[:, place])
+
+
+class OneValue(DeltaActorCriticPolicy):
+    """A policy of a user that overrides the critic, and forgets the components."""
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        self.value_net = th.nn.Linear(self.mlp_extractor.latent_dim_vf, 1)
+
+
+def test_one_value_is_not_spread_over_several_components() -> None:
+    model = DeltaPPO(OneValue, vectorised("cartpole"), device="cpu", scales=[0.9, 0.99], **QUICK)
+    with pytest.raises(ShapeError, match=r"components \(2, 2\), one per environment and discount; got \(2, 1\)"):
+        model.learn(64)
+
+
 def test_a_component_without_weight_learns_nothing_by_itself() -> None:
     model = make(DeltaPPO, scales=[0.9, 0.99], component_weights=[0.0, 1.0])
     before = model.policy.value_net.weight.clone()
@@ -245,6 +271,14 @@ def test_clipping_of_values_with_a_wide_range_changes_nothing() -> None:
     first, second = (make(DeltaPPO, scales=[0.9, 0.99], clip_range_vf=clip).learn(64) for clip in (None, 1e6))
     for name, tensor in first.policy.state_dict().items():
         th.testing.assert_close(tensor, second.policy.state_dict()[name], rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_that_never_clips_changes_neither_loss_nor_parameters() -> None:
+    first, second = (make(DeltaPPO, scales=[0.5, 0.9, 0.99], clip_range_vf=clip).learn(64) for clip in (None, 1e9))
+    for name, tensor in first.policy.state_dict().items():
+        th.testing.assert_close(tensor, second.policy.state_dict()[name], rtol=1e-3, atol=1e-5)
+    losses = [model.logger.name_to_value["train/value_loss"] for model in (first, second)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_clipping_of_values_is_by_component() -> None:

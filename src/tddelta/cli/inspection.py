@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import print_table
 from tddelta.errors import ConfigError
-from tddelta.runs import find_runs
+from tddelta.runs import Run, find_runs
 
 if TYPE_CHECKING:
     from tddelta.inspector import Recording
@@ -30,7 +30,8 @@ class Inspect:
     """
 
     source: Annotated[Positional[Path], arg(metavar="RUN")]
-    """A run directory, a folder with one run in it, a checkpoint's folder, or a recording (.npz)."""
+    """A run directory, a folder with one run in it, a checkpoint's folder, or a recording (.npz). Of a run of
+    Stable-Baselines3, its recorded episode is shown."""
     state: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
     """Print what is believed at this step, and open the page there."""
     compare: Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="")] = None
@@ -78,13 +79,21 @@ class Inspect:
             print(f"video: {video}")
         return 0
 
-    def _check_stored(self) -> None:
+    def _check_stored(self, what: str = "a run; got the recording") -> None:
         """ConfigError for options that need an agent."""
         for name in ("compare", "seed", "mode", "steps", "environment", "network"):
             if getattr(self, name) is not None:
-                raise ConfigError(f"--{name} goes with a run; got the recording {self.source}: drop it")
+                raise ConfigError(f"--{name} goes with {what} {self.source}: drop it")
 
     def _record(self) -> "tuple[Recording, Path]":
+        if not (self.source / "checkpoint.json").exists():
+            found = find_runs(self.source)
+            library = Run(found[0]).config["agent"].get("library") if len(found) == 1 else None
+            if library is not None:  # whose networks are not rebuilt here
+                from tddelta.inspector import Recording
+
+                self._check_stored(f"a run of tddelta; got one of {library},")
+                return Recording.of_run(Run(found[0])), found[0]
         from tddelta.inspector.record import agent_at, opinion, record
 
         own: dict[str, Any] = {"environment": self.environment, "network": self.network}

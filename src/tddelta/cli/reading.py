@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 
 from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
+from tddelta.runs.scores import Mode
 from tddelta.timescales import Rule, TimeScales
 
 
@@ -173,7 +174,7 @@ class Evaluate:
             return
         chosen = "greedy" if self.greedy else self.mode or ("sampled" if self.no_op_starts else "both")
         settings["episodes"] = self.episodes if self.episodes is not None else 30 if self.no_op_starts else 128
-        modes: tuple[evaluation.Mode, ...] = ("sampled", "greedy") if chosen == "both" else (chosen,)
+        modes: tuple[Mode, ...] = ("sampled", "greedy") if chosen == "both" else (chosen,)
         for mode in modes:
             if self.no_op_starts:
                 scores = measures.hold_out(loaded, mode=mode, **settings)

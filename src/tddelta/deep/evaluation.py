@@ -1,7 +1,7 @@
 """Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording."""
 
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +14,13 @@ from tddelta.deep.environments import Environment
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.rollout import Playing, advance, inputs, learned_rewards, start
 from tddelta.errors import ConfigError, own_checks
-
-Mode = Literal["sampled", "greedy"]
-"""Whether actions are drawn from the policy or are its most probable ones."""
+from tddelta.runs.scores import Mode, realised_returns, summary
 
 STREAMS, STREAM_LENGTH, HELD_OUT_STATES = 16, 2048, 4096
 """Held-out data: enough states to tell critics apart, in a second on two cores."""
 
 RECORDED = 2000
 """Longest recorded episode, in steps."""
-
-UNKNOWN_WEIGHT = 0.01
-"""A return is known once what is missing weighs less than this."""
 
 
 class Step(NamedTuple):
@@ -142,22 +137,6 @@ def evaluate(
     return summary(scores, sizes, mode=mode, seed=seed, unfinished=int(episodes - len(scores)))
 
 
-def summary(scores: np.ndarray, sizes: np.ndarray, *, mode: Mode, seed: int, unfinished: int) -> dict[str, Any]:
-    """A row for `evaluations.jsonl` of episodes with these scores and lengths, (N,)."""
-    several = len(scores) > 1
-    return {
-        "mode": mode,
-        "seed": seed,
-        "episodes": len(scores),
-        "unfinished": unfinished,
-        "return_mean": float(scores.mean()) if len(scores) else None,
-        "return_standard_deviation": float(scores.std(ddof=1)) if several else None,
-        "length_mean": float(sizes.mean()) if len(sizes) else None,
-        "returns": scores.tolist(),
-        "lengths": sizes.tolist(),
-    }
-
-
 def _on_device(config: Config) -> Environment:
     found = config.environment_object()
     assert isinstance(found, Environment)
@@ -257,21 +236,10 @@ def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
         predicted (N, Z), realised (N, Z), gammas (Z,), N at most 4,096 states evenly spread over the data.
     """
     gammas = np.asarray(config.scales.gammas)
-    rewards = np.asarray(learned_rewards(config, rows.rewards), np.float64)[..., None]
-    terminated, truncated = np.asarray(rows.terminated), np.asarray(rows.truncated)
+    rewards = np.asarray(learned_rewards(config, rows.rewards), np.float64)
+    flags = {"terminated": np.asarray(rows.terminated), "truncated": np.asarray(rows.truncated)}
     predicted = np.asarray(compose(np.asarray(rows.deltas)), np.float32)
-    realised: np.ndarray = np.zeros(predicted.shape, np.float64)
-    following = np.zeros(predicted[0].shape)
-    # Weight of what is not known about the return: 1 past a cut, 0 past a terminal state.
-    missing = np.ones(predicted[0].shape)
-    unknown = np.zeros(predicted.shape)
-    for t in reversed(range(len(rewards))):
-        following = np.where((terminated[t] | truncated[t])[:, None], 0.0, following)
-        missing = np.where(terminated[t][:, None], 0.0, np.where(truncated[t][:, None], 1.0, missing))
-        following = rewards[t] + gammas * following
-        missing = gammas * missing
-        realised[t], unknown[t] = following, missing
-    realised[unknown > UNKNOWN_WEIGHT] = np.nan
+    realised = realised_returns(rewards, gammas, **flags)
     flat = realised.shape[0] * realised.shape[1]
     chosen = np.linspace(0, flat - 1, min(flat, HELD_OUT_STATES)).astype(int)
     pick = [array.reshape(flat, -1)[chosen].astype(np.float32) for array in (predicted, realised)]

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from tddelta.deep import host_evaluation
-from tddelta.deep.evaluation import Mode, summary
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy
 from tddelta.errors import ConfigError, own_checks
+from tddelta.runs.scores import Mode, summary
 
 LONGEST_START = 30
 """No-ops beyond the usual start: 0 to one fewer than this."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.checkpointing import from_arrays
-from tddelta.deep.evaluation import Mode
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy, config_of, load
 from tddelta.errors import ConfigError, own_checks
@@ -19,6 +18,7 @@ from tddelta.inspector.frames import from_observations
 from tddelta.inspector.recordings import Critic, Recording
 from tddelta.runs import Run, find_runs
 from tddelta.runs.checkpoints import read
+from tddelta.runs.scores import Mode
 
 _NO_PICTURE = np.array("what the agent sees is no picture, and nothing here draws this environment")
 

@@ -24,7 +24,9 @@ import numpy.typing as npt
 
 from tddelta.decomposition import compose
 from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
+from tddelta.runs import Run
 from tddelta.runs.files import read_arrays, storing
+from tddelta.runs.scores import realised_returns
 from tddelta.timescales import TimeScales
 
 Array = npt.NDArray[Any]
@@ -35,9 +37,6 @@ _OPTIONAL = (
     *("frames", "observations", "actions", "lives", "name", "environment"),
     *("learner_rewards", "other_deltas", "other_gammas", "other_name", "no_frames", "last_deltas"),
 )
-
-UNKNOWN_WEIGHT = 0.01
-"""A return is known once what is missing weighs less than this."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +126,24 @@ class Recording:
             raise DataError(f"{path} is no archive of plain arrays, or damaged: write it with np.savez") from error
         return _checked(arrays or {}, str(path))
 
+    @classmethod
+    @own_checks
+    def of_run(cls, run: Run) -> "Recording":
+        """The episode that a run recorded when it ended, whatever library trained it.
+
+        Raises:
+            ConfigError: It recorded none.
+            DataError: It is damaged.
+        """
+        arrays = run.rollout
+        if arrays is None:
+            raise ConfigError(
+                f"{run.path} has no recorded episode: it is not finished, or was trained without eval_env= of "
+                "RunDirectory"
+            )
+        named = {"name": np.array(f"{run.agent}, seed {run.seed}"), "environment": np.array(run.environment)}
+        return _checked({**arrays, **named}, str(run.path / "rollout.npz"))
+
     @own_checks
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as an `.npz` file that `read` gives back.
@@ -169,16 +186,9 @@ class Recording:
         Of the rewards that the critics learned from. NaN where what lies beyond the end of the recording, or beyond a
         cut, weighs more than a hundredth.
         """
-        gammas = np.asarray(critic.gammas, np.float64)
-        found = np.zeros((len(self), len(gammas)))
         rewards = self.rewards if self.learner_rewards is None else self.learner_rewards
-        following, missing = np.zeros(len(gammas)), np.ones(len(gammas))
-        for t in reversed(range(len(self))):
-            if self.terminated[t] or self.truncated[t]:
-                following, missing = np.zeros(len(gammas)), np.full(len(gammas), float(not self.terminated[t]))
-            following, missing = float(rewards[t]) + gammas * following, gammas * missing
-            found[t] = np.where(missing > UNKNOWN_WEIGHT, np.nan, following)
-        return found
+        flags = {"terminated": self.terminated, "truncated": self.truncated}
+        return realised_returns(rewards, critic.gammas, **flags)
 
 
 def _checked(arrays: dict[str, Array], place: str) -> Recording:

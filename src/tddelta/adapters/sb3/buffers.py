@@ -9,7 +9,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
 from tddelta.adapters.sb3.learning import Learning
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import advantages, lambda_targets, successors
 from tddelta.timescales import TimeScales
 
@@ -81,6 +81,11 @@ class DeltaRolloutBuffer(RolloutBuffer):
             raise ConfigError(
                 f"the rewards of step {self.pos} were not noted before SB3 changed them: collect with learn(), whose "
                 "callbacks note them, and leave `_init_callback` as it is"
+            )
+        if value.shape != self.components.shape[1:]:  # one value per state would be spread over all components
+            raise ShapeError(
+                f"the policy must hand out components {tuple(self.components.shape[1:])}, one per environment and "
+                f"discount; got {tuple(value.shape)}: a value network of your own has n_components outputs"
             )
         self.components[self.pos] = value.cpu().numpy()
         super().add(obs, action, self._raw[self.pos], episode_start, value.sum(-1), log_prob)

@@ -92,11 +92,18 @@ class DeltaModel(BaseAlgorithm):
         )
 
     def learn(self: _Model, *args: Any, **kwargs: Any) -> _Model:
-        """Train as in SB3; the folder of TensorBoard goes by the name of this class, not of SB3's."""
+        """Train as in SB3; the folder of TensorBoard goes by the name of this class, not of SB3's.
+
+        An exception, which SB3's callbacks do not see, is told to those with a method `on_training_error`.
+        """
         if len(args) < 4:  # tb_log_name is the fourth
             kwargs.setdefault("tb_log_name", type(self).__name__)
         algorithm: Any = super()
-        algorithm.learn(*args, **kwargs)
+        try:
+            algorithm.learn(*args, **kwargs)
+        except BaseException as error:
+            _tell(kwargs.get("callback", args[1] if len(args) > 1 else None), error)
+            raise
         return self
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,6 +139,16 @@ def as_numpy(components: th.Tensor, *, several: bool) -> np.ndarray:
     """Components on the host, without the batch axis where one observation was asked for."""
     array: np.ndarray = components.detach().cpu().numpy()
     return array if several else array[0]
+
+
+def _tell(callback: Any, error: BaseException) -> None:
+    """Tell a callback, those in a list of several, and those within one, of an exception."""
+    if hasattr(callback, "on_training_error"):
+        callback.on_training_error(error)
+    within = (getattr(callback, name, None) for name in ("callbacks", "callback", "callback_on_new_best"))
+    for one in callback if isinstance(callback, list) else within:
+        if one is not None:
+            _tell(one, error)
 
 
 def _weights(given: Any, scales: TimeScales) -> list[float] | None:

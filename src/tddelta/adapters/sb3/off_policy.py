@@ -5,6 +5,7 @@ from typing import Any
 
 import torch as th
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.utils import explained_variance
 
 from tddelta.adapters.sb3.learning import log_components
 from tddelta.adapters.sb3.model import DeltaModel
@@ -49,9 +50,12 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
         return (loss(components, targets, reduction="none").mean(0) * weights).sum()
 
     def _log_components(self, components: th.Tensor, targets: th.Tensor) -> None:
-        """Record error and mean of the components (B, Z) of the last minibatch."""
+        """Record error, explained variance and mean of the components (B, Z) of the last minibatch."""
         with th.no_grad():
             errors = (components - targets).square().mean(0).tolist()
             means = components.mean(0).tolist()
+        both = zip(components.detach().cpu().numpy().T, targets.cpu().numpy().T, strict=True)
         log_components(self.logger, self.scales, "value_loss", errors)
+        explained = [float(explained_variance(*pair)) for pair in both]
+        log_components(self.logger, self.scales, "explained_variance", explained)
         log_components(self.logger, self.scales, "value_mean", means)

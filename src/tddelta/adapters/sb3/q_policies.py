@@ -82,17 +82,28 @@ class DeltaContinuousCritic(ContinuousCritic):
             if isinstance(network, nn.Sequential):
                 _widened(network, n_components)
 
-    def components(self, obs: th.Tensor, actions: th.Tensor) -> th.Tensor:
+    def each(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, ...]:
+        """Q^z(s, a), (B, Z), one by one for every critic.
+
+        Not stacked: gradients of slices are added up in another order, and one scale would not be SB3's to the bit.
+        """
+        return super().forward(obs, actions)
+
+    def components(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """Q^z(s, a) of every critic, (B, critics, Z)."""
-        return th.stack(super().forward(obs, actions), dim=1)
+        return th.stack(self.each(obs, actions), dim=1)
 
-    def forward(self, obs: th.Tensor, actions: th.Tensor) -> tuple[th.Tensor, ...]:
+    def forward(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, ...]:
         """Q(s, a) = Σ_z Q^z(s, a) of every critic, (B, 1) each."""
-        return tuple(self.components(obs, actions).sum(-1, keepdim=True).unbind(1))
+        return tuple(_total(one) for one in self.each(obs, actions))
 
-    def q1_forward(self, obs: th.Tensor, actions: th.Tensor) -> th.Tensor:
+    def q1_forward(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """Q(s, a) of the first critic, (B, 1)."""
-        return super().q1_forward(obs, actions).sum(-1, keepdim=True)
+        return _total(super().q1_forward(obs, actions))
+
+
+def _total(components: th.Tensor) -> th.Tensor:
+    return components if components.shape[-1] == 1 else components.sum(-1, keepdim=True)
 
 
 class DeltaSACPolicy(SACPolicy):

@@ -1,33 +1,29 @@
 """A callback that writes the run directory of this library, for our algorithms and for SB3's own."""
 
 import os
-import platform
-import sys
 import time
-from importlib import metadata
-from itertools import count
+import weakref
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from tddelta.adapters.sb3.model import DeltaModel
-from tddelta.adapters.sb3.settings import settings_of
-from tddelta.errors import ConfigError
-from tddelta.runs import FORMAT, RunWriter, run_path
-from tddelta.runs.checkpoints import Pauses
+from tddelta.adapters.sb3 import describing
+from tddelta.adapters.sb3.playing import Player
+from tddelta.adapters.sb3.record import STOPS, Record
+from tddelta.errors import ConfigError, StorageError
+from tddelta.runs import RunWriter, run_path
 from tddelta.runs.files import replace, to_json
-from tddelta.timescales import TimeScales
-
-EPISODES_SECONDS = 10.0
-"""`episodes.npz` is written again at most this often."""
 
 OFF_POLICY_STEPS = 1_000
 """Environment steps between two lines of metrics where training is not in rollouts."""
 
-_PACKAGES = ("tddelta", "stable-baselines3", "torch", "gymnasium", "numpy")
+EVALUATION_EPISODES = 20
+"""Episodes of an evaluation."""
 
 # Where SB3's name is not that of `metrics.jsonl`; the number is a factor. SB3 squares errors without a half.
 _NAMES = {
@@ -44,6 +40,18 @@ class RunDirectory(BaseCallback):
     Metrics have the names and units of `docs/metrics.md` where they exist there, else SB3's without "train/". A second
     `learn` of the same model with the same object goes on in the same directory.
 
+    With `eval_env` the model plays there, apart from training: scores of deterministic actions in `evaluations.jsonl`,
+    and at the end one recorded episode in `rollout.npz` and the critic against what came in `critic.npz`. SB3 cannot
+    copy the environments of the training, so there is none of it without.
+
+    SB3 does not tell callbacks of an exception. Algorithms of this library do: the run says "failed", or "interrupted"
+    after Ctrl-C. For SB3's own, use it as a context manager:
+
+        with RunDirectory("runs/boiler") as record:
+            model.learn(100_000, callback=record)
+
+    Else a run that broke off says so once the callback is gone, at the latest when the process ends.
+
     Args:
         out: The folder above.
         environment: Name of the environment; None asks the environment.
@@ -51,13 +59,18 @@ class RunDirectory(BaseCallback):
         seed: N; None is the seed of the model, and for a model without one the first N that is free.
         every: Environment steps between two lines of metrics; None is every update of PPO and its like, and 1,000
             steps for others.
+        eval_env: Environment, or vector of some, to play in, wrapped as the training's (a `VecNormalize` gets the
+            statistics of the training); or the name of one. Its episodes must end.
+        eval_every: Environment steps between two evaluations; None is one at the end.
+        eval_episodes: Episodes of each.
         verbose: As in SB3.
 
     Attributes:
         path: The run directory; None before training.
 
     Raises:
-        ConfigError: When training starts: the run directory exists already, or cannot be made.
+        ConfigError: `every`, `eval_every` or `eval_episodes` is out of range; or when training starts: the run
+            directory exists already, or cannot be made, or `eval_env` does not fit the training's.
         StorageError: A file cannot be written.
     """
 
@@ -69,68 +82,90 @@ class RunDirectory(BaseCallback):
         agent: str | None = None,
         seed: int | None = None,
         every: int | None = None,
+        eval_env: Any = None,
+        eval_every: int | None = None,
+        eval_episodes: int = EVALUATION_EPISODES,
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
         if every is not None and every < 1:
             raise ConfigError(f"every must be at least 1 step; got {every}: leave it out for the default")
+        if eval_every is not None and (eval_every < 1 or eval_env is None):
+            raise ConfigError(
+                f"eval_every must be at least 1 step, and goes with eval_env; got {eval_every} with "
+                f"eval_env={eval_env!r}: leave it out for one evaluation at the end"
+            )
+        if eval_episodes < 1:
+            raise ConfigError(f"eval_episodes must be at least 1; got {eval_episodes}")
         self.out, self.environment, self.agent, self.seed, self.every = Path(out), environment, agent, seed, every
+        self.eval_env, self.eval_every, self.eval_episodes = eval_env, eval_every, eval_episodes
         self.path: Path | None = None
-        self._writer: RunWriter | None = None
-        self._began = self._row_time = 0.0
+        self._record: Record | None = None
+        self._player: Player | None = None
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.on_training_error(error)
+        elif self._record is not None:
+            self._record.leave()
+
+    def on_training_error(self, error: BaseException) -> None:
+        """Write down that `learn` ended with this exception; without effect where its end was recorded already."""
+        record = self._record
+        if record is not None and record.open:
+            if isinstance(error, STOPS):
+                with suppress(StorageError):
+                    self._save_parameters(record)
+            record.fail(error)
 
     def _on_training_start(self) -> None:
         model = self.model
-        if self._writer is not None and model.num_timesteps < self._steps:
-            self._writer = None  # trained from the start again: another run
-        if self._writer is None:
-            self._begin()
+        if self._record is not None and model.num_timesteps < self._record.steps:
+            self._record = None  # trained from the start again: another run
+        if self._record is None:
+            self._name = self.environment or describing.environment_name(self.training_env)
+            self._agent = self.agent or type(model).__name__
+            given = self.seed if self.seed is not None else model.seed
+            self._number = describing.free_number(self.out, self._name, self._agent) if given is None else given
+        # Before anything is written: what does not fit is told now, not after the training.
+        self._player = None if self.eval_env is None else Player(model, self.eval_env, self._number)
+        config = describing.config(model, self._name, self._agent, self._number)
+        if self._record is None:
+            self._begin(config)
         else:
-            self._writer.reopen()
-            content = to_json(self._config(self._number))
-            replace(self._writer.path / "config.json", lambda file: file.write(content))
-            self._writer.status("running")
+            writer = self._record.writer
+            writer.reopen()
+            content = to_json(config)
+            replace(writer.path / "config.json", lambda file: file.write(content))
+            writer.status("running")
+        record = self._record_of()
+        record.steps = model.num_timesteps
+        record.begin(model._total_timesteps)
         self._returns, self._lengths = np.zeros(model.n_envs), np.zeros(model.n_envs, np.int64)
-        self._began = self._row_time = time.perf_counter()
-        self._first = model.num_timesteps
         self._learned = model._n_updates
 
-    def _begin(self) -> None:
-        model = self.model
-        name = self.environment or _environment_name(self.training_env)
-        agent = self.agent or type(model).__name__
-        given = self.seed if self.seed is not None else model.seed
-        self._name, self._agent = name, agent
-        self._number = given if given is not None else _free(self.out, name, agent)
-        path = run_path(self.out, name, agent, self._number)
+    def _begin(self, config: dict[str, Any]) -> None:
+        path = run_path(self.out, self._name, self._agent, self._number)
         if path.exists():
             raise ConfigError(
                 f"{path} exists already, and a run is never overwritten: choose another folder or seed, "
                 "as in RunDirectory(out, seed=1)"
             )
-        self._writer = RunWriter(path, self._config(self._number), _provenance(model))
+        provenance = describing.provenance(self.model)
+        if self.eval_env is not None:
+            provenance["options"] = {"eval_every": self.eval_every, "eval_episodes": self.eval_episodes}
+        self._record = Record(RunWriter(path, config, provenance), self.model.num_timesteps)
         self.path = path
-        self._updates, self._row_steps, self._steps, self._rows = 0, 0, model.num_timesteps, 0
-        self._episodes: dict[str, list[float]] = {"steps": [], "returns": [], "lengths": []}
-        self._numbers: dict[str, float] = {}
-        self._pauses = Pauses(EPISODES_SECONDS, at_once=True)
-
-    def _config(self, seed: int) -> dict[str, Any]:
-        model: Any = self.model
-        scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=_lam(model))
-        return {
-            "format": FORMAT,
-            "environment": self._name,
-            "environment_kwargs": {},
-            "environment_parameters": {"n_envs": model.n_envs},
-            "agent": {"name": self._agent, "library": "stable-baselines3", "algorithm": type(model).__name__},
-            "seed": seed,
-            "steps": model._total_timesteps,
-            "settings": settings_of(model),
-            "scales": scales.to_dict(),
-        }
+        weakref.finalize(self, self._record.leave)
 
     def _on_step(self) -> bool:
+        record = self._record_of()
+        record.steps = self.num_timesteps
         normaliser = self.model.get_vec_normalize_env()
         rewards = self.locals["rewards"] if normaliser is None else normaliser.get_original_reward()
         self._returns += rewards
@@ -140,13 +175,13 @@ class RunDirectory(BaseCallback):
             for place in np.flatnonzero(dones):
                 # Monitor counts below wrappers that change rewards or episodes.
                 seen = self.locals["infos"][place].get("episode", {})
-                self._episodes["steps"].append(self.num_timesteps)
-                self._episodes["returns"].append(float(seen.get("r", self._returns[place])))
-                self._episodes["lengths"].append(int(seen.get("l", self._lengths[place])))
+                record.episode(float(seen.get("r", self._returns[place])), int(seen.get("l", self._lengths[place])))
                 self._returns[place], self._lengths[place] = 0.0, 0
-            if self._pauses.over:
-                with self._pauses.ended():
-                    self._save_episodes()
+            record.save_episodes()
+        if self.eval_every is not None and self.num_timesteps < self.model._total_timesteps:
+            before = self.num_timesteps - self.model.n_envs
+            if self.num_timesteps // self.eval_every > before // self.eval_every:
+                self._evaluate(record)
         return True
 
     def _on_rollout_start(self) -> None:
@@ -154,66 +189,53 @@ class RunDirectory(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         if isinstance(self.model, OnPolicyAlgorithm):  # before the buffer is emptied
-            self._numbers["value_mean"] = float(self.model.rollout_buffer.values.mean())
+            self._record_of().numbers["value_mean"] = float(self.model.rollout_buffer.values.mean())
 
     def _on_training_end(self) -> None:
-        writer = self._open()
+        record = self._record_of()
         self._see_update(now=True)
-        self._save_episodes()
+        record.save_episodes(now=True)
+        self._save_parameters(record)
+        record.end_of_training()
+        if self._player is not None:
+            self._evaluate(record)
+            found = self._player.hold_out()
+            if found is not None:
+                for name, arrays in zip(("critic", "rollout"), found, strict=True):
+                    record.writer.arrays(name, **arrays)
+            self._player.close()
+        total = self.model._total_timesteps
+        stopped = record.steps < total
+        message = f"stopped by a callback after {record.steps} of {total} steps" if stopped else None
+        record.close("interrupted" if stopped else "finished", message)
+
+    def _save_parameters(self, record: Record) -> None:
         tensors = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.policy.state_dict().items()}
-        writer.parameters(tensors, {"environment": self._name, "steps": str(self.model.num_timesteps)})
-        seconds, done = time.perf_counter() - self._began, self.model.num_timesteps - self._first
-        writer.timing(
-            {"event": "end", "seconds": seconds, "steps": done, "steps_per_second": done / max(seconds, 1e-9)}
-        )
-        total, steps = self.model._total_timesteps, self.model.num_timesteps
-        stopped = steps < total
-        message = f"stopped by a callback after {steps} of {total} steps" if stopped else None
-        writer.status("interrupted" if stopped else "finished", message=message, **self._counts())
-        writer.close()
+        record.writer.parameters(tensors, {"environment": self._name, "steps": str(record.steps)})
+
+    def _evaluate(self, record: Record) -> None:
+        if self._player is not None:
+            began = time.perf_counter()
+            row = self._player.scores(self.eval_episodes)
+            record.evaluation(row, time.perf_counter() - began)
 
     def _see_update(self, *, now: bool = False) -> None:
         """Write a line of metrics if the model learned since the last one: SB3 logs after `train`, and tells nobody."""
-        model = self.model
+        model, record = self.model, self._record_of()
         if model._n_updates != self._learned:
             self._learned = model._n_updates
-            self._updates += 1
-            self._steps = model.num_timesteps
-            self._numbers |= _numbers(model.logger.name_to_value)
+            record.updates += 1
+            record.learned_steps = model.num_timesteps
+            record.numbers |= _numbers(model.logger.name_to_value)
             pause = self.every or (1 if isinstance(model, OnPolicyAlgorithm) else OFF_POLICY_STEPS)
-            now = now or self._steps - self._row_steps >= pause
-        if now and self._updates and self._steps > self._row_steps:
-            self._write_row()
+            now = now or record.learned_steps - record.row_steps >= pause
+        if now and record.updates and record.learned_steps > record.row_steps:
+            record.row()
 
-    def _write_row(self) -> None:
-        writer, recent = self._open(), slice(self._rows, None)
-        returns, lengths = self._episodes["returns"][recent], self._episodes["lengths"][recent]
-        row = {
-            "update": self._updates,
-            "steps": self._steps,
-            "episodes": len(self._episodes["steps"]),
-            "return_mean": float(np.mean(returns)) if returns else None,
-            "length_mean": float(np.mean(lengths)) if lengths else None,
-        }
-        writer.metrics([{**row, **self._numbers}])
-        clock = time.perf_counter()
-        seconds, done = clock - self._row_time, self._steps - max(self._row_steps, self._first)
-        speed = {"steps_per_second": done / max(seconds, 1e-9)}
-        writer.timing({"event": "block", "steps": self._steps, "seconds": seconds, **speed})
-        writer.status("running", **self._counts())
-        self._rows, self._row_steps, self._row_time = len(self._episodes["steps"]), self._steps, clock
-
-    def _save_episodes(self) -> None:
-        self._open().episodes(**self._episodes)
-
-    def _counts(self) -> dict[str, Any]:
-        episodes = len(self._episodes["steps"])
-        return {"steps": self.model.num_timesteps, "updates": self._updates, "episodes": episodes}
-
-    def _open(self) -> RunWriter:
-        if self._writer is None:
+    def _record_of(self) -> Record:
+        if self._record is None:
             raise ConfigError("RunDirectory was told of training before its start: pass it as learn(callback=…)")
-        return self._writer
+        return self._record
 
 
 def _numbers(logged: Any) -> dict[str, float]:
@@ -229,39 +251,3 @@ def _numbers(logged: Any) -> dict[str, float]:
         elif rest.startswith("gamma="):
             found[key] = (0.5 if group == "value_loss" else 1.0) * float(value)
     return found
-
-
-def _lam(model: Any) -> float | None:
-    return getattr(model, "gae_lambda", None)
-
-
-def _environment_name(vectorised: Any) -> str:
-    try:
-        spec = vectorised.get_attr("spec")[0]
-    except Exception:  # an environment in another process may fail in any way, and a name is not worth a run
-        spec = None
-    if spec is not None and getattr(spec, "id", None):
-        return str(spec.id)
-    several = getattr(vectorised.unwrapped, "envs", None)
-    return type(several[0].unwrapped).__name__ if several else "environment"
-
-
-def _free(out: Path, environment: str, agent: str) -> int:
-    """The first number whose run directory does not exist."""
-    return next(number for number in count() if not run_path(out, environment, agent, number).exists())
-
-
-def _provenance(model: Any) -> dict[str, Any]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # used from its source tree
-            continue
-    machine = {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "device": f"PyTorch: {model.device}",
-        "system": platform.platform(),
-    }
-    return {"command": ["python", *sys.argv], "versions": versions, "machine": machine}

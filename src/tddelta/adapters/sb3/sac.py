@@ -48,7 +48,8 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         if self.ent_coef_optimizer is not None:
             optimizers.append(self.ent_coef_optimizer)
         self._update_learning_rate(optimizers)
-        seen: dict[str, list[float]] = {"ent_coef": [], "ent_coef_loss": [], "actor_loss": [], "critic_loss": []}
+        names = ("ent_coef", "ent_coef_loss", "actor_loss", "critic_loss", "gradient_norm")
+        seen: dict[str, list[float]] = {name: [] for name in names}
         components = targets = th.zeros(1, len(self.scales))
         buffer: Any = self.replay_buffer
         for step in range(gradient_steps):
@@ -64,14 +65,17 @@ class DeltaSAC(DeltaOffPolicy, SAC):
                 following = _smaller(target.components(samples.next_observations, next_actions))
                 following[:, 0] -= temperature * next_log_prob
                 targets = self._targets(samples, following)
-            both = critic.components(samples.observations, samples.actions)
-            losses = [self._loss(functional.mse_loss, one, targets) for one in both.unbind(1)]
+            every = critic.each(samples.observations, samples.actions)
+            losses = [self._loss(functional.mse_loss, one, targets) for one in every]
             critic_loss: Any = 0.5 * sum(losses)
             seen["critic_loss"].append(critic_loss.item())
             critic.optimizer.zero_grad()
             critic_loss.backward()
+            # Of the critics, which SAC does not clip.
+            gradients = [parameter.grad for parameter in critic.parameters() if parameter.grad is not None]
+            seen["gradient_norm"].append(th.nn.utils.get_total_norm(gradients).item())
             critic.optimizer.step()
-            components = both[:, 0]
+            components = every[0]
 
             smaller = th.cat(critic(samples.observations, actions), dim=1).min(dim=1, keepdim=True).values
             actor_loss: Any = (temperature * log_prob - smaller).mean()

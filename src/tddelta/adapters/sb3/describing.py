@@ -1,0 +1,69 @@
+"""What a run directory says of a training of SB3: environment, settings, scales, versions, machine."""
+
+import os
+import platform
+import sys
+from importlib import metadata
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tddelta.adapters.sb3.model import DeltaModel
+from tddelta.adapters.sb3.settings import settings_of
+from tddelta.runs import FORMAT, run_path
+from tddelta.timescales import TimeScales
+
+LIBRARY = "stable-baselines3"
+
+_PACKAGES = ("tddelta", LIBRARY, "torch", "gymnasium", "numpy")
+
+
+def config(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
+    """What `config.json` holds: equal for equal runs."""
+    lam = getattr(model, "gae_lambda", None)
+    scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=lam)
+    return {
+        "format": FORMAT,
+        "environment": environment,
+        "environment_kwargs": {},
+        "environment_parameters": {"n_envs": model.n_envs},
+        "agent": {"name": agent, "library": LIBRARY, "algorithm": type(model).__name__},
+        "seed": number,
+        "steps": model._total_timesteps,
+        "settings": settings_of(model),
+        "scales": scales.to_dict(),
+    }
+
+
+def environment_name(vectorised: Any) -> str:
+    """The name of vectorised environments: what they are registered as, or their class."""
+    try:
+        spec = vectorised.get_attr("spec")[0]
+    except Exception:  # an environment in another process may fail in any way, and a name is not worth a run
+        spec = None
+    if spec is not None and getattr(spec, "id", None):
+        return str(spec.id)
+    several = getattr(vectorised.unwrapped, "envs", None)
+    return type(several[0].unwrapped).__name__ if several else "environment"
+
+
+def free_number(out: Path, environment: str, agent: str) -> int:
+    """The first number whose run directory does not exist."""
+    return next(number for number in count() if not run_path(out, environment, agent, number).exists())
+
+
+def provenance(model: Any) -> dict[str, Any]:
+    """What the start of `timing.jsonl` holds: command, versions, machine."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # used from its source tree
+            continue
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "device": f"PyTorch: {model.device}",
+        "system": platform.platform(),
+    }
+    return {"command": ["python", *sys.argv], "versions": versions, "machine": machine}

@@ -1,0 +1,220 @@
+"""What SB3 promises of every algorithm, for all four: policies, wrappers, saving, callbacks, loggers."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
+
+import gymnasium as gym
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
+from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback, StopTrainingOnRewardThreshold
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack, VecNormalize
+
+from sb3_environments import TASKS, equal, steered, vectorised
+from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC
+
+SCALES = [0.5, 0.9, 0.99]
+_REPLAY: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "train_freq": 4}
+QUICK: dict[Any, dict[str, Any]] = {
+    PPO: {"n_steps": 16, "batch_size": 16, "n_epochs": 2},
+    A2C: {"n_steps": 8},
+    DQN: {**_REPLAY, "target_update_interval": 10},
+    SAC: {**_REPLAY, "gradient_steps": 2},
+}
+OURS: dict[Any, Any] = {PPO: DeltaPPO, A2C: DeltaA2C, DQN: DeltaDQN, SAC: DeltaSAC}
+FLAT = {PPO: "cartpole", A2C: "cartpole", DQN: "cartpole", SAC: "pendulum"}
+
+algorithms = pytest.mark.parametrize("plain", OURS, ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    th.set_num_threads(1)
+
+
+def environments(plain: Any, task: str | None = None, count: int = 2) -> Any:
+    task = task or FLAT[plain]
+    return steered(task, count) if plain is SAC else vectorised(task, count)
+
+
+def make(kind: Any, task: str | None = None, env: Any = None, **settings: Any) -> Any:
+    plain = next(one for one in OURS if issubclass(kind, one))
+    policy = TASKS[task or FLAT[plain]][1]
+    given = environments(plain, task) if env is None else env
+    ours = {} if kind is plain else {"scales": SCALES}
+    return kind(policy, given, seed=3, device="cpu", **{**QUICK[plain], **ours, **settings})
+
+
+def components(model: Any, observations: Any) -> np.ndarray:
+    found: np.ndarray = model.predict_components(observations)
+    return found
+
+
+@pytest.mark.parametrize("task", [None, "dictionary", "image"])
+@algorithms
+def test_every_algorithm_learns_several_components_with_every_policy(plain: Any, task: str | None) -> None:
+    model = make(OURS[plain], task)
+    observations = model.env.reset()
+    before = components(model, observations)
+    model.learn(48)
+    after = components(model, observations)
+    assert after.shape == before.shape == ((2, 2, 3) if plain is DQN else (2, 3))
+    assert np.isfinite(after).all() and (np.abs(after - before).max((0, 1) if plain is DQN else 0) > 0).all()
+    logged = model.logger.name_to_value
+    for name in ("value_loss", "explained_variance", "value_mean"):
+        assert {f"{name}/gamma={label}" for label in model.scales.labels} <= logged.keys()
+    assert logged["train/gradient_norm"] > 0
+
+
+@pytest.mark.parametrize("task", ["dictionary", "image"])
+def test_sac_with_one_scale_is_that_of_sb3_on_dictionaries_and_images(task: str) -> None:
+    first, second = make(SAC, task).learn(40), make(DeltaSAC, task, scales="single").learn(40)
+    assert equal(first, second)
+
+
+@pytest.mark.parametrize("plain", [PPO, A2C, SAC], ids=lambda kind: kind.__name__)
+def test_exploration_by_state_is_that_of_sb3_and_goes_with_components(plain: Any) -> None:
+    settings = {"env": steered("pendulum"), "use_sde": True}
+    first = make(plain, "pendulum", **settings).learn(48)
+    settings["env"] = steered("pendulum")
+    assert equal(first, make(OURS[plain], "pendulum", scales="single", **settings).learn(48))
+    model = make(OURS[plain], "pendulum", **settings).learn(48)
+    assert np.isfinite(components(model, model.env.reset())).all()
+
+
+@algorithms
+def test_normalised_environments_are_those_of_sb3(plain: Any) -> None:
+    def normalised() -> VecNormalize:
+        return VecNormalize(environments(plain), gamma=0.99)
+
+    first = make(plain, env=normalised()).learn(48)
+    assert equal(first, make(OURS[plain], env=normalised(), scales="single").learn(48))
+    model = make(OURS[plain], env=normalised()).learn(48)
+    assert np.isfinite(components(model, model.env.reset())).all()
+
+
+@algorithms
+def test_frames_can_be_stacked(plain: Any) -> None:
+    stacked = [VecFrameStack(environments(plain, "image"), 2) for _ in range(2)]
+    first = make(plain, "image", env=stacked[0]).learn(40)
+    assert equal(first, make(OURS[plain], "image", env=stacked[1], scales="single").learn(40))
+
+
+class Several(gym.Env[Any, Any]):
+    """Takes actions of any space, and pays for none."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+
+    def __init__(self, action_space: Any) -> None:
+        self.action_space = action_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        return np.ones(2, np.float32), 1.0, bool(self.np_random.random() < 0.2), False, {}
+
+
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)], ids=str)
+@pytest.mark.parametrize("plain", [PPO, A2C], ids=lambda kind: kind.__name__)
+def test_actions_of_several_parts_are_those_of_sb3(plain: Any, space: Any) -> None:
+    first, second = (
+        kind("MlpPolicy", make_vec_env(lambda: Several(space), 2, seed=0), seed=3, device="cpu", **QUICK[plain], **more)
+        .learn(48)
+        for kind, more in ((plain, {}), (OURS[plain], {"scales": "single"}))
+    )  # fmt: skip
+    assert equal(first, second)
+
+
+@pytest.mark.parametrize("plain", [DQN, SAC], ids=lambda kind: kind.__name__)
+def test_hindsight_replay_is_that_of_sb3_and_goes_with_components(plain: Any) -> None:
+    def trained(kind: Any, **more: Any) -> Any:
+        env = make_vec_env(lambda: BitFlippingEnv(n_bits=3, continuous=plain is SAC, max_steps=3), 2, seed=0)
+        settings = {**QUICK[plain], "replay_buffer_class": HerReplayBuffer, **more}
+        return kind("MultiInputPolicy", env, seed=3, device="cpu", **settings).learn(48)
+
+    assert equal(trained(plain), trained(OURS[plain], scales="single"))
+    assert np.isfinite(trained(OURS[plain], scales=SCALES).logger.name_to_value["value_loss/gamma=0.900"])
+
+
+@algorithms
+def test_a_model_is_saved_loaded_and_goes_on_alike(plain: Any, tmp_path: Path) -> None:
+    kind = OURS[plain]
+    model = make(kind).learn(32)
+    model.save(tmp_path / "model")
+    again = kind.load(tmp_path / "model", env=environments(plain), device="cpu")
+    assert equal(model, again) and again.scales == model.scales and again.num_timesteps == 32
+    if plain in (DQN, SAC):
+        model.save_replay_buffer(tmp_path / "buffer")
+        again.load_replay_buffer(tmp_path / "buffer")
+    for one in (model, again):
+        one.set_env(environments(plain))
+        one.set_random_seed(5)
+        one.learn(32, reset_num_timesteps=False)
+    assert equal(model, again) and model.num_timesteps == 64
+    other = make(kind, scales=SCALES)
+    other.set_parameters(model.get_parameters())
+    assert equal(model, other)
+
+
+@algorithms
+def test_callbacks_and_evaluation_work(plain: Any, tmp_path: Path) -> None:
+    evaluate = EvalCallback(
+        environments(plain, count=1),
+        callback_on_new_best=StopTrainingOnRewardThreshold(reward_threshold=-1e9),
+        eval_freq=20,
+        n_eval_episodes=2,
+        best_model_save_path=str(tmp_path / "best"),
+        verbose=0,
+    )
+    keep = CheckpointCallback(
+        save_freq=10,
+        save_path=str(tmp_path / "kept"),
+        save_replay_buffer=plain in (DQN, SAC),
+        save_vecnormalize=True,
+    )
+    model = make(OURS[plain]).learn(640, callback=[keep, evaluate])
+    assert model.num_timesteps == 40, "stopped at the first evaluation"
+    best = OURS[plain].load(tmp_path / "best" / "best_model", device="cpu")
+    assert best.scales == model.scales
+    returns, lengths = evaluate_policy(best, environments(plain, count=1), 3, return_episode_rewards=True)
+    assert np.isfinite(returns).all() and lengths == [9, 9, 9]
+    assert len(list((tmp_path / "kept").glob("rl_model_*_steps.zip"))) == 2
+
+
+@pytest.mark.filterwarnings("ignore:rich is experimental")
+@algorithms
+def test_loggers_and_the_progress_bar_work(plain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make(OURS[plain])
+    model.set_logger(configure(str(tmp_path), ["csv", "json"]))
+    model.learn(64, log_interval=1, progress_bar=True)
+    assert "64/64" in capsys.readouterr().out
+    model.logger.dump(64)
+    model.logger.close()
+    with (tmp_path / "progress.csv").open(encoding="utf-8") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert {f"value_mean/gamma={label}" for label in model.scales.labels} <= last.keys()
+
+
+@pytest.mark.slow
+def test_environments_may_be_processes() -> None:
+    def trained(kind: Any, **more: Any) -> Any:
+        env = make_vec_env("CartPole-v1", n_envs=2, seed=0, vec_env_cls=SubprocVecEnv)
+        try:
+            return make(kind, env=env, **more).learn(64)
+        finally:
+            env.close()
+
+    assert equal(trained(PPO), trained(DeltaPPO, scales="single"))

@@ -1,0 +1,389 @@
+"""What a run directory of Stable-Baselines3 holds of playing apart from training, and of a training that breaks off."""
+
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
+
+import gymnasium as gym
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+
+from sb3_environments import LIMIT, TASKS, equal, vectorised
+from tddelta import ConfigError
+from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC, RunDirectory, playing
+from tddelta.cli import main
+from tddelta.inspector.recordings import Recording
+from tddelta.report.groups import Seed
+from tddelta.runs import Run, is_being_written
+
+SCALES = [0.5, 0.9, 0.99]
+_REPLAY: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200}
+QUICK: dict[Any, dict[str, Any]] = {
+    PPO: {"n_steps": 32, "batch_size": 16, "n_epochs": 2},
+    A2C: {"n_steps": 8},
+    DQN: _REPLAY,
+    SAC: {**_REPLAY, "train_freq": 4},
+    TD3: {**_REPLAY, "train_freq": 4},
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    th.set_num_threads(1)
+    monkeypatch.setattr(playing, "STREAM_LENGTH", 40)
+
+
+def make(kind: Any = DeltaPPO, task: str | None = None, env: Any = None, seed: int | None = 3, **settings: Any) -> Any:
+    plain = next(one for one in QUICK if issubclass(kind, one))
+    task = task or ("pendulum" if plain in (SAC, TD3) else "cartpole")
+    ours = {} if kind is plain else {"scales": SCALES}
+    given = vectorised(task) if env is None else env
+    return kind(TASKS[task][1], given, seed=seed, device="cpu", **{**QUICK[plain], **ours, **settings})
+
+
+def run_of(callback: RunDirectory) -> Run:
+    assert callback.path is not None
+    return Run(callback.path)
+
+
+@pytest.mark.parametrize(
+    "kind", [PPO, DeltaPPO, DeltaA2C, DQN, DeltaDQN, SAC, DeltaSAC, TD3], ids=lambda kind: kind.__name__
+)
+def test_a_run_records_scores_an_episode_and_its_critic(kind: Any, tmp_path: Path) -> None:
+    continuous = issubclass(kind, SAC | TD3)
+    task = "pendulum" if continuous else "cartpole"
+    callback = RunDirectory(tmp_path, eval_env=vectorised(task), eval_every=32, eval_episodes=3)
+    model = make(kind).learn(64, callback=callback)
+    run = run_of(callback)
+    assert [row["steps"] for row in run.evaluations] == [32, 64]
+    assert all(max(row["lengths"]) <= LIMIT and row["mode"] == "greedy" for row in run.evaluations)
+    assert all(len(row["returns"]) == 3 for row in run.evaluations)
+    rollout, critic = run.rollout, run.critic
+    assert rollout is not None and critic is not None
+    size = 1 if kind in QUICK else 3
+    length = len(rollout["rewards"])
+    assert rollout["deltas"].shape == (length, size) and rollout["last_deltas"].shape == (size,)
+    assert (rollout["truncated"] | rollout["terminated"]).tolist() == [False] * (length - 1) + [True]
+    assert not (rollout["truncated"] & rollout["terminated"]).any()
+    assert critic["predicted"].shape == critic["realised"].shape == (80, size)
+    np.testing.assert_array_equal(critic["gammas"], SCALES if size == 3 else [0.99])
+    # The recorded beliefs are those of the model that was trained.
+    given = {"action": rollout["actions"]} if kind is DeltaSAC else {}
+    if kind in (DeltaPPO, DeltaA2C, DeltaSAC):
+        again = model.predict_components(rollout["observations"], **given)
+        np.testing.assert_allclose(rollout["deltas"], again, rtol=1e-4, atol=1e-5)
+    if kind is DQN:
+        with th.no_grad():
+            best = model.q_net(th.as_tensor(rollout["observations"])).max(1).values
+        np.testing.assert_allclose(rollout["deltas"][:, 0], best, rtol=1e-4)
+    game = Recording.of_run(run)
+    assert len(game) == length and game.critics[0].name == f"{kind.__name__}, seed 3"
+
+
+class Counts(gym.Env[Any, Any]):
+    """Three steps with reward 1, 2, 3, and the end."""
+
+    observation_space, action_space = spaces.Box(0, 3, (1,)), spaces.Discrete(2)
+
+    def __init__(self, lives: int = 1) -> None:
+        self.time, self.lives = 0, lives
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return np.full(1, self.time, np.float32), float(self.time), self.time >= 3 * self.lives, False, {}
+
+
+class Lives(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode after every third step, as Atari's wrapper does at the loss of a life."""
+
+    def reset(self, **settings: Any) -> Any:
+        inner: Any = self.unwrapped
+        if inner.time in (0, 3 * inner.lives):
+            return super().reset(**settings)
+        return np.full(1, inner.time, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        observation, reward, ended, cut, info = super().step(action)
+        inner: Any = self.unwrapped
+        return observation, reward, ended or inner.time % 3 == 0, cut, info
+
+
+def test_realised_values_are_the_discounted_returns_that_came(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path, eval_env=Counts())
+    make(env=make_vec_env(Counts)).learn(32, callback=callback)
+    critic, rollout = run_of(callback).critic, run_of(callback).rollout
+    assert critic is not None and rollout is not None
+    for z, gamma in enumerate(SCALES):
+        whole = [1 + gamma * (2 + gamma * 3), 2 + gamma * 3, 3.0]
+        np.testing.assert_allclose(critic["realised"][:39, z], whole * 13, rtol=1e-6)
+    assert rollout["rewards"].tolist() == [1, 2, 3] and rollout["terminated"].tolist() == [False, False, True]
+
+
+def test_a_game_goes_on_after_a_life(tmp_path: Path) -> None:
+    from stable_baselines3.common.monitor import Monitor
+
+    callback = RunDirectory(tmp_path, eval_env=Lives(Monitor(Counts(lives=2))), eval_episodes=2)
+    make(env=make_vec_env(Counts)).learn(32, callback=callback)
+    rollout = run_of(callback).rollout
+    assert rollout is not None
+    assert rollout["rewards"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert rollout["terminated"].tolist() == [False, False, True] * 2
+    assert run_of(callback).evaluations[0]["returns"] == [21, 21]
+
+
+@pytest.mark.parametrize("task", ["dictionary", "image"])
+def test_observations_are_kept_where_an_archive_can_hold_them(task: str, tmp_path: Path) -> None:
+    def stacked() -> Any:
+        return vectorised(task) if task == "dictionary" else VecFrameStack(vectorised(task), 2)
+
+    callback = RunDirectory(tmp_path, eval_env=stacked(), eval_episodes=2)
+    make(task=task, env=stacked()).learn(64, callback=callback)
+    rollout = run_of(callback).rollout
+    assert rollout is not None
+    if task == "dictionary":
+        assert "observations" not in rollout
+    else:
+        assert rollout["observations"].shape == (len(rollout["rewards"]), 2, 36, 36)
+        assert rollout["observations"].dtype == np.uint8
+        assert len(np.unique(rollout["observations"].reshape(len(rollout["rewards"]), -1), axis=0)) > 1
+
+
+@pytest.mark.parametrize("kind", [PPO, DeltaSAC, DeltaDQN], ids=lambda kind: kind.__name__)
+def test_training_is_the_same_whether_the_model_plays_beside_it_or_not(kind: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"use_sde": True} if kind is DeltaSAC else {}
+
+    def trained(folder: str, **options: Any) -> Any:
+        env = VecNormalize(vectorised("pendulum" if kind is DeltaSAC else "cartpole"))
+        if options:
+            options["eval_env"] = VecNormalize(vectorised("pendulum" if kind is DeltaSAC else "cartpole"))
+        callback = RunDirectory(tmp_path / folder, **options)
+        model = make(kind, env=env, **settings).learn(64, callback=callback)
+        return model.learn(64, callback=callback, reset_num_timesteps=False), env, run_of(callback)
+
+    alone, beside = trained("a"), trained("b", eval_every=20, eval_episodes=2)
+    assert equal(alone[0], beside[0])
+    np.testing.assert_array_equal(alone[1].obs_rms.mean, beside[1].obs_rms.mean)
+    assert [row["steps"] for row in beside[2].evaluations] == [20, 40, 60, 64, 80, 100, 120, 128]
+    for name in ("episodes.npz", "metrics.jsonl", "parameters.safetensors"):
+        assert (alone[2].path / name).read_bytes() == (beside[2].path / name).read_bytes(), name
+
+
+def test_two_runs_of_a_seed_are_equal_with_everything_that_was_played(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        callback = RunDirectory(tmp_path / folder, eval_env="CartPole-v1", eval_every=32, eval_episodes=2)
+        make().learn(64, callback=callback)
+    first, second = (sorted(path for path in (tmp_path / name).rglob("*.*")) for name in ("a", "b"))
+    names = {path.name for path in first}
+    assert {"evaluations.jsonl", "rollout.npz", "critic.npz"} <= names
+    for ours, theirs in zip(first, second, strict=True):
+        assert ours.name == "timing.jsonl" or ours.read_bytes() == theirs.read_bytes(), ours.name
+
+
+def test_normalised_environments_are_played_with_the_statistics_of_the_training_in_its_rewards(tmp_path: Path) -> None:
+    env, apart = (VecNormalize(vectorised("pendulum"), gamma=0.99) for _ in range(2))  # type: Any, Any
+    callback = RunDirectory(tmp_path, eval_env=apart, eval_episodes=2)
+    model = make(env=env, task="pendulum").learn(128, callback=callback)
+    rollout = run_of(callback).rollout
+    assert rollout is not None
+    np.testing.assert_array_equal(apart.obs_rms.mean, env.obs_rms.mean)
+    assert apart.training and apart.norm_reward, "as it was given"
+    assert rollout["rewards"].min() < -2 and run_of(callback).evaluations[0]["return_mean"] < -20
+    unit = np.sqrt(env.ret_rms.var + env.epsilon)
+    np.testing.assert_allclose(rollout["deltas"], unit * model.predict_components(rollout["observations"]), rtol=1e-4)
+
+
+def test_environments_that_do_not_fit_are_refused_before_the_training(tmp_path: Path) -> None:
+    env = vectorised("cartpole")
+    cases: list[tuple[Any, Any, str]] = [
+        (env, env, "eval_env is the environment of the training"),
+        (env, env.envs[0], "eval_env is the environment of the training"),
+        (env, vectorised("pendulum"), "eval_env must have the spaces that the model trains on"),
+        (VecNormalize(vectorised("cartpole")), vectorised("cartpole"), "must normalise observations"),
+        (vectorised("cartpole"), VecNormalize(vectorised("cartpole")), "must normalise observations"),
+    ]
+    for training, given, words in cases:
+        with pytest.raises(ConfigError, match=words):
+            make(env=training).learn(64, callback=RunDirectory(tmp_path, eval_env=given))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="eval_every must be at least 1 step, and goes with eval_env"):
+        RunDirectory(tmp_path, eval_every=100)
+    with pytest.raises(ConfigError, match="eval_episodes must be at least 1"):
+        RunDirectory(tmp_path, eval_env="CartPole-v1", eval_episodes=0)
+
+
+class Break(BaseCallback):
+    """Raises in the middle of a training."""
+
+    def __init__(self, error: BaseException, after: int = 100) -> None:
+        super().__init__()
+        self.error, self.after = error, after
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self.after:
+            raise self.error
+        return True
+
+
+class EveryStep(EventCallback):
+    """Passes every step on."""
+
+    def _on_step(self) -> bool:
+        return self._on_event()
+
+    def _on_training_start(self) -> None:
+        assert self.callback is not None
+        self.callback.on_training_start(self.locals, self.globals)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "message"),
+    [
+        (ValueError("no more"), "failed", "ValueError: no more"),
+        (KeyboardInterrupt(), "interrupted", "stopped after 100 of 640 steps"),
+    ],
+    ids=["error", "keyboard"],
+)
+@pytest.mark.parametrize("how", ["list", "nested", "context"])
+def test_a_training_that_breaks_off_says_so(
+    how: str, error: BaseException, state: str, message: str, tmp_path: Path
+) -> None:
+    callback = RunDirectory(tmp_path)
+    several: Any = [callback, Break(error)]
+    with pytest.raises(type(error)):
+        if how == "list":
+            make().learn(640, callback=several)
+        elif how == "nested":
+            make().learn(640, callback=EveryStep(CallbackList(several)))
+        else:
+            with callback as record:
+                make(PPO).learn(640, callback=[record, several[1]])
+    run = run_of(callback)
+    updates = 0 if how == "nested" else 1  # an EventCallback does not tell of rollouts
+    assert run.status == {"state": state, "message": message, "steps": 100, "updates": updates, "episodes": 10}
+    assert len(run.episodes["steps"]) == 10 and run.timing[-1]["event"] == "end"
+    assert not is_being_written(run.path)
+    assert (run.path / "parameters.safetensors").exists() == (state == "interrupted")
+
+
+def test_a_plain_training_that_breaks_off_says_so_once_its_callback_is_gone(tmp_path: Path) -> None:
+    def train() -> None:
+        make(PPO).learn(640, callback=[RunDirectory(tmp_path), Break(ValueError("no more"))])
+
+    with pytest.raises(ValueError, match="no more"):
+        train()
+    path = tmp_path / "CartPole-v1" / "PPO" / "seed-3"
+    gc.collect()
+    status = Run(path).status
+    assert status["state"] == "interrupted" and "`learn` did not come to its end" in status["message"]
+
+
+def test_a_run_that_broke_off_can_go_on(tmp_path: Path) -> None:
+    callback, model = RunDirectory(tmp_path), make()
+    with pytest.raises(ValueError, match="no more"):
+        model.learn(640, callback=[callback, Break(ValueError("no more"))])
+    model.learn(64, callback=callback, reset_num_timesteps=False)
+    status = run_of(callback).status
+    assert status["state"] == "finished" and status["message"] is None and status["steps"] > 100
+
+
+PROGRAM = """
+import os, signal, sys
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from tddelta.adapters.sb3 import RunDirectory
+
+class End(BaseCallback):
+    def _on_step(self):
+        if self.num_timesteps >= 100:
+            how = sys.argv[2]
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyboardInterrupt if how == "keyboard" else RuntimeError("no more")
+        return True
+
+torch.set_num_threads(1)
+PPO("MlpPolicy", "CartPole-v1", seed=0, n_steps=32, batch_size=32, device="cpu").learn(
+    640, callback=[RunDirectory(sys.argv[1]), End()]
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "state", "message"),
+    [
+        ("error", "failed", "RuntimeError: no more"),
+        pytest.param("keyboard", "interrupted", "stopped after 100 of 640 steps", marks=pytest.mark.long),
+        pytest.param("kill", "cut off", "", marks=pytest.mark.long),
+    ],
+)
+def test_a_plain_training_whose_process_ends_says_so(how: str, state: str, message: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path), how], capture_output=True, text=True)
+    assert done.returncode != 0
+    seed = Seed.read(Run(tmp_path / "CartPole-v1" / "PPO" / "seed-0"), "PPO")
+    assert (seed.state, seed.message) == (state, message), done.stderr
+
+
+@pytest.mark.slow
+def test_report_and_inspector_show_what_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (0, 1):
+        for kind in (PPO, DeltaPPO):
+            make(kind, seed=seed).learn(128, callback=RunDirectory(tmp_path, eval_env=vectorised("cartpole")))
+
+    def called(*arguments: Any) -> int:
+        monkeypatch.setattr(sys, "argv", ["tddelta", *map(str, arguments)])
+        return main()
+
+    assert called("report", tmp_path) == 0
+    tables = tmp_path / "tables"
+    assert "CartPole-v1,DeltaPPO,greedy,2," in (tables / "evaluations.csv").read_text(encoding="utf-8")
+    assert "CartPole-v1,DeltaPPO,0.5,2," in (tables / "critic-every-discount.csv").read_text(encoding="utf-8")
+    assert (tmp_path / "figures" / "episode-cartpole-v1-deltappo.png").exists()
+    run = tmp_path / "CartPole-v1" / "DeltaPPO" / "seed-0"
+    assert called("inspect", run, "--state", "2") == 0
+    assert "DeltaPPO, seed 0, step 2" in capsys.readouterr().out and (run / "inspect.html").exists()
+    assert called("inspect", run, "--seed", "2") == 2
+    assert "--seed goes with a run of tddelta; got one of stable-baselines3" in capsys.readouterr().err
+    (run / "rollout.npz").unlink()
+    assert called("inspect", run) == 2
+    assert "has no recorded episode" in capsys.readouterr().err
+
+
+def test_a_directory_holds_nothing_that_is_unpickled(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path, eval_env=vectorised("cartpole"))
+    make(learning_rate=lambda progress: 1e-3 * progress).learn(64, callback=callback)
+    run = run_of(callback)
+    for path in run.path.glob("*.npz"):
+        with np.load(path, allow_pickle=False) as arrays:
+            assert all(arrays[name].dtype.kind in "biuf" for name in arrays.files)
+    assert json.loads((run.path / "config.json").read_text(encoding="utf-8"))["settings"]["learning_rate"] == (
+        "test_a_directory_holds_nothing_that_is_unpickled.<locals>.<lambda>"
+    )
+    assert {path.suffix for path in run.path.iterdir()} == {".json", ".jsonl", ".npz", ".safetensors"}
+
+
+def test_an_environment_of_its_own_may_have_another_number_of_copies(tmp_path: Path) -> None:
+    callback = RunDirectory(tmp_path, eval_env=DummyVecEnv([TASKS["cartpole"][0]] * 3), eval_episodes=4)
+    with pytest.warns(UserWarning, match="not wrapped with a ``Monitor``"):
+        make().learn(64, callback=callback)
+    critic = run_of(callback).critic
+    assert run_of(callback).evaluations[0]["episodes"] == 4 and critic is not None and len(critic["predicted"]) == 120
