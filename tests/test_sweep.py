@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,27 @@ def jobs():
     return [tuple(map(int, line.split())) for line in Path("o/jobs").read_text().splitlines()]
 
 
+def _of_this_process():
+    mine, found = str(os.getpid()), set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            found |= {path.parent.name} if path.read_text().rpartition(")")[2].split()[1] == mine else set()
+    return found
+
+
+OTHERS = set()
+"""What other tests left in this process, such as the resource tracker of multiprocessing."""
+
+
+@pytest.fixture(autouse=True)
+def _others():
+    OTHERS.clear()
+    OTHERS.update(_of_this_process())
+
+
 def children():
-    """Processes that this one started and that are not gone, zombies included."""
-    mine = str(os.getpid())
-    found = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat")]
-    return [stat for stat in found if stat.rpartition(")")[2].split()[1] == mine]
+    """Processes that a test started and that are not gone, zombies included."""
+    return _of_this_process() - OTHERS
 
 
 # ---------------------------------------------------------------- processes
