@@ -1,9 +1,5 @@
 """What a run directory says of a training of SB3: environment, settings, scales, versions, machine."""
 
-import os
-import platform
-import sys
-from importlib import metadata
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,11 +7,12 @@ from typing import Any
 from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.adapters.sb3.settings import settings_of
 from tddelta.runs import FORMAT, run_path
+from tddelta.runs.origin import origin
 from tddelta.timescales import TimeScales
 
-LIBRARY = "stable-baselines3"
+_LIBRARY = "stable-baselines3"
 
-_PACKAGES = ("tddelta", LIBRARY, "torch", "gymnasium", "numpy")
+_PACKAGES = ("tddelta", _LIBRARY, "torch", "gymnasium", "numpy")
 
 
 def config(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
@@ -27,7 +24,7 @@ def config(model: Any, environment: str, agent: str, number: int) -> dict[str, A
         "environment": environment,
         "environment_kwargs": {},
         "environment_parameters": {"n_envs": model.n_envs},
-        "agent": {"name": agent, "library": LIBRARY, "algorithm": type(model).__name__},
+        "agent": {"name": agent, "library": _LIBRARY, "algorithm": type(model).__name__},
         "seed": number,
         "steps": model._total_timesteps,
         "settings": settings_of(model),
@@ -54,16 +51,4 @@ def free_number(out: Path, environment: str, agent: str) -> int:
 
 def provenance(model: Any) -> dict[str, Any]:
     """What the start of `timing.jsonl` holds: command, versions, machine."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # used from its source tree
-            continue
-    machine = {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "device": f"PyTorch: {model.device}",
-        "system": platform.platform(),
-    }
-    return {"command": ["python", *sys.argv], "versions": versions, "machine": machine}
+    return origin((), _PACKAGES, f"PyTorch: {model.device}")
