@@ -1,8 +1,11 @@
 """Options and hooks for the whole test run."""
 
+import gc
+import itertools
 import sys
 from collections.abc import Generator
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -29,6 +32,23 @@ def _warnings_of_ladders_come_again() -> None:
     # In a process the warning of a ladder comes once; every test is to see it.
     if "tddelta.deep.config" in sys.modules:
         sys.modules["tddelta.deep.config"]._made.cache_clear()
+
+
+_MAPPINGS, _TESTS = Path("/proc/self/maps"), itertools.count(1)
+
+
+# JAX keeps what it compiled, and each program takes memory mappings, of which a process may have 65,530: one that runs
+# a good part of the tests ends in a segmentation fault without this. (Counting is slow: not after every test.)
+@pytest.fixture(autouse=True)
+def _compiled_programs_are_given_back() -> Generator[None]:
+    yield
+    if "jax" not in sys.modules or next(_TESTS) % 10 or not _MAPPINGS.exists():
+        return
+    if _MAPPINGS.read_bytes().count(b"\n") > 30_000:
+        if "tddelta.deep.training" in sys.modules:
+            sys.modules["tddelta.deep.training"]._programs.clear()
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 def _refuse_skip(config: pytest.Config, report: Any) -> None:
