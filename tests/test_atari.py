@@ -81,6 +81,7 @@ def test_names_and_what_the_record_says_they_meant(name, meant, protocol, sticky
         ("ALE/Qbrt-v5", {}, "unknown Atari game 'Qbrt': did you mean Qbert"),
         ("MsPacmanNoFrameskip-v0", {}, "'MsPacmanNoFrameskip-v0' is of no version .* as Qbert, QbertNoFrameskip-v4 or"),
         ("MsPackman", {}, "unknown environment 'MsPackman': did you mean MsPacman"),
+        ("Joust", {}, "Joust is for two players, and ale-py does not play it with one: name another game"),
         ("Qbert", {"protocol": "modern"}, "protocol must be one of classic, machado; got 'modern'"),
         ("Qbert", {"frameskip": 2}, "Atari has no option 'frameskip': did you mean frame_skip"),
         ("Qbert", {"frame_skip": 0}, "frame_skip must be a whole number of at least 1; got 0"),
