@@ -36,7 +36,7 @@ def flattens(environment: Any) -> bool:
     return type(space).__name__ != "Box" and bool(space.is_np_flattenable)
 
 
-class WorkerError(Exception):
+class RemoteError(Exception):
     """What an environment raised in a worker process: the name of its kind, its message, and its place.
 
     Exceptions of other kinds need not survive the way from one process to another.
@@ -74,6 +74,6 @@ def _named(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*given, **named)
         except Exception as error:
-            raise WorkerError(type(error).__name__, str(error), place_of(error)) from error
+            raise RemoteError(type(error).__name__, str(error), place_of(error)) from error
 
     return called

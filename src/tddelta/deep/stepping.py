@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tddelta.deep.host import HostEnvironment
-from tddelta.deep.making import WorkerError, place_of
+from tddelta.deep.making import RemoteError, place_of
 from tddelta.errors import ConfigError, DataError
 
 
@@ -149,8 +149,9 @@ class Vector:
                     f"{name}: a worker process ended in {what} {when}, as where memory runs out: look into the "
                     "system's log, or use fewer environments"
                 ) from error
-            inside = isinstance(error, WorkerError)
-            kind, message, where = error.described() if inside else (type(error).__name__, str(error), place_of(error))
+            kind, message, where = type(error).__name__, str(error), place_of(error)
+            if isinstance(error, RemoteError):
+                kind, message, where = error.described()
             raise DataError(f"{name} raised {kind} in {what} {when}: {message} ({where})") from error
 
 
