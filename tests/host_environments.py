@@ -1,5 +1,6 @@
 """Environments of Gymnasium with a script, for the tests of the host's path."""
 
+import os
 from typing import Any, ClassVar
 
 import gymnasium
@@ -79,6 +80,52 @@ class Broken(Counting):
         return super().step(action)
 
 
+class StuckError(Exception):
+    """An exception that is lost on its way from one process to another: it cannot be made from one argument."""
+
+    def __init__(self, valve: str, state: str) -> None:
+        super().__init__(f"the {valve} is {state}")
+
+
+class BrokenAlone(Counting):
+    """Raises in its tenth step, in a process of its own."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if len(self.actions) == 9:
+            raise StuckError("valve", "stuck")
+        return super().step(action)
+
+
+class Killed(Counting):
+    """Its process ends in its tenth step, as when memory runs out."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if len(self.actions) == 9:
+            os._exit(9)
+        return super().step(action)
+
+
+class Lives(SyncVectorEnv):
+    """Tells how long the game has been going on, as ale-py does: the loss of a life ends, and the game goes on."""
+
+    rewards = (0, 7, -4, 0, 2, 100)
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__([lambda: Counting(length=6)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.clock = np.zeros(num_envs, int)
+
+    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        observations, information = super().reset(**given)
+        return observations, {**information, "episode_frame_number": 4 * self.clock}
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        observations, _, over, truncated, information = super().step(actions)
+        rewards = np.array(self.rewards)[self.clock]
+        self.clock = np.where(over, 0, self.clock + 1)
+        lost = over | (self.clock % 2 == 0)  # three lives of two steps
+        return observations, rewards, lost, truncated, {**information, "episode_frame_number": 4 * self.clock}
+
+
 class Poisoned(Counting):
     """The reward of the second environment made is no number in its ninth step."""
 
@@ -141,6 +188,12 @@ def vectors(mode: AutoresetMode, kind: Any = Counting, **options: Any) -> Any:
     return make
 
 
+def vectors_of_counting(num_envs: int, length: int = 3) -> SyncVectorEnv:
+    """Vector environments under a name of their own, which reset themselves in the next step."""
+    made: SyncVectorEnv = vectors(AutoresetMode.NEXT_STEP, length=length)(num_envs)
+    return made
+
+
 TINY: dict[str, Any] = {
     "environments": 2,
     "rollout_length": 6,
@@ -159,4 +212,7 @@ def tiny(environment: Any, agent: str = "ppo-delta", **settings: Any) -> ppo.Con
 
 
 gymnasium.register("HostCounting-v0", entry_point="host_environments:Counting", max_episode_steps=50)
+gymnasium.register("HostBroken-v0", entry_point="host_environments:BrokenAlone")
+gymnasium.register("HostKilled-v0", entry_point="host_environments:Killed")
+gymnasium.register("HostVectors-v0", vector_entry_point="host_environments:vectors_of_counting")
 gymnasium.register("HostRooms-v0", entry_point="host_environments:Rooms")

@@ -1,5 +1,7 @@
 """Atari: what is seen equals Gymnasium's own preprocessing, names mean what they say, a lost life is not the game."""
 
+import math
+
 import gymnasium
 import jax
 import jax.export
@@ -11,8 +13,9 @@ from ale_py.env import AtariEnv
 
 from deep_environments import QUICKLY, init
 from tddelta import ConfigError
-from tddelta.deep import atari, convolutions, environments, ppo
-from tddelta.deep.host_rollout import Player
+from tddelta.deep import atari, convolutions, environments, host_rollout, ppo
+from tddelta.deep.config import Config
+from tddelta.deep.host_rollout import Acted, Player
 from tddelta.deep.stepping import Vector
 
 PLAIN = {"noop_max": 0, "fire_reset": False, "life_loss": False}
@@ -81,6 +84,7 @@ def test_names_and_what_the_record_says_they_meant(name, meant, protocol, sticky
         ("ALE/Qbrt-v5", {}, "unknown Atari game 'Qbrt': did you mean Qbert"),
         ("MsPacmanNoFrameskip-v0", {}, "'MsPacmanNoFrameskip-v0' is of no version .* as Qbert, QbertNoFrameskip-v4 or"),
         ("MsPackman", {}, "unknown environment 'MsPackman': did you mean MsPacman"),
+        ("Joust", {}, "Joust is for two players, and ale-py does not play it with one: name another game"),
         ("Qbert", {"protocol": "modern"}, "protocol must be one of classic, machado; got 'modern'"),
         ("Qbert", {"frameskip": 2}, "Atari has no option 'frameskip': did you mean frame_skip"),
         ("Qbert", {"frame_skip": 0}, "frame_skip must be a whole number of at least 1; got 0"),
@@ -187,6 +191,37 @@ def test_pixels_are_seen_as_shares_in_either_layout():
         ppo.preset("Pong", normalize_observations=True)
 
 
+def results(program):
+    """Shapes and types of all that a program computes, with the programs inside it."""
+    for equation in program.eqns:
+        yield from ((*variable.aval.shape, variable.aval.dtype) for variable in equation.outvars)
+        for inside in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            inside = getattr(inside, "jaxpr", inside)
+            if hasattr(inside, "eqns"):
+                yield from results(inside)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [None, 32])  # on a GPU, on a CPU
+def test_learning_makes_no_float_copy_of_the_rollout(part, monkeypatch):
+    monkeypatch.setattr(Config, "part_of_minibatch", part)
+    config = jax.tree.map(float, ppo.preset("Qbert", "ppo-delta"))
+    key = jax.random.key(0)
+    state = jax.eval_shape(ppo.init, config, key)
+    seen = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
+    one = Acted(*(jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in (
+        seen, jax.ShapeDtypeStruct((), jnp.int32), *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((), (6,))),
+    )))  # fmt: skip
+    rollout, last = host_rollout._shapes(config, (config.rollout_length, config.environments), one)
+    program = jax.make_jaxpr(lambda *given: ppo.learn(*given))(config, state, rollout, last, key).jaxpr
+    whole = config.batch * 4 * 84 * 84
+    found = [(math.prod(shape), dtype) for *shape, dtype in results(program)]
+    # The patches of the first layer are 20 × 20 of 8 × 8 × 4: the largest arrays there are.
+    floats = max(size for size, dtype in found if dtype == jnp.float32)
+    assert floats == (part or config.batch // config.minibatches) * 20 * 20 * 8 * 8 * 4 < whole
+    assert {str(dtype) for size, dtype in found if size >= whole} == {"uint8"}
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_game_is_learned_from_signs_and_reported_by_scores():
@@ -209,8 +244,6 @@ def test_a_game_is_learned_from_signs_and_reported_by_scores():
 
 @pytest.mark.slow
 def test_gradients_by_parts_are_those_of_the_whole(monkeypatch):
-    from tddelta.deep.config import Config
-
     config = ppo.preset("CartPole-v1", environments=4, rollout_length=8, epochs=1, minibatches=2, hidden_sizes=(8,))
     found = []
     for part in (None, 4):

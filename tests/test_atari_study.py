@@ -14,6 +14,7 @@ from tddelta.deep import measures, policy
 from tddelta.deep.atari import PAPER
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments import atari
+from tddelta.experiments.display import duration
 from tddelta.experiments.plan import divide
 from tddelta.runs import Run, RunWriter
 from tddelta.runs.locking import lock
@@ -148,6 +149,14 @@ def test_the_list_shows_how_far_the_plan_is_and_trains_nothing(
     together = atari._together(plans)
     assert f"{100 * together} steps per second, measured just now with {together} at a time" in said
     assert [path.name for path in tmp_path.iterdir()] == ["Qbert"] and not plans[1].path.exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(47.6, "48 s"), (185.0, "3:05 min"), (7385.0, "2:03:05 h"), (898_341.0, "10 d 9 h"), (32_340_141.0, "374 d 7 h")],
+)
+def test_times_are_said_in_units_that_can_be_grasped(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
 
 
 @pytest.mark.usefixtures("pretended")

@@ -1,20 +1,24 @@
 """Rollouts and whole runs in host environments: every end as it is meant, in both ways of automatic reset."""
 
+import dataclasses
+import functools
 import json
+import shutil
 import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tddelta as tdd
 from deep_environments import QUICKLY
-from host_environments import Broken, Counting, OfProbe, Poisoned, Pushed, tiny, vectors
+from host_environments import Broken, Counting, Lives, OfProbe, Poisoned, Pushed, tiny, vectors
 from tddelta import ConfigError, DataError
 from tddelta.deep import evaluation, host, host_evaluation, host_rollout, policy, ppo, record, training
 from tddelta.deep.host_rollout import Player
+from tddelta.deep.rollout import learned_rewards
 from tddelta.runs import Run, RunWriter
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
@@ -187,6 +191,53 @@ def test_evaluation_plays_a_quota_of_every_environment():
     assert row["returns"] == row["lengths"] and min(row["returns"]) >= 3
     with pytest.raises(ConfigError, match="mode must be sampled or greedy"):
         evaluation.evaluate(config, learned, mode="best")
+
+
+def test_long_and_short_episodes_count_the_same():
+    # Field case B43: the first ten episodes to end would all be of one step.
+    def make(num_envs):
+        makers = [functools.partial(Counting, length) for length in (1, 11)]
+        return SyncVectorEnv(makers[:num_envs], autoreset_mode=SAME)
+
+    config = tiny(host.from_factory(make))
+    learned = ppo.initial(config, jax.random.key(0))
+    returns, lengths, done = host_evaluation.quota(config, learned, np.array([5, 5]), greedy=True, seed=0, limit=100)
+    assert done.tolist() == [5, 5]
+    np.testing.assert_array_equal(returns, [[1] * 5, [11] * 5])
+    np.testing.assert_array_equal(lengths, returns)
+
+
+def test_evaluations_are_of_whole_games_and_raw_scores():
+    # Field case B44.
+    game = dataclasses.replace(host.from_factory(Lives), lives=True)
+    config = tiny(game, reward_clipping="sign")
+    row = evaluation.evaluate(config, ppo.initial(config, jax.random.key(0)), episodes=2, mode="greedy")
+    assert row["returns"] == [105, 105] and row["lengths"] == [6, 6] and row["mode"] == "greedy"
+    _, ((rollout, _),) = rollouts(config, 1)
+    np.testing.assert_array_equal(rollout.terminated[:, 0], [False, True] * 3)
+    np.testing.assert_array_equal(learned_rewards(config, rollout.rewards)[:, 0], [0, 1, -1, 0, 1, 1])
+    assert rollout.finished_returns[-1].tolist() == [105, 105] and not rollout.finished_lengths[:-1].any()
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path, monkeypatch):
+    """A copy of a run's directory while it trains: what a kill -9 would have left."""
+    monkeypatch.setattr(host_evaluation, "STREAM_LENGTH", 10)
+    monkeypatch.setattr(training, "LONGEST_BLOCK", 1)
+    config, path, copy = tiny(environment()), tmp_path / "run", tmp_path / "copy"
+
+    def look(news):
+        if news.steps == 36 and not copy.exists():
+            shutil.copytree(path, copy)
+
+    trained(path, config, progress=look, checkpoint_every=0.0)
+    left = Run(copy)
+    saved = max(int(place.name) for place in (copy / "checkpoints").iterdir())
+    assert left.status["state"] == "running" and 12 * saved < 36 == left.metrics["steps"][-1]
+    run = trained(copy, config, resume=True)
+    np.testing.assert_array_equal(run.metrics["steps"], [12, 24, 36, 48])
+    assert run.status["state"] == "finished" and len(run.episodes["returns"]) == 16
+    (fresh,) = (row for row in run.timing if row["event"] == "fresh_environments")
+    assert fresh["updates"] == saved
 
 
 def test_a_run_goes_on_with_fresh_environments_and_says_so(tmp_path, monkeypatch):

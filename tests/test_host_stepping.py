@@ -1,6 +1,9 @@
 """Host environments by name and by factory, and what one step of theirs is: without a learner."""
 
 import builtins
+import dataclasses
+import os
+import signal
 import sys
 
 import gymnasium
@@ -239,6 +242,87 @@ def test_only_gymnasiums_own_are_trusted_by_name():
     assert host.is_gymnasiums_own("gym:CartPole-v1")
     for name in ("gym:HostCounting-v0", "gym:host_environments:HostCounting-v0", "CartPole-v1", "gym:Nothing-v0"):
         assert not host.is_gymnasiums_own(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "over"),
+    [
+        ("host_environments:Counting", {"length": 2}, [False, True, False, True]),
+        ("host_environments:vectors_of_counting", {"length": 2}, [False, True, False, False, True]),
+        ("gym:host_environments:HostVectors-v0", {"length": 2}, [False, True, False, False, True]),
+    ],
+)
+def test_functions_that_make_them_can_be_named(name, options, over):
+    environment = environments.resolve(name, options)
+    assert environment.name == name and environment.observation_shape == (2,)
+    found = steps(Vector(environment, [1, 2]), len(over))
+    assert [bool(one.over[0]) for one in found] == over
+    assert all(one.played.all() for one in found) is (name == "host_environments:Counting")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("host_environments:Counting", {"longth": 2}, "one of 'longth'"),
+        ("host_environments:vectors_of_counting", {"longth": 2}, "cannot be made .*'longth'.*what its function takes"),
+        ("host_environments:vectors", {}, "cannot be made .*'mode'.*what its function takes"),
+        ("host_environments:TINY", {}, "must be a function or a class that makes one; got an object, dict"),
+        ("gym:HostVectors-v0", {"frame_stack": 4}, "is a vector environment of its own: drop frame_stack and worker_"),
+        (host_environments.vectors_of_counting, {}, "is a function: pass host.from_factory"),
+    ],
+)
+def test_functions_that_cannot_be_used_are_refused(name, options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        environments.resolve(name, options)
+
+
+def test_where_a_life_is_lost_the_game_goes_on():
+    # Field cases B40, B44: three lives of two steps.
+    plain = host.from_factory(host_environments.Lives)
+    with Vector(dataclasses.replace(plain, lives=True), [1]) as vector:
+        vector.reset()
+        found = []
+        for _ in range(12):
+            vector.begin(np.zeros(1, int))
+            found.append(vector.finish())
+    assert [bool(one.terminated[0]) for one in found] == [False, True] * 6
+    assert [bool(one.over[0]) for one in found] == ([False] * 5 + [True]) * 2
+    assert [float(one.rewards[0]) for one in found[:6]] == [0, 7, -4, 0, 2, 100]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "HostBroken-v0",
+            r"raised StuckError in step after 9 steps of 2 .*: the valve is stuck \(.*environments.py, line \d+, in",
+        ),
+        ("HostKilled-v0", "a worker process ended in step after 9 steps of 2 environments, as where memory runs out"),
+    ],
+)
+def test_what_a_worker_process_raises_arrives_with_its_place(name, sentence):
+    processes = environments.resolve(f"gym:host_environments:{name}", {"worker_processes": True, "length": 20})
+    vector = Vector(processes, [3, 4])
+    workers = list(vector._made.processes)
+    with pytest.raises(DataError, match=sentence):
+        steps(vector, 12)
+    vector.close()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_leaves_it_to_the_owner_when_to_end(number):
+    vector = Vector(environments.resolve("gym:CartPole-v1", {"worker_processes": True}), [3, 4])
+    workers = list(vector._made.processes)
+    vector.reset()
+    for worker in workers:
+        os.kill(worker.pid, number)
+    vector.begin(np.array([0, 1]))
+    assert vector.finish().played.all()
+    vector.close()
+    assert not any(worker.is_alive() for worker in workers)
 
 
 @pytest.mark.slow

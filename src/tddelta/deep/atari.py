@@ -72,6 +72,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 """Protocols by name. "classic": that of the paper, and of the ids NoFrameskip-v4. "machado": random by sticky actions,
 no knowledge of lives, as the ids ALE/…-v5 have it (Machado et al. 2018, who also use all 18 actions)."""
 
+_MISSING = 'Atari games need ale-py: pip install "tddelta[atari]"'
 _AT_LEAST = {"frame_skip": 1, "noop_max": 0, "height": 36, "width": 36, "stack": 1, "max_frames": 1}
 
 
@@ -104,6 +105,7 @@ def from_name(name: str, options: Mapping[str, Any]) -> HostEnvironment:
             raise ConfigError(f"Atari has no option {option!r}: {closest(option, ('protocol', 'threads', *fields))}")
     protocol = dataclasses.replace(PROTOCOLS[chosen], **given)
     _check(protocol, threads)
+    _check_players(game)
     make = functools.partial(_vector, GAMES[game], protocol, threads)
     return from_space_of(
         make(1),
@@ -148,11 +150,21 @@ def _check(protocol: Protocol, threads: Any) -> None:
         raise ConfigError(f"threads must be a whole number, 0 for as many as there are cores; got {threads!r}")
 
 
+def _check_players(game: str) -> None:
+    """Refuse what the emulator would end the whole process for."""
+    try:
+        from ale_py import ALEInterface, roms
+    except ImportError as error:
+        raise MissingExtra(_MISSING) from error
+    if ALEInterface.isSupportedROM(str(roms.get_rom_path(GAMES[game]))) is None:
+        raise ConfigError(f"{game} is for two players, and ale-py does not play it with one: name another game")
+
+
 def _vector(rom: str, protocol: Protocol, threads: int, count: int) -> Any:
     try:
         from ale_py.vector_env import AtariVectorEnv
     except ImportError as error:
-        raise MissingExtra('Atari games need ale-py: pip install "tddelta[atari]"') from error
+        raise MissingExtra(_MISSING) from error
     return AtariVectorEnv(
         rom,
         count,

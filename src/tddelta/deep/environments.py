@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,8 +71,8 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
     Args:
         environment: A gymnax id; a short name (Catch, DiscountingChain, DelayedReward); an Atari game (Qbert,
             QbertNoFrameskip-v4, ALE/Qbert-v5); "gym:ID" or "gym:package.module:ID" for Gymnasium;
-            "package.module:factory" for a callable that returns a device environment or (environment, parameters);
-            or such an object itself; for Gymnasium an object of `host.from_factory`.
+            "package.module:factory" for a callable that returns a device environment or (environment, parameters), or
+            one that `host.from_factory` takes; or a device environment itself, or what `host.from_factory` returned.
         options: Keyword arguments. Those that name a field of the environment's parameters
             (max_steps_in_episode, …) replace it; the others go to the constructor. For Atari see `atari.Protocol`, for
             Gymnasium `host.from_id`.
@@ -104,7 +105,13 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvir
         if environment.startswith(host.PREFIX):
             return host.from_id(environment, options)
     name = environment if isinstance(environment, str) else type(environment).__name__
+    own = isinstance(environment, str) and ":" in environment
+    if own and host.makes_vectors(imported(environment, "environment")):
+        return _of_gymnasium(environment, options)
     instance, parameters, left = _made(environment, options)
+    if own and host.is_of_gymnasium(instance):
+        _discard(instance)
+        return _of_gymnasium(environment, options)
     if left:
         raise ConfigError(
             f"environment {name} takes no option {', '.join(map(repr, left))}: drop it, or pass a factory that does"
@@ -135,6 +142,29 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvir
     )
 
 
+def _of_gymnasium(name: str, options: dict[str, Any]) -> HostEnvironment:
+    """The environment of somebody's "package.module:factory" that makes those of Gymnasium."""
+    factory = imported(name, "environment")
+    several = {"num_envs": 1} if host.makes_vectors(factory) else {}
+    _check_call(name, factory, {**several, **options})
+    return host.from_factory(functools.partial(factory, **options), name=name)
+
+
+def _check_call(name: str, factory: Any, options: dict[str, Any]) -> None:
+    if not callable(factory):
+        raise ConfigError(
+            f"environment {name} must be a function or a class that makes one; got an object, {type(factory).__name__}"
+        )
+    try:
+        inspect.signature(factory).bind(**options)
+    except TypeError as error:
+        raise ConfigError(
+            f"environment {name} cannot be made ({error}): environment_kwargs are what its function takes"
+        ) from error
+    except ValueError:  # some classes written in C have no signature
+        return
+
+
 def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str]]:
     """Instance, parameters, and the options that nothing took."""
     if isinstance(environment, str):
@@ -149,7 +179,9 @@ def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str
                 "(tddelta.deep.environments.NAMES lists all; package.module:factory names one of your own, gym:ID one "
                 "of Gymnasium)"
             )
-        made = factory(**_for_factory(factory, options))
+        chosen = _for_factory(factory, options)
+        _check_call(environment, factory, chosen)
+        made = factory(**chosen)
     else:
         made = environment
     instance, parameters, fields = _parts(made)
@@ -174,18 +206,25 @@ def _for_factory(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
     if not options:
         return {}
     try:
-        _, _, fields = _parts(factory())
+        made = factory()
     except TypeError:
         return options
+    _, _, fields = _parts(made)
+    _discard(made)
     constructor = {name: value for name, value in options.items() if name not in fields}
     try:
-        factory(**constructor)
+        _discard(factory(**constructor))
     except TypeError as error:
         raise ConfigError(
             f"environment option not understood: one of {', '.join(map(repr, constructor))} ({error}); "
             f"its parameters are {', '.join(sorted(fields)) or 'none'}"
         ) from error
     return constructor
+
+
+def _discard(made: Any) -> None:
+    if host.is_of_gymnasium(made):
+        made.close()
 
 
 def _check_step(name: str, instance: Any, parameters: Any) -> None:

@@ -10,10 +10,13 @@ meant, whichever automatic reset the environment has: see `stepping`.
 import dataclasses
 import functools
 import importlib
+import inspect
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -93,9 +96,13 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         raise ConfigError(f"frame_stack must be a whole number of at least 1; got {frames!r}")
     if not isinstance(processes, bool):
         raise ConfigError(f"worker_processes must be True or False; got {processes!r}")
+    vectors = spec.entry_point is None  # registered as a vector environment only
+    if vectors and (frames is not None or processes):
+        raise ConfigError(f"{name} is a vector environment of its own: drop {' and '.join(_OURS)}")
     make_one = functools.partial(making.made, spec, given, frames)
+    make_several = functools.partial(making.several, spec, given)
     try:
-        one = make_one()
+        one = make_several(1) if vectors else make_one()
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingExtra(f'{name} needs more than Gymnasium ({error}): pip install "tddelta[gym]"') from error
     except (TypeError, gymnasium.error.Error) as error:
@@ -103,16 +110,16 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
             f"{name} cannot be made ({error}): environment_kwargs are those of gymnasium.make, and "
             f"{' and '.join(_OURS)}"
         ) from error
-    described = {"id": spec.id, "frame_stack": frames, "flattened": making.flattens(one.unwrapped)}
+    described = {"id": spec.id, "frame_stack": frames, "flattened": not vectors and making.flattens(one.unwrapped)}
     draws = None
-    if "rgb_array" in (one.metadata or {}).get("render_modes", ()):
+    if not vectors and "rgb_array" in (one.metadata or {}).get("render_modes", ()):
         drawing = functools.partial(making.made, spec, given | {"render_mode": "rgb_array"}, frames)
         draws = functools.partial(_vectorised, drawing)
     try:
         return from_space_of(
             one,
             name,
-            functools.partial(_vectorised, make_one, processes=processes),
+            make_several if vectors else functools.partial(_vectorised, make_one, processes=processes),
             description={key: value for key, value in described.items() if value},
             overlaps=processes,
             draws=draws,
@@ -136,7 +143,7 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
     """
     name = name or str(getattr(factory, "__name__", type(factory).__name__))
     gymnasium = _gymnasium(name)
-    several = "num_envs" in _parameters(factory)
+    several = makes_vectors(factory)
     made = factory(num_envs=1) if several else factory()
     try:
         kind = gymnasium.vector.VectorEnv if several else gymnasium.Env
@@ -192,13 +199,27 @@ def is_gymnasiums_own(name: str) -> bool:
     return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
 
 
-def refuse_object(name: str, instance: Any) -> None:
-    """Refuse objects of Gymnasium, which only a function can make as often as they are needed."""
+def makes_vectors(factory: Any) -> bool:
+    """Whether a function makes vector environments: it has an argument `num_envs`."""
+    try:
+        return "num_envs" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # no function, or a class written in C
+        return False
+
+
+def is_of_gymnasium(instance: Any) -> bool:
+    """Whether something is an environment of Gymnasium, or a vector of them."""
     spaces_of_gymnax = callable(getattr(instance, "observation_space", None))
-    if hasattr(instance, "single_action_space") or (hasattr(instance, "metadata") and not spaces_of_gymnax):
+    return hasattr(instance, "single_action_space") or (hasattr(instance, "metadata") and not spaces_of_gymnax)
+
+
+def refuse_object(name: str, instance: Any) -> None:
+    """Refuse objects and functions of Gymnasium: only a function that is known as such makes as many as are needed."""
+    if is_of_gymnasium(instance) or inspect.isroutine(instance):
+        what = "an object of Gymnasium" if is_of_gymnasium(instance) else "a function"
         raise ConfigError(
-            f"environment {name} is an object of Gymnasium: pass host.from_factory(function) with the function that "
-            "makes it, or register it and name it gym:package.module:ID"
+            f"environment {name} is {what}: pass host.from_factory(function) with the function that makes it, or name "
+            "it package.module:function, or register it and name it gym:package.module:ID"
         )
 
 
@@ -241,21 +262,15 @@ def _vectorised(make_one: Callable[[], Any], count: int, *, processes: bool = Fa
 
     if not processes:
         return SyncVectorEnv([make_one] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+    # Gymnasium prints what a worker raised over many lines, before it raises it.
+    warnings.filterwarnings("ignore", r"(?s).*ERROR: ", UserWarning, r"gymnasium\.vector\.async_vector_env")
+    makers = [functools.partial(making.in_process, os.getpid(), make_one)] * count
     # A forked process would inherit the threads of JAX as locks that nobody opens.
-    return AsyncVectorEnv([make_one] * count, autoreset_mode=AutoresetMode.SAME_STEP, context="spawn")
+    return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, context="spawn")
 
 
 def _several(factory: Callable[..., Any], count: int) -> Any:
     return factory(num_envs=count)
-
-
-def _parameters(factory: Any) -> Sequence[str]:
-    import inspect
-
-    try:
-        return tuple(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # some classes written in C have none
-        return ()
 
 
 def _observations(name: str, space: Any) -> spaces.Box:

@@ -1,6 +1,9 @@
 """Making one environment of Gymnasium, without JAX: worker processes import this and no more."""
 
-from collections.abc import Mapping
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -20,7 +23,57 @@ def made(spec: Any, options: Mapping[str, Any], frames: int | None) -> Any:
     return environment if frames is None else gymnasium.wrappers.FrameStackObservation(environment, frames)
 
 
+def several(spec: Any, options: Mapping[str, Any], count: int) -> Any:
+    """So many environments of one that is registered as a vector environment only; see `made`."""
+    import gymnasium
+
+    return gymnasium.make_vec(spec, num_envs=count, vectorization_mode="vector_entry_point", **options)
+
+
 def flattens(environment: Any) -> bool:
     """Whether observations are something else than an array, and can be made one vector."""
     space = environment.observation_space
     return type(space).__name__ != "Box" and bool(space.is_np_flattenable)
+
+
+class RemoteError(Exception):
+    """What an environment raised in a worker process: the name of its kind, its message, and its place.
+
+    Exceptions of other kinds need not survive the way from one process to another.
+    """
+
+    def described(self) -> tuple[str, str, str]:
+        """Kind, message and place. Gymnasium raises a new one, made of what it got."""
+        return self.args if len(self.args) == 3 else self.args[0].described()
+
+
+def place_of(error: BaseException) -> str:
+    """Where something was raised, for a message."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}, line {last.lineno}, in {last.name}"
+
+
+def in_process(owner: int, make: Callable[[], Any]) -> Any:
+    """An environment in a worker process, which leaves it to the process that owns it when to end, and names errors.
+
+    Args:
+        owner: Number of that process. It makes one environment too, to look at it.
+        make: Makes the environment.
+    """
+    environment = make()
+    if os.getpid() != owner:
+        # Ctrl-C and batch systems reach all processes: the owner saves a checkpoint first, and then closes this one.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    environment.step, environment.reset = _named(environment.step), _named(environment.reset)
+    return environment
+
+
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except Exception as error:
+            raise RemoteError(type(error).__name__, str(error), place_of(error)) from error
+
+    return called

@@ -159,7 +159,9 @@ def config_of(record: dict[str, Any], *, environment: Any = None, network: Any =
     ours = re.fullmatch(r"tddelta\.deep\.probes:\w+", stored) or is_gymnasiums_own(stored)
     for what, given, name in (("environment", environment, stored), ("network", network, settings["network"])):
         if given is None and ":" in name and not (what == "environment" and ours):
-            raise ConfigError(f"the run's {what} {name!r} is not part of tddelta: pass {what}= to say what it is")
+            raise ConfigError(
+                f"the run's {what} {name!r} is not part of tddelta: pass {what}= (--{what}) to say what it is"
+            )
     if network is not None:
         settings["network"] = network
     # The record is complete; `preset` refuses what has no effect.

@@ -1,6 +1,5 @@
 """Stepping host environments: what a step did, whichever automatic reset they have, and whose fault an error is."""
 
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tddelta.deep.host import HostEnvironment
+from tddelta.deep.making import RemoteError, place_of
 from tddelta.errors import ConfigError, DataError
 
 
@@ -53,8 +53,9 @@ class Vector:
 
     def __init__(self, environment: HostEnvironment, seeds: Sequence[int]) -> None:
         self._environment, self._seeds, self._steps = environment, list(seeds), 0
+        self._made: Any = None
         with self._blamed("being made"):
-            self._made: Any = environment.make(len(seeds))
+            self._made = environment.make(len(seeds))
         self.waits = _waits(environment.name, self._made, len(seeds))
         self._resetting: np.ndarray = np.zeros(len(seeds), bool)
         self.frames: np.ndarray = np.zeros(len(seeds), np.int64)
@@ -156,11 +157,17 @@ class Vector:
         except (DataError, ConfigError):
             raise
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            raise DataError(
-                f"{self._environment.name} raised {type(error).__name__} in {what} after {self._steps} steps of "
-                f"{len(self._seeds)} environments: {error} ({place.filename}, line {place.lineno}, in {place.name})"
-            ) from error
+            name, when = self._environment.name, f"after {self._steps} steps of {len(self._seeds)} environments"
+            if isinstance(error, (EOFError, ConnectionError)) and hasattr(self._made, "processes"):
+                _kill(self._made)
+                raise DataError(
+                    f"{name}: a worker process ended in {what} {when}, as where memory runs out: look into the "
+                    "system's log, or use fewer environments"
+                ) from error
+            kind, message, where = type(error).__name__, str(error), place_of(error)
+            if isinstance(error, RemoteError):
+                kind, message, where = error.described()
+            raise DataError(f"{name} raised {kind} in {what} {when}: {message} ({where})") from error
 
 
 def spawned_seeds(entropy: int, purpose: str, count: int, part: int = 0) -> list[int]:
@@ -192,6 +199,14 @@ def _waits(name: str, made: Any, count: int) -> bool:
 
 def _is_gymnasiums(made: Any) -> bool:
     return hasattr(made, "step_async")
+
+
+def _kill(made: Any) -> None:
+    """End worker processes that cannot be asked to, since one of them is dead."""
+    for process in made.processes:
+        process.kill()
+        process.join()
+    made.closed = True
 
 
 def _frames(information: Any, count: int) -> np.ndarray:

@@ -168,7 +168,8 @@ def train_runs(
     """Trains seeds at once, as one vectorised program if there are several, and writes their run directories.
 
     The bytes of a run depend on its seed and on whether it was vectorised, never on time, threads, `eval_every`, or
-    breaks: a writer that was opened to resume goes on from its checkpoint, and ends as if there had been none.
+    breaks: a writer that was opened to resume goes on from its checkpoint, and ends as if there had been none. But
+    environments of the host are fresh ones after it.
 
     Args:
         config: Settings.

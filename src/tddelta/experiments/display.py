@@ -89,8 +89,10 @@ def redrawn(live: Live | None, console: Console, table: RenderableType) -> Live:
 
 
 def duration(seconds: float) -> str:
-    """Return a time span as "48 s", "3:05 min" or "2:03:05 h"."""
+    """Return a time span as "48 s", "3:05 min", "2:03:05 h" or "10 d 9 h"."""
     whole = round(seconds)
+    if whole >= 48 * 3600:
+        return f"{whole // 86400:,} d {whole % 86400 // 3600} h"
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
