@@ -207,6 +207,7 @@ def test_long_and_short_episodes_count_the_same():
     np.testing.assert_array_equal(lengths, returns)
 
 
+@pytest.mark.slow
 def test_evaluations_are_of_whole_games_and_raw_scores():
     # Field case B44.
     game = dataclasses.replace(host.from_factory(Lives), lives=True)
@@ -219,6 +220,7 @@ def test_evaluations_are_of_whole_games_and_raw_scores():
     assert rollout.finished_returns[-1].tolist() == [105, 105] and not rollout.finished_lengths[:-1].any()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path, monkeypatch):
     """A copy of a run's directory while it trains: what a kill -9 would have left."""
     monkeypatch.setattr(host_evaluation, "STREAM_LENGTH", 10)
