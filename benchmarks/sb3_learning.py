@@ -6,8 +6,8 @@
 
 Each run leaves a run directory in OUT/TASK, with its settings, and 20 episodes of its last policy with deterministic
 actions as its evaluation. Runs that are finished are skipped, and unfinished ones set aside and done again, so that it
-can be interrupted; several processes may share OUT if each has tasks of its own. At the end comes the table, which
---table prints of what is there. LunarLander needs Box2D.
+can be interrupted, and several processes may share OUT. At the end comes the table, which --table prints of what is
+there. LunarLander needs Box2D.
 """
 
 import argparse
@@ -19,13 +19,12 @@ import numpy as np
 import torch
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
 from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC, RunDirectory
 from tddelta.report.statistics import asymptotic_score, average_score, summarise, welch_test
-from tddelta.runs import Run, append_evaluation, is_being_written, run_path, set_aside
+from tddelta.runs import Run, is_being_written, run_path, set_aside
 
 EPISODES = 20
 """Episodes of the last policy."""
@@ -137,27 +136,10 @@ def train(kind: Any, task: str, seed: int, out: Path) -> None:
         set_aside(path)
     env = environment(name, task, count, settings["gamma"], seed)
     model = kind("MlpPolicy", env, seed=seed, device="cpu", **settings)
-    model.learn(steps, callback=RunDirectory(out))
-    evaluation = make_vec_env(name, seed=1_000 + seed)
-    if isinstance(env, VecNormalize):
-        evaluation = VecNormalize(evaluation, training=False, norm_reward=False)
-        evaluation.obs_rms = env.obs_rms
-    found: Any = evaluate_policy(model, evaluation, n_eval_episodes=EPISODES, return_episode_rewards=True)
-    returns, lengths = (np.asarray(array, float) for array in found)
-    row = {
-        "steps": model.num_timesteps,
-        "mode": "greedy",
-        "seed": 1_000 + seed,
-        "episodes": len(returns),
-        "unfinished": 0,
-        "return_mean": returns.mean(),
-        "return_standard_deviation": returns.std(ddof=1),
-        "length_mean": lengths.mean(),
-        "returns": returns,
-        "lengths": lengths.astype(int),
-    }
-    append_evaluation(path, row)
-    print(f"{task}, {kind.__name__}, seed {seed}: {returns.mean():.1f} in {len(returns)} episodes", flush=True)
+    apart = environment(name, task, 1, settings["gamma"], seed)
+    model.learn(steps, callback=RunDirectory(out, eval_env=apart, eval_episodes=EPISODES))
+    score = Run(path).evaluations[-1]["return_mean"]
+    print(f"{task}, {kind.__name__}, seed {seed}: {score:.1f} in {EPISODES} episodes", flush=True)
 
 
 def is_done(path: Path) -> bool:
@@ -180,8 +162,8 @@ def table(out: Path, tasks: list[str]) -> str:
     """All finished runs: mean ± standard error over seeds, and Welch's test of the agent with components."""
     lines = [
         "| task | steps | γ | agent | components | seeds "
-        "| last policy | last 100 episodes | all episodes | solved at | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| last policy | last 100 episodes | all episodes | solved at |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     tests = ["| task | measure | difference | p (Welch) |", "|---|---|---|---|"]
     for task in tasks:
@@ -196,16 +178,17 @@ def table(out: Path, tasks: list[str]) -> str:
             last, everything = ([f(run.episodes["returns"]) for run in runs] for f in (asymptotic_score, average_score))
             scores[kind.__name__] = [played, last, everything]
             solved = [solved_at(run, task) for run in runs]
-            seconds = [float(run.timing[-1]["seconds"]) for run in runs]
             config = runs[0].config
             cells = [task, f"{config['steps']:,}", f"{config['settings']['gamma']:g}", kind.__name__]
             cells += [str(len(runs[0].scales)), str(len(runs)), *(measured(values) for values in scores[kind.__name__])]
             there = np.isfinite(solved)
             reached = f"{np.mean(np.array(solved)[there]):,.0f} ({there.sum()} of {len(runs)})" if there.any() else "–"
-            lines.append("| " + " | ".join([*cells, reached, f"{np.mean(seconds):.0f}"]) + " |")
+            lines.append("| " + " | ".join([*cells, reached]) + " |")
         if len(scores) == 2:
             measures = ("last policy", "last 100 episodes", "all episodes")
             for measure, plain, ours in zip(measures, *scores.values(), strict=True):
+                if not np.isfinite([*ours, *plain]).all():  # no episode ended in training
+                    continue
                 test = welch_test(ours, plain)
                 p = test.note if test.p_value is None else f"{test.p_value:.2f}"
                 tests.append(f"| {task} | {measure} | {test.difference:+.1f} | {p} |")
@@ -215,6 +198,8 @@ def table(out: Path, tasks: list[str]) -> str:
 def measured(values: list[float]) -> str:
     """Mean ± standard error."""
     summary = summarise(values)
+    if not np.isfinite(summary.mean):
+        return "–"
     error = "" if summary.standard_error is None else f" ± {summary.standard_error:.1f}"
     return f"{summary.mean:.1f}{error}"
 
