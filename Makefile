@@ -7,7 +7,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= runs/$(shell date +%Y%m%d-%H%M%S)
 WORKERS ?= 2
-SLOW ?= slow
 TORCH_VERSION := 2.13.0
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -25,10 +24,14 @@ demo: $(VENV)/.train
 	$(BIN)/tddelta compare Breakout-MinAtar SpaceInvaders-MinAtar --agents ppo ppo+ ppo-multi ppo-delta \
 		--seeds 3 --steps 300_000 --out $(OUT)
 
-# The quick tests first: a mistake shows early. CI leaves the longest out: SLOW="slow and not long".
+# The quick tests first: a mistake shows early. CI runs ONLY="not long" at one go, without the longest.
 test: $(VENV)/.test $(VENV)/.torch
+ifdef ONLY
+	$(PYTEST) -m "$(ONLY)"
+else
 	$(PYTEST) -m "not slow"
-	$(PYTEST) -m "$(SLOW)"
+	$(PYTEST) -m slow
+endif
 
 # The pages and the types take a core each: make -j2 check.
 check: docs lint types

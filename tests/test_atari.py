@@ -138,7 +138,10 @@ def test_the_frame_limit_truncates_at_the_true_last_frame():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "stride", "shape"), [(8, 4, (21, 18, 2)), (4, 2, (11, 9, 3)), (3, 1, (6, 5, 3))])
+@pytest.mark.parametrize(
+    ("size", "stride", "shape"),
+    [pytest.param(8, 4, (21, 18, 2), marks=pytest.mark.long), (4, 2, (11, 9, 3)), (3, 1, (6, 5, 3))],
+)
 def test_both_forms_of_a_convolution_are_equal(size, stride, shape):
     keys = jax.random.split(jax.random.key(0), 3)
     x, weight = jax.random.normal(keys[0], (2, *shape)), jax.random.normal(keys[1], (6, shape[-1], size, size))

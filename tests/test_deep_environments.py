@@ -26,7 +26,7 @@ SLOW = (
     "DiscountingChain",
     "DelayedReward",
 )
-LONG = {name: [pytest.mark.long] for name in ("Asterix-MinAtar", "Seaquest-MinAtar", "Acrobot-v1")}
+LONG = {name: [pytest.mark.long] for name in ("Asterix-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "Acrobot-v1")}
 MINATAR = [name for name in SLOW if name.endswith("-MinAtar")]
 
 

@@ -64,7 +64,13 @@ def trained(agent, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", sorted(set(AGENTS) - {"ppo"}))
+@pytest.mark.parametrize(
+    "agent",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name in ("ppo+", "ppo-multi") else [])
+        for name in sorted(set(AGENTS) - {"ppo"})
+    ],
+)
 def test_all_agents_give_the_same_bytes(agent):
     reference, found = trained("ppo"), trained(agent)
     assert len(found) > 30

@@ -81,7 +81,7 @@ LONG = {"horizons": (10.0, 100.0, 1000.0), "lam": 0.99, "environments": 4, "roll
 @pytest.mark.parametrize(
     ("agent", "scale"),
     [
-        ("ppo-delta", "horizon"),
+        pytest.param("ppo-delta", "horizon", marks=pytest.mark.long),
         ("ppo-delta", "running"),
         pytest.param("ppo-multi", "running", marks=pytest.mark.long),
     ],
@@ -91,6 +91,7 @@ def test_scaled_components_learn_a_long_horizon(agent, scale):
     np.testing.assert_allclose(found, [[10, 90, 900]], rtol=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_components_without_scale_do_not_learn_it_in_the_same_time():
     assert learned_components("constant reward", "ppo-delta", **LONG)[0, -1] < 700

@@ -230,6 +230,7 @@ def half_network(key, observation_space, action_space, heads):
     return HalfNetwork(networks.Linear(policy_key, 2, action_space.n, 0.1), critic)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_agent_a_network_and_weights_of_ones_own():
     weights = (2.0, 0.0, 1.0, 0.0, 0.0, 0.5)

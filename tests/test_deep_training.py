@@ -335,7 +335,7 @@ def test_episodes_are_those_of_a_replay(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", ["ppo", "ppo-delta"])
+@pytest.mark.parametrize("agent", [pytest.param("ppo", marks=pytest.mark.long), "ppo-delta"])
 def test_one_environment_and_one_step(agent, tmp_path):
     # Field case B26.
     run = trained(tmp_path / "run", config=tiny("CartPole-v1", agent, environments=1, rollout_length=1, steps=5))

@@ -311,7 +311,12 @@ PROBES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("probe", "mode"), [("constant", SAME), pytest.param("constant", NEXT, marks=pytest.mark.long), ("delayed", NEXT)]
+    ("probe", "mode"),
+    [
+        ("constant", SAME),
+        pytest.param("constant", NEXT, marks=pytest.mark.long),
+        pytest.param("delayed", NEXT, marks=pytest.mark.long),
+    ],
 )
 def test_every_component_of_a_probe_is_learned_on_the_host(probe, mode):
     name, limit, values = PROBES[probe]

@@ -140,6 +140,7 @@ def test_the_pytorch_file_with_one_component_is_the_one_before_to_the_last_bit(e
         assert torch.equal(parameter, same.state_dict()[name]), name
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_jax_file_with_one_scale_is_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     import jax

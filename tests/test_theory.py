@@ -251,7 +251,7 @@ def test_figures_say_that_the_worst_case_shows_no_reduction(drawings):
     assert "published bound, broken with probability 0.6718" in [text.get_text() for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("figures", [1, 6])
+@pytest.mark.parametrize("figures", [1, pytest.param(6, marks=pytest.mark.long)])
 def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, monkeypatch, capsys, results, drawings):
     monkeypatch.setattr(theory, "study", lambda **_: results)
     monkeypatch.setattr(report, "drawings", lambda _: iter(drawings[-figures:]))

@@ -236,6 +236,7 @@ def test_a_search_finds_what_is_better_and_judges_it_on_other_seeds(pretended, t
     assert plan.path.parent.name == tuned.chosen[0].path.parent.name, "it trains what was evaluated"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_breaks_change_nothing(pretended, tmp_path):
     search(tmp_path / "straight")
