@@ -40,8 +40,8 @@ class Train:
 
     Every few minutes it saves a checkpoint. Ctrl-C and SIGTERM save one, too, and stop; a compilation in progress ends
     first. A second Ctrl-C stops at once. Whatever ended the run: tddelta train --resume RUN goes on from the newest
-    checkpoint, and ends with the same bytes as without the break; Atari and Gymnasium go on with fresh environments, which
-    the run's record says.
+    checkpoint, and ends with the same bytes as without the break; Atari and Gymnasium go on with fresh environments,
+    which the run's record says.
 
     Example: tddelta train CartPole-v1 --agent ppo --seed 3 --learning-rate 3e-4 --hidden-sizes 128 128
     """
