@@ -1,6 +1,7 @@
 """Which environments there are, what is refused, and what reaches the learner of an observation and an action."""
 
 import json
+import sys
 
 import equinox as eqx
 import jax
@@ -179,6 +180,31 @@ class NoReset:
 def test_an_environment_of_another_interface_is_refused(environment, sentence):
     with pytest.raises(ConfigError, match=sentence):
         tiny(environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("mine:number", {}, r"mine:number has no method reset \(its function made 3\): it must have gymnax"),
+        ("mine:broken", {}, r"mine:broken cannot be made, RuntimeError: no licence \(.*mine.py, line 5, in broken\)"),
+        ("mine:several", {}, r"mine:several cannot be made, RuntimeError: 1 licence \(.*mine.py, line 7, in several\)"),
+        ("mine:pole", {"lengt": 3}, r"one of 'lengt' \(.*unexpected keyword argument.*\); its parameters are length"),
+        ("unreadable:one", {}, r"unreadable, named by 'unreadable:one', cannot be imported, SyntaxError: "),
+    ],
+)
+def test_a_function_of_ones_own_that_makes_no_environment_is_a_sentence(name, options, sentence, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\ndef number():\n    return 3\ndef broken():\n    raise RuntimeError('no licence')\n"
+        "def several(num_envs):\n    raise RuntimeError(f'{num_envs} licence')\n"
+        "def pole(length=200):\n    return gymnasium.make('CartPole-v1')\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "unreadable.py").write_text("def one(:\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=sentence):
+        environments.resolve(name, options)
+    for module in ("mine", "unreadable"):
+        sys.modules.pop(module, None)
 
 
 @pytest.mark.parametrize("name", [*MINATAR, "Catch"])

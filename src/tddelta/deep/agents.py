@@ -161,7 +161,7 @@ def imported(path: str, what: str) -> Any:
         what: What it should be, for the error.
 
     Raises:
-        ConfigError: If the module or the name does not exist.
+        ConfigError: If the module or the name does not exist, or the module cannot be imported.
     """
     module_name, _, attribute = path.partition(":")
     try:
@@ -171,6 +171,10 @@ def imported(path: str, what: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"no {what} at {path!r}: {error}; name it package.module:name with the module on the Python path"
+        ) from error
+    except Exception as error:  # whatever somebody's module does while it is imported
+        raise ConfigError(
+            f"{module_name}, named by {path!r}, cannot be imported, {type(error).__name__}: {error}"
         ) from error
     return found
 

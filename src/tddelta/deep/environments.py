@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tddelta.deep import atari, host
+from tddelta.deep import atari, host, making
 from tddelta.deep.agents import closest, imported
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.tasks import Task
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, TDDeltaError
 
 SHORT_NAMES = {
     "Catch": "Catch-bsuite",
@@ -119,7 +119,11 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvir
     host.refuse_object(name, instance)
     for method in ("reset", "step", "observation_space", "action_space"):
         if not callable(getattr(instance, method, None)):
-            raise ConfigError(f"environment {name} has no method {method}: it must have gymnax 1.0's interface")
+            made = f" (its function made {instance!r:.100})" if own else ""
+            raise ConfigError(
+                f"environment {name} has no method {method}{made}: it must have gymnax 1.0's interface, or be an "
+                "environment of Gymnasium that a function makes"
+            )
     _check_step(name, instance, parameters)
     observation_space = instance.observation_space(parameters)
     action_space = instance.action_space(parameters)
@@ -147,6 +151,7 @@ def _of_gymnasium(name: str, options: dict[str, Any]) -> HostEnvironment:
     factory = imported(name, "environment")
     several = {"num_envs": 1} if host.makes_vectors(factory) else {}
     _check_call(name, factory, {**several, **options})
+    _discard(_call(name, factory, {**several, **options}))
     return host.from_factory(functools.partial(factory, **options), name=name)
 
 
@@ -179,9 +184,9 @@ def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str
                 "(tddelta.deep.environments.NAMES lists all; package.module:factory names one of your own, gym:ID one "
                 "of Gymnasium)"
             )
-        chosen = _for_factory(factory, options)
+        chosen = _for_factory(environment, factory, options)
         _check_call(environment, factory, chosen)
-        made = factory(**chosen)
+        made = _call(environment, factory, chosen)
     else:
         made = environment
     instance, parameters, fields = _parts(made)
@@ -201,25 +206,47 @@ def _parts(made: Any) -> tuple[Any, Any, set[str]]:
     return instance, parameters, {field.name for field in fields}
 
 
-def _for_factory(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _call(name: str, factory: Any, options: dict[str, Any]) -> Any:
+    """What a factory makes; what somebody's own raises is a sentence with its place."""
+    try:
+        return factory(**options)
+    except (TDDeltaError, TypeError):  # a wrong call is told by those who know the options
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"environment {name} cannot be made, {type(error).__name__}: {error} ({making.place_of(error)})"
+        ) from error
+
+
+def _for_factory(name: str, factory: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The options that are not fields of the parameters of what the factory makes by default."""
     if not options:
         return {}
     try:
-        made = factory()
+        made = _call(name, factory, {})
     except TypeError:
         return options
     _, _, fields = _parts(made)
     _discard(made)
     constructor = {name: value for name, value in options.items() if name not in fields}
     try:
-        _discard(factory(**constructor))
+        _discard(_call(name, factory, constructor))
     except TypeError as error:
+        known = sorted(fields | _arguments(factory))
         raise ConfigError(
             f"environment option not understood: one of {', '.join(map(repr, constructor))} ({error}); "
-            f"its parameters are {', '.join(sorted(fields)) or 'none'}"
+            f"its parameters are {', '.join(known) or 'none'}"
         ) from error
     return constructor
+
+
+def _arguments(factory: Any) -> set[str]:
+    """Names of the arguments of somebody's function."""
+    try:
+        found = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # some classes written in C have none
+        return set()
+    return {one.name for one in found if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
 
 
 def _discard(made: Any) -> None:
