@@ -207,7 +207,7 @@ def test_a_mixture_by_a_density_is_its_integral():
 def test_a_density_outside_the_trained_discounts_is_refused():
     with pytest.raises(ConfigError, match=r"has 63% of its mass outside the trained discounts 0.68 … 0.99"):
         compose_discount(np.ones(6), HALVING, lambda gammas: 100 * gammas**99)
-    with pytest.raises(ConfigError, match="one finite number for each discount"):
+    with pytest.raises(ConfigError, match=r"one finite number for each of \d+ discounts"):
         compose_discount(np.ones(6), HALVING, lambda gammas: 1.0)
     with pytest.raises(ConfigError, match="two trained discounts below 1"):
         compose_discount(np.ones(1), TimeScales.single(0.9), lambda gammas: gammas)
@@ -302,3 +302,19 @@ def test_gradients_are_the_weights():
     fit = discount_fit(HALVING, lambda t: 1 / (1 + 0.01 * t))
     gradient = jax.grad(lambda values: hyperbolic(decompose(values), HALVING, 0.01))(jnp.ones(6))
     np.testing.assert_allclose(gradient, fit.weights, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("query", "given", "sentence"),
+    [
+        (value_at, {"gamma": None}, "gamma must be a discount or several; got None"),
+        (value_at, {"gamma": "a"}, "gamma must be a discount or several; got 'a'"),
+        (hyperbolic, {"k": "a"}, "k must be one plain number; got 'a'"),
+        (hyperbolic, {"k": np.ones(2)}, "k must be one plain number; got array"),
+        (stopping_horizon, {"cost": "x"}, "cost must be one plain number; got 'x'"),
+        (compose_discount, {"weights": "a"}, "one number per scale, 6, or a function"),
+    ],
+)
+def test_what_is_no_number_is_a_sentence(query, given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        query(np.zeros(6), HALVING, **given)

@@ -146,7 +146,10 @@ def integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]:
 def _density(density: Density, gammas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     found = np.asarray(density(gammas), np.float64)
     if found.shape != gammas.shape or not np.isfinite(found).all():
-        raise ConfigError(f"weights must return one finite number for each discount; got {found!r:.80}")
+        raise ConfigError(
+            f"weights must return one finite number for each of {len(gammas)} discounts, an array of their shape; "
+            f"got {found!s:.80}"
+        )
     return found
 
 

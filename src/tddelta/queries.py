@@ -72,6 +72,8 @@ def value_at(
     values = compose(deltas)
     given: Any = gamma
     single = isinstance(gamma, int | float | np.floating | np.integer)
+    if not single and (isinstance(given, str) or not np.iterable(given)):
+        raise ConfigError(f"gamma must be a discount or several; got {given!r:.80}")
     asked = [given] if single else list(given)
     if not asked:
         raise ConfigError("gamma must name at least one discount; got none")
@@ -108,7 +110,13 @@ def compose_discount(
         6.0
     """
     xp = _checked(deltas, scales)
-    numbers = integrated(scales, weights) if callable(weights) else np.asarray(weights, np.float64)
+    try:
+        plain = None if callable(weights) else np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"weights must be one number per scale, {len(scales)}, or a function of discounts; got {weights!r:.80}"
+        ) from error
+    numbers = integrated(scales, weights) if callable(weights) else np.asarray(plain)
     if numbers.shape != (len(scales),):
         raise ConfigError(f"weights must be one per scale, {len(scales)}; got shape {numbers.shape}")
     if not np.isfinite(numbers).all():
@@ -157,7 +165,7 @@ def hyperbolic(
         fit replaces.
     """
     xp = _checked(deltas, scales)
-    if not 0 < k < math.inf:
+    if not 0 < _plain("k", k) < math.inf:
         raise ConfigError(f"k must be above 0 and finite; got {k}: 0.01 halves a reward's weight after 100 steps")
     fit = _hyperbolic_fit(scales, float(k), steps)
     if fit.error > tolerance:
@@ -203,7 +211,7 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
         is worth its cost.
     """
     xp = _checked(deltas, scales)
-    if not 0 <= cost < math.inf:
+    if not 0 <= _plain("cost", cost) < math.inf:
         raise ConfigError(f"cost must be at least 0 and finite; got {cost}: give the reward that a step costs")
     finite = finite_gammas(scales)
     trained = np.log([1 / (1 - gamma) for gamma in finite])
@@ -321,3 +329,9 @@ def _at(values: Any, scales: TimeScales, gamma: Any, extrapolate: bool, xp: Any)
     weights = np.zeros(len(scales))
     weights[: len(finite)] = between(finite, gamma)
     return _weighted(values, weights, xp)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise ConfigError(f"{name} must be one plain number; got {value!r:.80}")
+    return value
