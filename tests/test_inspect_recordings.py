@@ -8,7 +8,7 @@ import pytest
 
 import tddelta as tdd
 from inspect_data import game
-from tddelta.errors import ConfigError, DataError, ShapeError
+from tddelta.errors import ConfigError, DataError, ShapeError, StorageError
 from tddelta.inspector import frames
 from tddelta.inspector.frames import PLANES, from_observations, packed
 from tddelta.inspector.moment import table
@@ -60,8 +60,18 @@ def test_a_recording_comes_back_from_its_file(tmp_path):
         ({"deltas": np.full((60, 6), np.nan)}, DataError, r"deltas must be finite; got nan at \(0, 0\)"),
         ({"rewards": np.array([0.0, np.inf] * 30)}, DataError, r"rewards must be finite; got inf at \(1,\)"),
         ({"rewards": np.array(["a"] * 60)}, DataError, "rewards must hold numbers"),
-        ({"gammas": np.linspace(0.9, 0.1, 6)}, ConfigError, "gammas must be strictly increasing"),
-        ({"gammas": np.array([0.1, 0.2, 0.3, 0.4, 0.5, 1.5])}, ConfigError, "gammas"),
+        ({"gammas": np.linspace(0.9, 0.1, 6)}, ConfigError, "^the recording: gammas must be strictly increasing"),
+        ({"gammas": np.array([0.1, 0.2, 0.3, 0.4, 0.5, 1.5])}, ConfigError, "^the recording: gammas"),
+        (
+            {"other_deltas": np.zeros((60, 2)), "other_gammas": np.array([0.9, 0.1])},
+            ConfigError,
+            "^the recording: other_gammas must be strictly increasing",
+        ),
+        (
+            {"deltas": [[1.0, 2.0], [3.0]]},
+            ShapeError,
+            r"the recording: deltas must be an array, all rows of one length; got \[\[1.0, 2.0\], \[3.0\]\]: pass",
+        ),
         ({"terminated": np.zeros(60)}, DataError, "terminated must be boolean; got float64"),
         ({"truncated": np.zeros(59, bool)}, ShapeError, r"truncated must be \(60,\), as rewards are; got \(59,\)"),
         ({"frames": np.zeros((60, 8, 8))}, DataError, "frames must be bytes"),
@@ -82,6 +92,30 @@ def test_a_bad_recording_is_told_what_is_wrong(change, kind, words):
     arrays = {name: array for name, array in (game(60) | change).items() if array is not None}
     with pytest.raises(kind, match=words):
         Recording.read(arrays)
+
+
+@pytest.mark.parametrize("given", [None, [1.0, 2.0], 3])
+def test_what_is_no_recording_is_told_the_forms_of_one(given):
+    with pytest.raises(ConfigError, match=r"must be the path of an \.npz file, a dict of its arrays by name or a Rec"):
+        tdd.inspect(given)
+
+
+def test_tensors_that_need_gradients_are_accepted():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    arrays = game(60)
+    tensor = torch.tensor(arrays["deltas"], requires_grad=True)
+    found = Recording.read(arrays | {"deltas": tensor})
+    np.testing.assert_array_equal(found.critics[0].deltas, arrays["deltas"])
+
+
+def test_a_page_that_cannot_be_written_is_no_run_to_go_on_with(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "taken.html").mkdir()
+    for place in ("file/page.html", "taken.html"):
+        with pytest.raises(StorageError, match=r"html cannot be written \(.*\): .*, or name another place$"):
+            tdd.inspect(game(30), tmp_path / place)
+    with pytest.raises(StorageError, match=r"or name another place$"):
+        Recording.read(game(30)).save(tmp_path / "none" / "game.npz")
 
 
 def test_a_file_that_is_none_is_refused_and_nothing_in_it_is_executed(tmp_path):

@@ -221,9 +221,9 @@ def test_environments_that_do_not_fit_are_refused_before_the_training(tmp_path: 
         with pytest.raises(ConfigError, match=words):
             make(env=training).learn(64, callback=RunDirectory(tmp_path, eval_env=given))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ConfigError, match="eval_every must be at least 1 step, and goes with eval_env"):
+    with pytest.raises(ConfigError, match="eval_every goes with eval_env; got 100 without it: pass"):
         RunDirectory(tmp_path, eval_every=100)
-    with pytest.raises(ConfigError, match="eval_episodes must be at least 1"):
+    with pytest.raises(ConfigError, match="eval_episodes must be a whole number of at least 1; got 0: leave it out"):
         RunDirectory(tmp_path, eval_env="CartPole-v1", eval_episodes=0)
 
 

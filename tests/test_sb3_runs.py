@@ -73,7 +73,7 @@ def test_learning_on_goes_on_in_the_same_directory(tmp_path: Path) -> None:
 
 def test_a_run_is_never_overwritten_and_models_without_a_seed_take_the_next_number(tmp_path: Path) -> None:
     make().learn(64, callback=RunDirectory(tmp_path))
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match=r"exists already.*RunDirectory to learn\(…, reset_num_timesteps=False\)"):
         make().learn(64, callback=RunDirectory(tmp_path))
     places = []
     for _ in range(2):
@@ -81,6 +81,38 @@ def test_a_run_is_never_overwritten_and_models_without_a_seed_take_the_next_numb
         make(seed=None).learn(64, callback=callback)
         places.append(callback.path)
     assert [str(place).removeprefix(str(tmp_path)) for place in places] == ["/pole/mine/seed-0", "/pole/mine/seed-1"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"out": 3}, "out must be a path; got 3: name a folder"),
+        ({"out": None}, "out must be a path; got None"),
+        ({"seed": -1}, "seed must be a whole number of at least 0; got -1: leave it out"),
+        ({"seed": 1.5}, "seed must be a whole number of at least 0; got 1.5"),
+        ({"seed": "../x"}, "seed must be a whole number of at least 0; got '../x'"),
+        ({"every": 0}, "every must be a whole number of at least 1; got 0"),
+        ({"eval_every": 0}, "eval_every must be a whole number of at least 1; got 0"),
+        ({"eval_every": "5"}, "eval_every must be a whole number of at least 1; got '5'"),
+        ({"eval_episodes": None}, "eval_episodes must be a whole number of at least 1; got None"),
+        ({"eval_episodes": True}, "eval_episodes must be a whole number of at least 1; got True"),
+        ({"eval_env": 3}, "eval_env must be the name of an environment, an environment of Gymnasium or a VecEnv"),
+        ({"eval_env": TASKS["cartpole"][0]}, "eval_env must be the name of an environment.*got .*: pass one"),
+    ],
+)
+def test_settings_out_of_range_are_refused_at_once(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        RunDirectory(**{"out": tmp_path, "eval_env": "CartPole-v1", **settings})
+    assert RunDirectory(tmp_path, seed=np.int64(2)).seed == 2  # type: ignore[arg-type]
+
+
+def test_a_file_in_place_of_the_folder_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        ConfigError, match=r"seed-3 cannot be made \(.*\): choose another folder for RunDirectory"
+    ) as found:
+        make().learn(64, callback=RunDirectory(tmp_path / "file"))
+    assert ".tmp" not in str(found.value) and "--out" not in str(found.value)
 
 
 def test_a_run_that_a_callback_stops_is_interrupted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tddelta.errors import ConfigError, own_checks
 from tddelta.inspector.recordings import Critic, Recording
-from tddelta.runs.files import replace
+from tddelta.runs.files import ELSEWHERE, replace, storing
 
 __all__ = ["Critic", "Recording", "inspect"]
 
@@ -38,7 +38,7 @@ def inspect(
         The path of the page.
 
     Raises:
-        ConfigError: There is no such file, or the recording has no such step.
+        ConfigError: `recording` is of another kind, there is no such file, or the recording has no such step.
         DataError: A field is missing, or something in it is not finite.
         ShapeError: The fields do not belong together.
         MissingExtra: A video is asked for, and the extra is not installed.
@@ -61,9 +61,10 @@ def write(
     if video is not None and Path(video).suffix != ".mp4":
         raise ConfigError(f"video must end in .mp4; got {os.fspath(video)!r}")
     text = html(recording, step=step, provenance=provenance)
-    if not target.parent.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
-    replace(target, lambda file: file.write(text.encode()))
+    with storing(target, ELSEWHERE):
+        if not target.parent.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+    replace(target, text.encode(), again=ELSEWHERE)
     if video is not None:
         from tddelta.inspector.video import write_video
 

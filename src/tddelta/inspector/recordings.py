@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tddelta.decomposition import compose
 from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
 from tddelta.runs import Run
-from tddelta.runs.files import read_arrays, storing
+from tddelta.runs.files import ELSEWHERE, read_arrays, storing
 from tddelta.runs.scores import realised_returns
 from tddelta.timescales import TimeScales
 
@@ -103,15 +103,20 @@ class Recording:
         """Read and check a recording.
 
         Args:
-            source: An `.npz` file, or its arrays by name.
+            source: An `.npz` file, or its arrays by name, of NumPy, JAX or PyTorch.
 
         Raises:
-            ConfigError: There is no such file.
+            ConfigError: It is neither, or there is no such file.
             DataError: A field is missing or unknown, something is not finite, or the file is no archive of arrays.
             ShapeError: Fields do not belong together.
         """
         if isinstance(source, Mapping):
-            return _checked({str(name): np.asarray(value) for name, value in source.items()}, "the recording")
+            return _checked({str(name): _array(str(name), value) for name, value in source.items()}, "the recording")
+        if not isinstance(source, str | os.PathLike):
+            raise ConfigError(
+                f"recording must be the path of an .npz file, a dict of its arrays by name or a Recording; got "
+                f"{source!r:.80}: pass one, with {', '.join(_NEEDED)}"
+            )
         path = Path(source)
         if not path.exists():
             raise ConfigError(f"{path} does not exist: name a recording, an .npz file, or a run directory")
@@ -154,7 +159,7 @@ class Recording:
         arrays: dict[str, Any] = {name: array for name, array in self._arrays() if array is not None}
         place = Path(path)
         temporary = place.with_name(f".{place.name}.tmp")
-        with storing(place):
+        with storing(place, ELSEWHERE):
             with temporary.open("wb") as file:
                 np.savez_compressed(file, **arrays)
             temporary.replace(place)
@@ -177,7 +182,7 @@ class Recording:
         Raises:
             ShapeError: The critic is of another number of steps.
         """
-        _check_critic(critic, len(self), "the second critic")
+        _check_critic(critic, len(self), "the second critic", "")
         return replace(self, critics=(self.critics[0], critic))
 
     def realised(self, critic: Critic) -> Array:
@@ -217,7 +222,7 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
                 _numbers(f"{prefix}{name}", arrays[f"{prefix}{name}"], place) for name in ("deltas", "gammas")
             )
             critic = Critic(_text(arrays.get(f"{prefix}name"), unnamed), gammas, _floating(deltas))
-            _check_critic(critic, steps, f"{place}: {prefix}deltas")
+            _check_critic(critic, steps, place, prefix)
             critics.append(critic)
     for name in ("observations", "actions", "lives"):
         array = arrays.get(name)
@@ -236,6 +241,21 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
         learner_rewards=None if learned is None else _floating(learned),
         no_frames=_text(arrays.get("no_frames"), ""),
     )
+
+
+def _array(name: str, value: Any) -> Array:
+    """An array of what somebody passed: a PyTorch tensor without its gradient, from whatever device it is on."""
+    try:
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except ValueError as error:
+        raise ShapeError(
+            f"the recording: {name} must be an array, all rows of one length; got {value!r:.80}: pass as many numbers "
+            "for every step"
+        ) from error
+    except (TypeError, RuntimeError) as error:
+        raise DataError(
+            f"the recording: {name} cannot be made an array of NumPy ({error}); got {value!r:.80}: convert it first"
+        ) from error
 
 
 def _listed() -> str:
@@ -264,14 +284,17 @@ def _flags(name: str, array: Array, steps: int, place: str) -> Array:
     return array
 
 
-def _check_critic(critic: Critic, steps: int, what: str) -> None:
+def _check_critic(critic: Critic, steps: int, place: str, prefix: str) -> None:
     gammas = critic.gammas
     if gammas.ndim != 1 or critic.deltas.shape != (steps, len(gammas)):
         raise ShapeError(
-            f"{what} must be (T, Z) with T = {steps} steps and Z = {gammas.size} discounts; got {critic.deltas.shape}: "
-            "one row per state, W (not V) of every discount"
+            f"{place}: {prefix}deltas must be (T, Z) with T = {steps} steps and Z = {gammas.size} discounts; got "
+            f"{critic.deltas.shape}: one row per state, W (not V) of every discount"
         )
-    TimeScales.from_gammas([float(gamma) for gamma in gammas])  # raises unless they rise within [0, 1]
+    try:
+        TimeScales.from_gammas([float(gamma) for gamma in gammas])  # raises unless they rise within [0, 1]
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {prefix}{error}") from error
 
 
 def _frames(array: Array, steps: int, place: str) -> Array:

@@ -16,7 +16,7 @@ from tddelta.errors import MissingExtra
 from tddelta.inspector.frames import from_observations
 from tddelta.inspector.page import horizon_text
 from tddelta.inspector.recordings import Recording
-from tddelta.runs.files import storing
+from tddelta.runs.files import ELSEWHERE, storing
 
 SIZE = (1280, 720)
 """Width and height in pixels."""
@@ -52,7 +52,7 @@ def write_video(recording: Recording, path: Path, *, rate: int = RATE) -> None:
     pixels = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{SIZE[0]}x{SIZE[1]}", "-r", str(rate), "-i", "-")
     coded = ("-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(temporary))
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", *pixels, *coded]
-    with storing(path):
+    with storing(path, ELSEWHERE):
         temporary.touch()  # Python's words about a folder that cannot be written, in place of ffmpeg's
         try:
             # not through imageio_ffmpeg: it forks, which JAX warns of

@@ -47,10 +47,22 @@ def plain(value: Any) -> Any:
     return value
 
 
-def replace(path: Path, content: bytes | Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
-    """Write a whole file, its content or by a function, under a temporary name beside `path`, then rename it."""
+GO_ON = "then go on (with --resume or resume=True)"
+"""What to do with a run once its files can be written again."""
+
+ELSEWHERE = "or name another place"
+"""What to do with a file that belongs to no run."""
+
+
+def replace(
+    path: Path, content: bytes | Callable[[IO[bytes]], object], *, durable: bool = True, again: str = GO_ON
+) -> None:
+    """Write a whole file, its content or by a function, under a temporary name beside `path`, then rename it.
+
+    `again` is as in `storing`.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    with storing(path):
+    with storing(path, again):
         with open(temporary, "wb", opener=_no_link) as file:
             if isinstance(content, bytes):
                 file.write(content)
@@ -68,8 +80,12 @@ def _no_link(path: str, flags: int) -> int:
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storing(path: Path, again: str = GO_ON) -> Iterator[None]:
     """Turn what the system says when `path` cannot be written into a sentence that says what to do.
+
+    Args:
+        path: What is written.
+        again: The last words of the sentence: how to go on once the cause is gone.
 
     Raises:
         StorageError: In place of an OSError.
@@ -87,9 +103,7 @@ def storing(path: Path) -> Iterator[None]:
             advice = "remove the symbolic link in its place"
         else:
             advice = "check that its folder still exists and can be reached"
-        raise StorageError(
-            f"{path} cannot be written ({error.strerror or error}): {advice}, then go on (with --resume or resume=True)"
-        ) from error
+        raise StorageError(f"{path} cannot be written ({error.strerror or error}): {advice}, {again}") from error
 
 
 def sync(path: Path) -> None:

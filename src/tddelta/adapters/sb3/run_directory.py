@@ -1,5 +1,6 @@
 """A callback that writes the run directory of this library, for our algorithms and for SB3's own."""
 
+import operator
 import os
 import time
 import weakref
@@ -8,14 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import gymnasium
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
 
 from tddelta.adapters.sb3 import describing
 from tddelta.adapters.sb3.playing import Player
 from tddelta.adapters.sb3.record import STOPS, Record
-from tddelta.errors import ConfigError, StorageError
+from tddelta.errors import ConfigError, StorageError, own_checks
 from tddelta.runs import RunWriter, run_path
 from tddelta.runs.files import replace, to_json
 
@@ -69,11 +72,13 @@ class RunDirectory(BaseCallback):
         path: The run directory; None before training.
 
     Raises:
-        ConfigError: `every`, `eval_every` or `eval_episodes` is out of range; or when training starts: the run
-            directory exists already, or cannot be made, or `eval_env` does not fit the training's.
+        ConfigError: `out` is no path, `eval_env` no environment, or `seed`, `every`, `eval_every` or `eval_episodes`
+            is out of range; or when training starts: the run directory exists already, or cannot be made, or
+            `eval_env` does not fit the training's.
         StorageError: A file cannot be written.
     """
 
+    @own_checks
     def __init__(
         self,
         out: str | os.PathLike[str],
@@ -88,17 +93,27 @@ class RunDirectory(BaseCallback):
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
-        if every is not None and every < 1:
-            raise ConfigError(f"every must be at least 1 step; got {every}: leave it out for the default")
-        if eval_every is not None and (eval_every < 1 or eval_env is None):
+        if not isinstance(out, str | os.PathLike):
+            raise ConfigError(f'out must be a path; got {out!r:.80}: name a folder, as in RunDirectory("runs")')
+        if not (eval_env is None or isinstance(eval_env, str | gymnasium.Env | VecEnv)):
             raise ConfigError(
-                f"eval_every must be at least 1 step, and goes with eval_env; got {eval_every} with "
-                f"eval_env={eval_env!r}: leave it out for one evaluation at the end"
+                "eval_env must be the name of an environment, an environment of Gymnasium or a VecEnv of "
+                f'Stable-Baselines3; got {eval_env!r:.80}: pass one, as in eval_env="CartPole-v1"'
             )
-        if eval_episodes < 1:
-            raise ConfigError(f"eval_episodes must be at least 1; got {eval_episodes}")
-        self.out, self.environment, self.agent, self.seed, self.every = Path(out), environment, agent, seed, every
-        self.eval_env, self.eval_every, self.eval_episodes = eval_env, eval_every, eval_episodes
+        if eval_every is not None and eval_env is None:
+            raise ConfigError(
+                f"eval_every goes with eval_env; got {eval_every!r} without it: pass an environment to play in, or "
+                "leave eval_every out"
+            )
+        self.out, self.environment, self.agent, self.eval_env = Path(out), environment, agent, eval_env
+        self.seed = None if seed is None else _whole("seed", seed, 0, "leave it out for the seed of the model")
+        self.every = None if every is None else _whole("every", every, 1, "leave it out for the default")
+        self.eval_every = (
+            None if eval_every is None else _whole("eval_every", eval_every, 1, "leave it out for one at the end")
+        )
+        self.eval_episodes = _whole(
+            "eval_episodes", eval_episodes, 1, f"leave it out for {EVALUATION_EPISODES}, or leave eval_env out for none"
+        )
         self.path: Path | None = None
         self._record: Record | None = None
         self._player: Player | None = None
@@ -154,8 +169,15 @@ class RunDirectory(BaseCallback):
         if path.exists():
             raise ConfigError(
                 f"{path} exists already, and a run is never overwritten: choose another folder or seed, "
-                "as in RunDirectory(out, seed=1)"
+                "as in RunDirectory(out, seed=1); to train the same model further, pass the same RunDirectory to "
+                "learn(…, reset_num_timesteps=False)"
             )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be made ({error.strerror or error}): choose another folder for RunDirectory(out)"
+            ) from error
         provenance = describing.provenance(self.model)
         if self.eval_env is not None:
             provenance["options"] = {"eval_every": self.eval_every, "eval_episodes": self.eval_episodes}
@@ -236,6 +258,17 @@ class RunDirectory(BaseCallback):
         if self._record is None:
             raise ConfigError("RunDirectory was told of training before its start: pass it as learn(callback=…)")
         return self._record
+
+
+def _whole(name: str, value: Any, least: int, advice: str) -> int:
+    """A whole number of at least `least`, from Python or NumPy."""
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r:.80}: {advice}")
+    return number
 
 
 def _numbers(logged: Any) -> dict[str, float]:
