@@ -353,6 +353,37 @@ def test_critics_hand_out_components_and_their_sum() -> None:
     assert predict_values(own, data, key=("critic", "w")).shape == (4, 8, 1)
 
 
+def test_a_plain_tensor_does_for_a_critic_of_one_key() -> None:
+    critic, data = linear(3), rollout(4, 8)
+    assert torch.equal(predict_components(critic, data["observation"]), predict_components(critic, data))
+    assert predict_values(critic, data["observation"][0, 0]).shape == (1,)
+    nested = TensorDictModule(nn.Linear(3, 3), in_keys=[("agent", "seen")], out_keys=["state_value"])
+    assert predict_components(nested, data["observation"]).shape == (4, 8, 3)
+
+
+class Pair(nn.Module):
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return first + second
+
+
+def test_observations_that_a_critic_cannot_read_are_refused() -> None:
+    data = rollout(4, 8)
+    pair = ValueOperator(Pair(), in_keys=["left", "right"])
+    for predict in (predict_components, predict_values):
+        with pytest.raises(DataError, match=r"one key; got shape \(4, 8, 3\).*'left', 'right'"):
+            predict(pair, data["observation"])
+        with pytest.raises(DataError, match=r"features\).*got shape \(\)"):
+            predict(linear(3), torch.tensor(1.0))
+        wrong: Any
+        for wrong in ([0.1, 0.2, 0.3], None, {"observation": data["observation"]}, np.ones(3)):
+            with pytest.raises(DataError, match=f"TensorDict or a tensor; got {type(wrong).__name__}: pass"):
+                predict(linear(3), wrong)
+        with pytest.raises(DataError, match=r"no entry 'observation'; got.*the critic reads it"):
+            predict(linear(3), data.exclude("observation"))
+        with pytest.raises(ConfigError, match=r"critic must be a module with in_keys.*ValueOperator"):
+            predict(nn.Linear(3, 3), data)
+
+
 def without(key: Any) -> Any:
     return lambda data: data.exclude(key)
 
@@ -423,12 +454,37 @@ def test_what_the_critic_cannot_do_is_refused() -> None:
         ({"gamma": 1.5}, "gamma must be in"),
         ({"gamma": 0.9, "lmbda": 1.5}, "lmbda must be in"),
         ({"gamma": 0.9, "form": "sum"}, "'bootstrap' or 'difference'"),
-        ({"gamma": 0.9, "vectorized": True}, "vectorized chooses"),
+        ({"gamma": 0.9, "vectorized": True}, "got vectorized=True: drop it"),
+        ({"scales": 3}, "must name time scales"),
+        ({"scales": torch.tensor(0.9)}, "scales must be a sequence"),
+        ({"gamma": 0.9, "time_dim": "x"}, "time_dim must be the number of a batch axis.*got 'x'"),
+        ({"gamma": 0.9, "time_dim": 1.5}, "time_dim must be.*got 1.5"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DeltaGAE(value_network=None, **settings)
+
+
+@pytest.mark.parametrize("critic", [3, nn.Linear(3, 3), lambda seen: seen, ValueOperator])
+def test_a_critic_without_keys_is_refused_at_once(critic: Any) -> None:
+    with pytest.raises(ConfigError, match=r"value_network must be a module with in_keys.*wrap it in ValueOperator"):
+        DeltaGAE(scales=SCALES, value_network=critic)
+
+
+@pytest.mark.parametrize("data", [{"reward": torch.ones(3)}, None, [1.0]])
+def test_data_that_is_no_tensordict_is_refused(data: Any) -> None:
+    estimator = DeltaGAE(scales=SCALES, value_network=linear(3))
+    for method in (estimator, estimator.value_estimate, estimator.component_metrics):
+        with pytest.raises(DataError, match=f"must be a TensorDict; got {type(data).__name__}: pass what a collector"):
+            method(data)
+
+
+def test_a_time_axis_of_one_call_that_is_no_number_is_refused() -> None:
+    estimator: Any = DeltaGAE(scales=SCALES, value_network=linear(3))
+    for method in (estimator, estimator.value_estimate):
+        with pytest.raises(ConfigError, match=r"time_dim must be the number of a batch axis.*got 'x'"):
+            method(rollout(3, 8), time_dim="x")
 
 
 def test_a_critic_that_writes_elsewhere_and_a_head_without_scales_are_refused() -> None:

@@ -140,8 +140,53 @@ def test_settings_of_the_loss_are_checked() -> None:
     assert loss_settings(TimeScales.single(0.9)) == {"critic_coeff": 0.5, "loss_critic_type": "l2"}
     with pytest.raises(ConfigError, match="at least 0; got -1"):
         loss_settings(SCALES, -1)
-    with pytest.raises(ConfigError, match="must be a TimeScales"):
-        loss_settings(3)  # type: ignore[arg-type]
+    wrong: Any
+    for wrong in ("x", None, True, float("nan"), float("inf"), torch.ones(2)):
+        with pytest.raises(ConfigError, match="coefficient must be a finite number of at least 0; got "):
+            loss_settings(SCALES, wrong)
+    assert loss_settings(SCALES, 0) == {"critic_coeff": 0.0, "loss_critic_type": "l2"}
+
+
+@pytest.mark.parametrize(
+    ("scales", "gamma"),
+    [
+        (SCALES, None),
+        (SCALES, 0.98),
+        ([0.5, 0.9, 0.98], None),
+        (np.array([0.5, 0.9, 0.98]), None),
+        ({"gammas": [0.5, 0.9, 0.98]}, None),
+        (SCALES.to_dict(), None),
+        ({"ladder": "halving", "components": 3}, 0.98),
+    ],
+)
+def test_the_settings_take_the_scales_that_the_estimator_takes(scales: Any, gamma: float | None) -> None:
+    assert loss_settings(scales, gamma=gamma)["critic_coeff"] == 1.5
+    assert len(DeltaGAE(scales=scales, gamma=gamma, value_network=None).scales) == 3
+
+
+@pytest.mark.parametrize(
+    ("scales", "gamma", "message"),
+    [
+        (3, None, "scales must name time scales; got 3"),
+        (None, None, "gamma is needed"),
+        ("halving", None, "gamma is needed where scales names no discounts; got scales='halving'"),
+        ("thirding", 0.9, "no ladder that is known; got 'thirding'"),
+        ([0.5, 0.9], 0.98, "gamma must be the largest discount"),
+        ([0.5, 0.9], "x", "gamma must be a plain number"),
+    ],
+)
+def test_the_settings_refuse_the_scales_that_the_estimator_refuses(scales: Any, gamma: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loss_settings(scales, gamma=gamma)
+    with pytest.raises(ConfigError, match=message):
+        DeltaGAE(scales=scales, gamma=gamma, value_network=None)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_that_is_not_told_its_critic_again_says_so(kind: Any) -> None:
+    loss = kind(*agents(), **loss_settings(SCALES))
+    with pytest.raises(ConfigError, match=r"value_network is needed.*pass value_network=critic, or None"):
+        loss.make_value_estimator(DeltaGAE, scales=SCALES)
 
 
 # TorchRL warns of its own classes when its collectors are imported.

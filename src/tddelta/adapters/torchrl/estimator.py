@@ -1,9 +1,10 @@
 """The value estimator: what TorchRL's `GAE` reads and writes, for a critic with one output per time scale."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from inspect import signature
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 from tensordict import TensorDictBase
@@ -12,22 +13,33 @@ from torchrl.objectives.utils import hold_out_net
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from tddelta import _ladders
-from tddelta.adapters.ladders import resolve
-from tddelta.adapters.torchrl.reading import check_components, check_single_steps, entry, of_the_step
+from tddelta.adapters.torchrl.reading import check_components, check_data, check_single_steps, entry, of_the_step
+from tddelta.adapters.torchrl.settings import check_critic, check_time_dim, named_scales
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.targets import Form, advantages, lambda_targets
-from tddelta.timescales import TimeScales
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 # `torch.compile` would unroll the loop over time.
 _not_compiled: Callable[[_Method], _Method] = torch.compiler.disable
 
-_DEFAULT_LMBDA = 0.95  # of TorchRL's losses
+# A critic that was forgotten is not one left out on purpose.
+_NO_CRITIC: Final[Any] = object()
 
 
 def _takes_entries(method: _Method) -> _Method:
-    """`dispatch`, but with the signature of the method, which documentation tools need."""
-    made: Any = dispatch(method)
+    """`dispatch`, but with the signature of the method, which documentation tools need, and a check of the data."""
+    dispatched: Any = dispatch(method)
+
+    @wraps(method)
+    def checked(self: Any, *given: Any, **settings: Any) -> Any:
+        first = given[:1] or [settings[name] for name in ("tensordict",) if name in settings]
+        for data in first:
+            # A tensor is the first of the entries, given by position.
+            if not isinstance(data, torch.Tensor):
+                check_data(data)
+        return dispatched(self, *given, **settings)
+
+    made: Any = checked
     made.__signature__ = signature(method)
     decorated: _Method = made
     return decorated
@@ -59,8 +71,8 @@ class DeltaGAE(ValueEstimatorBase):
     Args:
         scales: The time scales: a `TimeScales`, a list of discounts, a name of a ladder or a dict, see
             `tddelta.adapters.ladders.resolve`; None is the halving ladder of `gamma`.
-        value_network: The critic, with one output per scale under the key "state_value". None: the components are in
-            the data already, also under "next".
+        value_network: The critic, a tensordict module such as `ValueOperator`, with one output per scale under the
+            key "state_value". None: the components are in the data already, also under "next".
         gamma: γ_Z, in [0, 1]. Needed where `scales` names no discounts; else it must be the largest of them.
         lmbda: λ of the policy's advantage, in [0, 1], and of the critic where `scales` has no trace decays. None
             means that of the scales, or 0.95 if they have none.
@@ -77,7 +89,8 @@ class DeltaGAE(ValueEstimatorBase):
         lmbda: As given.
 
     Raises:
-        ConfigError: A setting is out of range, or `gamma` is missing or not the largest discount.
+        ConfigError: A setting is out of range, `value_network` is missing or no tensordict module, or `gamma` is
+            missing or not the largest discount.
 
     Example:
         >>> import torch
@@ -102,7 +115,7 @@ class DeltaGAE(ValueEstimatorBase):
         self,
         *,
         scales: Any = None,
-        value_network: Any,
+        value_network: Any = _NO_CRITIC,
         gamma: float | None = None,
         lmbda: float | None = None,
         form: Form = "bootstrap",
@@ -112,12 +125,23 @@ class DeltaGAE(ValueEstimatorBase):
         **settings: Any,
     ) -> None:
         if "vectorized" in settings:
-            raise ConfigError("vectorized chooses between two routines of GAE, here there is one; got it: drop it")
+            raise ConfigError(
+                "vectorized chooses between two routines of GAE, here there is one; "
+                f"got vectorized={settings['vectorized']!r}: drop it"
+            )
+        if value_network is _NO_CRITIC:
+            raise ConfigError(
+                "value_network is needed, since make_value_estimator passes the loss's critic on to TorchRL's own "
+                "estimators only; got none: pass value_network=critic, or None if the data holds the components"
+            )
+        if value_network is not None:
+            check_critic("value_network", value_network)
+        check_time_dim(time_dim)
         super().__init__(value_network=value_network, **settings)
         if form not in ("bootstrap", "difference"):
             raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
         self.lmbda = None if lmbda is None else _ladders.unit_number("lmbda", lmbda)
-        self.scales = _resolved(scales, gamma, self.lmbda)
+        self.scales = named_scales(scales, gamma, self.lmbda)
         self.form = form
         self.average_gae = average_gae
         self.time_dim = time_dim
@@ -125,6 +149,7 @@ class DeltaGAE(ValueEstimatorBase):
 
     @_not_compiled
     @_takes_entries
+    @own_checks
     def forward(
         self,
         tensordict: TensorDictBase,
@@ -146,7 +171,8 @@ class DeltaGAE(ValueEstimatorBase):
             The same tensordict. Called with entries as keywords: the advantage and the target.
 
         Raises:
-            DataError: An entry is missing, or rewards are already summed over several steps.
+            DataError: The data is no tensordict, an entry is missing, or rewards are already summed over several steps.
+            ConfigError: `time_dim` is no number of an axis.
             ShapeError: An entry has the wrong shape or dtype.
         """
         with self._modes():
@@ -164,6 +190,7 @@ class DeltaGAE(ValueEstimatorBase):
         return tensordict
 
     @_not_compiled
+    @own_checks
     def value_estimate(
         self,
         tensordict: TensorDictBase,
@@ -175,6 +202,7 @@ class DeltaGAE(ValueEstimatorBase):
         with self._modes():
             return self._targets(self._steps(tensordict, params, target_params, time_dim))
 
+    @own_checks
     def component_metrics(self, tensordict: TensorDictBase) -> dict[str, float]:
         """Numbers per component for a logger, under the names that the other adapters use.
 
@@ -186,8 +214,9 @@ class DeltaGAE(ValueEstimatorBase):
             1 − Var(G^z − W_z) / Var(G^z), not a number where Var(G^z) is 0; `value_mean/gamma=…`, the mean of W_z.
 
         Raises:
-            DataError: The data has no components or no targets.
+            DataError: The data is no tensordict, or has no components or no targets.
         """
+        check_data(tensordict)
         keys = self.tensor_keys
         deltas, targets = (entry(tensordict, key).detach().double() for key in (keys.value, keys.value_target))
         valid = tensordict.get("shifted_valid", None)
@@ -209,8 +238,9 @@ class DeltaGAE(ValueEstimatorBase):
         with existing, torch.set_grad_enabled(self.differentiable):
             yield
 
-    def _steps(self, data: TensorDictBase, params: Any, target_params: Any, time_dim: int | None) -> _Steps:
+    def _steps(self, data: Any, params: Any, target_params: Any, time_dim: Any) -> _Steps:
         """Everything that the target functions take, checked, time first."""
+        check_data(data)
         keys = self.tensor_keys
         axis = self._time_axis(data, time_dim)
         check_single_steps(data, keys.steps_to_next_obs)
@@ -273,7 +303,8 @@ class DeltaGAE(ValueEstimatorBase):
             )
         return computed
 
-    def _time_axis(self, data: TensorDictBase, time_dim: int | None) -> int:
+    def _time_axis(self, data: TensorDictBase, time_dim: Any) -> int:
+        check_time_dim(time_dim)
         axis: int = self._get_time_dim(time_dim, data)
         if not 0 <= axis < data.ndim:
             raise ShapeError(
@@ -292,23 +323,6 @@ class DeltaGAE(ValueEstimatorBase):
         given = steps.rewards, steps.deltas, steps.next_deltas
         targets = lambda_targets(*given, **steps.flags, scales=self.scales, form=self.form)
         return _batch_first(targets, steps.axis)
-
-
-def _resolved(scales: Any, gamma: Any, lmbda: float | None) -> TimeScales:
-    if isinstance(scales, Iterable) and not isinstance(scales, str | Mapping | TimeScales):
-        scales = list(scales)
-    if gamma is None:
-        named = scales.get("gammas") if isinstance(scales, Mapping) else scales
-        if isinstance(named, TimeScales):
-            gamma = named.gammas[-1]
-        elif isinstance(named, Sequence) and not isinstance(named, str) and named:
-            gamma = named[-1]
-        else:
-            raise ConfigError(
-                f"gamma is needed where scales names no discounts; got scales={scales!r}: pass, say, gamma=0.99"
-            )
-    gamma = _ladders.unit_number("gamma", gamma)
-    return resolve(scales, gamma=gamma, lam=_DEFAULT_LMBDA if lmbda is None else lmbda)
 
 
 def _runs_in_numpy(arrays: list[torch.Tensor]) -> bool:

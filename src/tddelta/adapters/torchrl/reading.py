@@ -3,17 +3,29 @@
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 
 from tddelta.errors import DataError, ShapeError
 
+_ADVICE = "add it, or name another one with set_keys"
 
-def entry(data: TensorDictBase, key: Any) -> torch.Tensor:
+
+def check_data(data: Any) -> None:
+    """DataError unless this is a tensordict."""
+    if not is_tensor_collection(data) or isinstance(data, type):
+        raise DataError(
+            f"the data must be a TensorDict; got {type(data).__name__}: pass what a collector or a rollout returns, "
+            "or make one with TensorDict(entries, batch_size)"
+        )
+
+
+def entry(data: TensorDictBase, key: Any, advice: str = _ADVICE) -> torch.Tensor:
     """What the data has under a key.
 
     Args:
         data: The data.
         key: The key, nested or not.
+        advice: What the message says to do if there is nothing.
 
     Returns:
         The tensor.
@@ -25,7 +37,7 @@ def entry(data: TensorDictBase, key: Any) -> torch.Tensor:
     if found is None:
         raise DataError(
             f"the data has no entry {key!r}; got {sorted(map(str, data.keys(include_nested=True, leaves_only=True)))}: "
-            "add it, or name another one with set_keys"
+            f"{advice}"
         )
     return found
 
