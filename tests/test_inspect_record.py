@@ -120,7 +120,7 @@ def test_a_second_critic_is_asked_about_the_same_game(run, interrupted):
         "deltas": game.critics[0].deltas, "gammas": game.critics[0].gammas})  # fmt: skip
     with pytest.raises(ConfigError, match="no observations"):
         opinion(other, without, "x")
-    with pytest.raises(ShapeError, match="the second critic must be"):
+    with pytest.raises(ShapeError, match="the second critic: deltas must be"):
         game.beside(opinion(other, record(policy, seed=4, steps=5), "x"))
 
 
