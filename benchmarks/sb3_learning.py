@@ -4,13 +4,15 @@
     python benchmarks/sb3_learning.py OUT --table
     tddelta report OUT/lunarlander
 
-Each run leaves a run directory in OUT/TASK, with its settings, and 20 episodes of its last policy with deterministic
-actions as its evaluation. Runs that are finished are skipped, and unfinished ones set aside and done again, so that it
-can be interrupted, and several processes may share OUT. At the end comes the table, which --table prints of what is
-there. LunarLander needs Box2D.
+Each run leaves a run directory in OUT/TASK, with its settings, 20 episodes of its last policy with deterministic
+actions as its evaluation, and what its critic expects on fresh states beside what came. Runs that are finished are
+skipped, and unfinished ones set aside and done again, so that it can be interrupted, and several processes may share
+OUT. At the end comes the table, which --table prints of what is there. On LunarLander DeltaPPO learns from the paper's
+form of the λ-return, too; that needs Box2D.
 """
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,16 @@ SOLVED = {"cartpole": 475, "lunarlander": 200}
 """The mean return of 100 training episodes at which Gymnasium calls a task solved; others have fewer episodes."""
 
 Settings = tuple[dict[str, Any], int, int]
+Agents = dict[str, tuple[Any, dict[str, Any]]]
+"""Class and further settings by name; the first is what the others are compared with."""
 
-# Settings, environments, steps.
-TASKS: dict[str, tuple[str, Any, Any, Callable[[], Settings]]] = {
+ON_POLICY: Agents = {"PPO": (PPO, {}), "DeltaPPO": (DeltaPPO, {})}
+
+# Environment, agents, and: settings, environments, steps.
+TASKS: dict[str, tuple[str, Agents, Callable[[], Settings]]] = {
     "cartpole": (
         "CartPole-v1",
-        PPO,
-        DeltaPPO,
+        ON_POLICY,
         lambda: (
             {
                 "n_steps": 32,
@@ -56,8 +61,7 @@ TASKS: dict[str, tuple[str, Any, Any, Callable[[], Settings]]] = {
     ),
     "lunarlander": (
         "LunarLander-v3",
-        PPO,
-        DeltaPPO,
+        {**ON_POLICY, "DeltaPPO-bootstrap": (DeltaPPO, {"form": "bootstrap"})},
         lambda: (
             {
                 "n_steps": 1024,
@@ -73,8 +77,7 @@ TASKS: dict[str, tuple[str, Any, Any, Callable[[], Settings]]] = {
     ),
     "mountaincar": (
         "MountainCarContinuous-v0",
-        PPO,
-        DeltaPPO,
+        ON_POLICY,
         lambda: (
             {
                 "n_steps": 8,
@@ -96,8 +99,7 @@ TASKS: dict[str, tuple[str, Any, Any, Callable[[], Settings]]] = {
     ),
     "mountaincar-sac": (
         "MountainCarContinuous-v0",
-        SAC,
-        DeltaSAC,
+        {"SAC": (SAC, {}), "DeltaSAC": (DeltaSAC, {})},
         lambda: (
             {
                 "learning_rate": 3e-4,
@@ -125,21 +127,22 @@ def environment(name: str, task: str, count: int, gamma: float, seed: int) -> An
     return VecNormalize(made, gamma=gamma) if task == "mountaincar" else made
 
 
-def train(kind: Any, task: str, seed: int, out: Path) -> None:
+def train(agent: str, task: str, seed: int, out: Path) -> None:
     """One run, unless it is there."""
-    name, *_, settings_of = TASKS[task]
+    name, agents, settings_of = TASKS[task]
+    kind, further = agents[agent]
     settings, count, steps = settings_of()
-    path = run_path(out, name, kind.__name__, seed)
+    path = run_path(out, name, agent, seed)
     if path.exists():
         if is_being_written(path) or is_done(path):
             return
         set_aside(path)
     env = environment(name, task, count, settings["gamma"], seed)
-    model = kind("MlpPolicy", env, seed=seed, device="cpu", **settings)
+    model = kind("MlpPolicy", env, seed=seed, device="cpu", **settings, **further)
     apart = environment(name, task, 1, settings["gamma"], seed)
-    model.learn(steps, callback=RunDirectory(out, eval_env=apart, eval_episodes=EPISODES))
+    model.learn(steps, callback=RunDirectory(out, agent=agent, eval_env=apart, eval_episodes=EPISODES))
     score = Run(path).evaluations[-1]["return_mean"]
-    print(f"{task}, {kind.__name__}, seed {seed}: {score:.1f} in {EPISODES} episodes", flush=True)
+    print(f"{task}, {agent}, seed {seed}: {score:.1f} in {EPISODES} episodes", flush=True)
 
 
 def is_done(path: Path) -> bool:
@@ -158,50 +161,63 @@ def solved_at(run: Run, task: str) -> float:
     return float(run.episodes["steps"][reached[0] + 99]) if len(reached) else float("nan")
 
 
+def explained(run: Run) -> float:
+    """Explained variance of the returns that came, on held-out states, by V; NaN where nothing was recorded."""
+    arrays = run.critic
+    if arrays is None:
+        return math.nan
+    expected, came = (np.asarray(arrays[name], np.float64)[:, -1] for name in ("predicted", "realised"))
+    known = np.isfinite(came)
+    spread = came[known].var() if known.any() else 0.0
+    return float(1 - (expected - came)[known].var() / spread) if spread > 0 else math.nan
+
+
 def table(out: Path, tasks: list[str]) -> str:
-    """All finished runs: mean ± standard error over seeds, and Welch's test of the agent with components."""
+    """All finished runs: mean ± standard error over seeds, and Welch's tests against the first agent."""
     lines = [
         "| task | steps | γ | agent | components | seeds "
-        "| last policy | last 100 episodes | all episodes | solved at |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| last policy | last 100 episodes | all episodes | solved at | explained variance |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    tests = ["| task | measure | difference | p (Welch) |", "|---|---|---|---|"]
+    tests = ["| task | agents | measure | difference | p (Welch) |", "|---|---|---|---|---|"]
     for task in tasks:
-        name, *kinds, _ = TASKS[task]
+        name, agents, _ = TASKS[task]
         scores: dict[str, list[list[float]]] = {}
-        for kind in kinds:
-            folder = run_path(out / task, name, kind.__name__, 0).parent
+        for agent in agents:
+            folder = run_path(out / task, name, agent, 0).parent
             runs = [Run(path) for path in sorted(folder.glob("seed-*")) if path.suffix == "" and is_done(path)]
             if not runs:
                 continue
             played = [float(run.evaluations[-1]["return_mean"]) for run in runs]
             last, everything = ([f(run.episodes["returns"]) for run in runs] for f in (asymptotic_score, average_score))
-            scores[kind.__name__] = [played, last, everything]
+            scores[agent] = [played, last, everything]
             solved = [solved_at(run, task) for run in runs]
             config = runs[0].config
-            cells = [task, f"{config['steps']:,}", f"{config['settings']['gamma']:g}", kind.__name__]
-            cells += [str(len(runs[0].scales)), str(len(runs)), *(measured(values) for values in scores[kind.__name__])]
+            cells = [task, f"{config['steps']:,}", f"{config['settings']['gamma']:g}", agent]
+            cells += [str(len(runs[0].scales)), str(len(runs)), *(measured(values) for values in scores[agent])]
             there = np.isfinite(solved)
             reached = f"{np.mean(np.array(solved)[there]):,.0f} ({there.sum()} of {len(runs)})" if there.any() else "–"
-            lines.append("| " + " | ".join([*cells, reached]) + " |")
-        if len(scores) == 2:
-            measures = ("last policy", "last 100 episodes", "all episodes")
-            for measure, plain, ours in zip(measures, *scores.values(), strict=True):
+            critic = measured([explained(run) for run in runs], digits=2)
+            lines.append("| " + " | ".join([*cells, reached, critic]) + " |")
+        first = next(iter(agents))
+        for agent in [agent for agent in scores if agent != first and first in scores]:
+            for place, measure in enumerate(("last policy", "last 100 episodes", "all episodes")):
+                ours, plain = scores[agent][place], scores[first][place]
                 if not np.isfinite([*ours, *plain]).all():  # no episode ended in training
                     continue
                 test = welch_test(ours, plain)
-                p = test.note if test.p_value is None else f"{test.p_value:.2f}"
-                tests.append(f"| {task} | {measure} | {test.difference:+.1f} | {p} |")
+                p = test.note if test.p_value is None else f"{test.p_value:.2g}"
+                tests.append(f"| {task} | {agent} − {first} | {measure} | {test.difference:+.1f} | {p} |")
     return "\n".join([*lines, "", *tests])
 
 
-def measured(values: list[float]) -> str:
+def measured(values: list[float], digits: int = 1) -> str:
     """Mean ± standard error."""
     summary = summarise(values)
     if not np.isfinite(summary.mean):
         return "–"
-    error = "" if summary.standard_error is None else f" ± {summary.standard_error:.1f}"
-    return f"{summary.mean:.1f}{error}"
+    error = "" if summary.standard_error is None else f" ± {summary.standard_error:.{digits}f}"
+    return f"{summary.mean:.{digits}f}{error}"
 
 
 def main() -> None:
@@ -215,8 +231,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for task in [] if chosen.table else chosen.tasks:
         for seed in range(chosen.seeds):
-            for kind in TASKS[task][1:3]:
-                train(kind, task, seed, chosen.out / task)
+            for agent in TASKS[task][1]:
+                train(agent, task, seed, chosen.out / task)
     print(table(chosen.out, chosen.tasks))
 
 

@@ -85,9 +85,9 @@ def train(args: Args) -> tuple[torch.nn.ModuleDict, list[float]]:
 
         with torch.no_grad():
             deltas, next_deltas = agent["critic"](observations), agent["critic"](next_observations)  # tddelta
-            flags = {"terminated": terminated, "truncated": truncated}  # tddelta
-            advantages = tdd.advantages(rewards, deltas, next_deltas, **flags, scales=scales)  # tddelta
-            targets = tdd.lambda_targets(rewards, deltas, next_deltas, **flags, scales=scales)  # tddelta
+            flags = {"terminated": terminated, "truncated": truncated, "scales": scales}  # tddelta
+            advantages = tdd.advantages(rewards, deltas, next_deltas, **flags)  # tddelta
+            targets = tdd.lambda_targets(rewards, deltas, next_deltas, **flags, form="difference")  # tddelta
 
         rows = [x[real] for x in (observations, actions, log_probabilities, advantages, targets)]
         for _ in range(args.epochs):

@@ -81,7 +81,7 @@ def evaluate(parameters: Any, steps: Step) -> tuple[jax.Array, jax.Array]:
     w_tm1 = apply(parameters["critic"], steps.observation)  # tddelta
     w_t = apply(parameters["critic"], steps.successor)  # tddelta
     flags = {"terminated": steps.terminated, "truncated": steps.truncated}  # tddelta
-    targets = tdd.lambda_targets(steps.reward, w_tm1, w_t, **flags, scales=SCALES)  # tddelta
+    targets = tdd.lambda_targets(steps.reward, w_tm1, w_t, **flags, scales=SCALES, form="difference")  # tddelta
     advantages = tdd.advantages(steps.reward, w_tm1, w_t, **flags, scales=SCALES)  # tddelta
     return targets, advantages
 

@@ -24,6 +24,7 @@ QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
 # Equal decays that contract for every discount.
 EQUAL = TimeScales((0.9, 0.96, 0.98), (0.85, 0.85, 0.85))
 LAM = 0.85 / 0.98
+CAPPED = TimeScales.from_gammas([0.5, 0.9, 0.98], lam=LAM)
 
 
 @pytest.fixture(autouse=True)
@@ -97,18 +98,21 @@ class KeptDictionaries(Kept, DeltaDictRolloutBuffer):
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("scales", [EQUAL, TimeScales.from_gammas([0.5, 0.9, 0.98], lam=LAM)], ids=["equal", "capped"])
-def test_components_add_up_to_what_sb3_computes_with_truncations(task: str, scales: TimeScales) -> None:
+@pytest.mark.parametrize(
+    ("scales", "form"), [(EQUAL, "bootstrap"), (CAPPED, "difference"), (CAPPED, "bootstrap")], ids=str
+)
+def test_components_add_up_to_what_sb3_computes_with_truncations(task: str, scales: TimeScales, form: Any) -> None:
     kept = KeptDictionaries if task == "dictionary" else Kept
-    model = make(DeltaPPO, task, scales=scales, gamma=0.98, gae_lambda=LAM, rollout_buffer_class=kept).learn(64)
+    settings = {"scales": scales, "gamma": 0.98, "gae_lambda": LAM, "form": form}
+    model = make(DeltaPPO, task, rollout_buffer_class=kept, **settings).learn(64)
     buffer = model.rollout_buffer
     theirs, scale = buffer.theirs, np.abs(buffer.theirs.returns).max()
     assert buffer.truncated.any(), "the identity is about truncations, too"
     assert (buffer.folded != buffer.rewards)[buffer.truncated].all(), "SB3 changes rewards; ours are as they were"
     np.testing.assert_allclose(buffer.advantages.ravel(), _flat(theirs.advantages), rtol=1e-5, atol=1e-5 * scale)
-    if scales is EQUAL:
-        summed = buffer.component_returns.sum(-1)
-        np.testing.assert_allclose(summed, theirs.returns, rtol=1e-5, atol=1e-5 * scale)
+    # The bootstrap form adds up with equal decays only, the difference form with any.
+    adds_up = scales is EQUAL or form == "difference"
+    assert np.allclose(buffer.component_returns.sum(-1), theirs.returns, rtol=1e-5, atol=1e-5 * scale) == adds_up
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

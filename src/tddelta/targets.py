@@ -145,6 +145,12 @@ def n_step_targets(
     return _run(recursions.window_targets, deltas, *steps, scales=scales, n_steps=scales.n_steps)
 
 
+def check_form(form: Any) -> None:
+    """Refuse what is no form of the λ-return."""
+    if form not in ("bootstrap", "difference"):
+        raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
+
+
 @own_checks
 def lambda_targets(
     rewards: Shaped[Array, " T *batch"],
@@ -213,8 +219,7 @@ def lambda_targets(
         truncated=truncated,
         durations=durations,
     )
-    if form not in ("bootstrap", "difference"):
-        raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
+    check_form(form)
     if scales.trace_decays is None:
         raise ConfigError(
             "lambda_targets needs trace decays; these scales have none: make them with lam=, as in lam=0.95"

@@ -10,7 +10,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from tddelta.adapters.sb3.learning import Learning
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.targets import advantages, lambda_targets, successors
+from tddelta.targets import Form, advantages, lambda_targets, successors
 from tddelta.timescales import TimeScales
 
 
@@ -23,6 +23,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
     Args:
         *args: As in SB3.
         scales: The time scales, with trace decays.
+        form: Of the λ-return, see `tddelta.lambda_targets`.
         **kwargs: As in SB3.
 
     Attributes:
@@ -33,8 +34,8 @@ class DeltaRolloutBuffer(RolloutBuffer):
         truncated: Whether the episode is cut after step t, (T, N).
     """
 
-    def __init__(self, *args: Any, scales: TimeScales, **kwargs: Any) -> None:
-        self.scales = scales
+    def __init__(self, *args: Any, scales: TimeScales, form: Form = "difference", **kwargs: Any) -> None:
+        self.scales, self.form = scales, form
         self.learning: Learning | None = None
         super().__init__(*args, **kwargs)
 
@@ -103,7 +104,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
         final = self._finals if self.truncated.any() else None
         following = successors(self.components, self._last, final_deltas=final, **flags)
         steps = self.rewards, self.components, following
-        self.component_returns = lambda_targets(*steps, scales=self.scales, **flags)
+        self.component_returns = lambda_targets(*steps, scales=self.scales, form=self.form, **flags)
         # In this order, as SB3 multiplies: the same float.
         decay = self.gamma * self.gae_lambda
         self.advantages = advantages(*steps, scales=self.scales, trace_decay=decay, **flags)

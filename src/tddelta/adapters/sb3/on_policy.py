@@ -14,17 +14,50 @@ from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuf
 from tddelta.adapters.sb3.conversion import from_plain, to_plain
 from tddelta.adapters.sb3.learning import Learning
 from tddelta.adapters.sb3.model import DeltaModel, as_numpy
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
+from tddelta.targets import Form, check_form
 
 
 class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
-    """What `DeltaPPO` and `DeltaA2C` share."""
+    """What `DeltaPPO` and `DeltaA2C` share.
+
+    Args:
+        policy: As in SB3.
+        env: As in SB3.
+        *args: As in SB3.
+        form: Of the critic's λ-return, see `tddelta.lambda_targets`. With "difference" the targets add up to SB3's
+            own return whatever the trace decays; "bootstrap" is the paper's form, in which errors of short components
+            grow along the ladder.
+        **kwargs: As in SB3, and those of `DeltaModel`.
+
+    Raises:
+        ConfigError: As of `DeltaModel`, or `form` is unknown.
+    """
 
     plain_policies: ClassVar[dict[type[Any], type[Any]]] = policies.PLAIN
     policy_aliases: ClassVar[dict[str, type[Any]]] = policies.ALIASES
 
+    @own_checks
+    def __init__(
+        self,
+        policy: Any,
+        env: Any,
+        *args: Any,
+        form: Form = "difference",
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
+        self.form = form
+        if _init_setup_model:
+            self._setup_model()
+
     def _lam(self) -> float:
         return self.gae_lambda
+
+    def _settle(self) -> None:
+        check_form(self.form)
+        super()._settle()
 
     def _setup_model(self) -> None:
         wanted: type[DeltaRolloutBuffer] = DeltaRolloutBuffer
@@ -39,7 +72,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
             )
         self._settle()
         given = self.rollout_buffer_kwargs
-        self.rollout_buffer_kwargs = {**given, "scales": self.scales}
+        self.rollout_buffer_kwargs = {"form": self.form, **given, "scales": self.scales}
         try:
             super()._setup_model()
         finally:
@@ -92,7 +125,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
 
 
 class DeltaPPO(DeltaOnPolicy, PPO):
-    """PPO with a TD(λ, Δ) critic: `stable_baselines3.PPO`, with the arguments of `DeltaModel` besides.
+    """PPO with a TD(λ, Δ) critic: `stable_baselines3.PPO` with the arguments of `DeltaOnPolicy` besides.
 
     The policy learns from the ordinary advantages of V = Σ W with `gamma` and `gae_lambda`. The value loss is
     `vf_coef` · Σ_z mean((W_z − G^z)²); SB3's has no ½, and this has none. `clip_range_vf` clips the change of every
@@ -143,7 +176,7 @@ class DeltaPPO(DeltaOnPolicy, PPO):
 
 
 class DeltaA2C(DeltaOnPolicy, A2C):
-    """A2C with a TD(λ, Δ) critic: `stable_baselines3.A2C`, with the arguments of `DeltaModel` besides.
+    """A2C with a TD(λ, Δ) critic: `stable_baselines3.A2C` with the arguments of `DeltaOnPolicy` besides.
 
     See `DeltaPPO` for losses. With one scale, parameters are those of `A2C`, bit by bit.
     """

@@ -16,7 +16,7 @@ from tddelta import _ladders
 from tddelta.adapters.torchrl.reading import check_components, check_data, check_single_steps, entry, of_the_step
 from tddelta.adapters.torchrl.settings import check_critic, check_time_dim, named_scales
 from tddelta.errors import ConfigError, ShapeError, own_checks
-from tddelta.targets import Form, advantages, lambda_targets
+from tddelta.targets import Form, advantages, check_form, lambda_targets
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 # `torch.compile` would unroll the loop over time.
@@ -76,7 +76,8 @@ class DeltaGAE(ValueEstimatorBase):
         gamma: γ_Z, in [0, 1]. Needed where `scales` names no discounts; else it must be the largest of them.
         lmbda: λ of the policy's advantage, in [0, 1], and of the critic where `scales` has no trace decays. None
             means that of the scales, or 0.95 if they have none.
-        form: "bootstrap" or "difference", see `tddelta.lambda_targets`.
+        form: Of the λ-return, see `tddelta.lambda_targets`. "bootstrap" is the paper's; with "difference" the targets
+            add up to the λ-return of V whatever the trace decays, and errors of short components do not grow.
         average_gae: Whether to standardise the advantage over the batch.
         time_dim: The time axis among the batch axes. None means the one named "time", else the last.
         auto_reset_env: The observation after a truncation is already that of the next episode, so that W(s_t) stands
@@ -118,7 +119,7 @@ class DeltaGAE(ValueEstimatorBase):
         value_network: Any = _NO_CRITIC,
         gamma: float | None = None,
         lmbda: float | None = None,
-        form: Form = "bootstrap",
+        form: Form = "difference",
         average_gae: bool = False,
         time_dim: int | None = None,
         auto_reset_env: bool = False,
@@ -138,8 +139,7 @@ class DeltaGAE(ValueEstimatorBase):
             check_critic("value_network", value_network)
         check_time_dim(time_dim)
         super().__init__(value_network=value_network, **settings)
-        if form not in ("bootstrap", "difference"):
-            raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
+        check_form(form)
         self.lmbda = None if lmbda is None else _ladders.unit_number("lmbda", lmbda)
         self.scales = named_scales(scales, gamma, self.lmbda)
         self.form = form
