@@ -94,10 +94,11 @@ def test_version_and_no_arguments(capsys):
 def test_scales_prints_the_ladder(capsys):
     assert call("scales", "--gamma", "0.99", "--n-step", "16") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["component", "horizon", "γ", "λ", "c", "=", "λγ", "factor", "n"]
-    assert lines[2].split() == ["W_0", "3.125", "0.680", "1", "0.68", "0", "4"]
-    assert lines[7].split() == ["W_5", "100", "0.990", "0.95", "0.9405", "0.8319", "16"]
-    assert lines[-1].startswith("Every component contracts")
+    assert lines[0].split() == ["component", "horizon", "γ", "λ", "c", "=", "λγ", "factor", "error", "gain", "n"]
+    assert lines[2].split() == ["W_0", "3.125", "0.680", "1", "0.68", "0", "32", "4"]
+    assert lines[7].split() == ["W_5", "100", "0.990", "0.95", "0.9405", "0.8319", "5.95", "16"]
+    assert lines[-3].startswith("Every component contracts")
+    assert lines[-1].startswith("An error that stays in fitting")
 
 
 def test_scales_warns_in_words(capsys):

@@ -27,6 +27,7 @@ from stable_baselines3.common.logger import configure
 from sb3_environments import TASKS, equal, vectorised
 from tddelta import ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaPPO
+from tddelta.adapters.sb3.settings import settings_of
 from tddelta.runs.tensorboard import read_events
 
 QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu", "seed": 3}
@@ -64,6 +65,20 @@ def test_a_save_file_holds_the_scales_as_numbers(tmp_path: Path) -> None:
     assert data["policy_kwargs"] == {"net_arch": [8]}, "what the user gave, and nothing of ours"
     again = DeltaPPO.load(tmp_path / "model", device="cpu", policy_kwargs={"net_arch": [8]})
     assert again.policy.value_net.out_features == 3
+
+
+def test_the_form_of_the_return_is_a_setting_like_others(tmp_path: Path) -> None:
+    assert make().form == make().rollout_buffer.form == "difference"
+    model = make(form="bootstrap")
+    model.save(tmp_path / "model")
+    assert DeltaPPO.load(tmp_path / "model", device="cpu").rollout_buffer.form == "bootstrap"
+    assert DeltaPPO.load(tmp_path / "model", device="cpu", form="difference").rollout_buffer.form == "difference"
+    assert settings_of(model)["form"] == "bootstrap"
+    assert not hasattr(model.to_ppo(), "form")
+    with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):
+        make(form="sum")
+    with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):
+        DeltaPPO.load(tmp_path / "model", device="cpu", form="sum")
 
 
 def test_loading_with_a_discount_that_is_not_the_largest_scale_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tddelta.errors import ConfigError, ContractionWarning, TDDeltaError
+from tddelta.targets import lambda_targets
 from tddelta.timescales import TimeScales
 
 
@@ -177,6 +178,29 @@ def test_factors_at_the_limits():
         TimeScales((0.5,), (0.75,))  # exactly 1
 
 
+def test_error_gains_at_the_limits():
+    assert TimeScales((0.5, 0.9, 1.0), (0.25, 0.5, 0.75)).error_gains == (math.inf, math.inf, math.inf)
+    assert TimeScales((1.0,), (1.0,)).error_gains == (1.0,)
+    np.testing.assert_allclose(TimeScales((0.0, 0.9), (0.0, 0.9)).error_gains, [10, 1])
+
+
+@pytest.mark.parametrize("form", ["bootstrap", "difference"])
+@pytest.mark.parametrize("rule", ["capped", "constant", "proportional"])
+def test_an_error_of_the_fit_grows_by_its_gain(form, rule):
+    """A state that never changes, where every W_z settles at its target plus an error of its own."""
+    scales = TimeScales.halving(0.96, lam=0.9, rule=rule)
+    steps, size = 400, len(scales)
+    errors = np.random.default_rng(0).normal(size=size)
+    ends = np.zeros(steps, bool)
+    parts = np.zeros(size)
+    for _ in range(500):
+        table = np.broadcast_to(parts, (steps, size))
+        flags = {"terminated": ends, "truncated": ends, "scales": scales, "form": form}
+        parts = lambda_targets(np.full(steps, 0.5), table, table, **flags)[0] + errors
+    gains = np.array(scales.error_gains) if form == "bootstrap" else scales.error_gains[-1]
+    np.testing.assert_allclose(parts.sum() - 0.5 * scales.horizons[-1], (gains * errors).sum(), rtol=1e-6)
+
+
 @settings(max_examples=200)
 @given(st.floats(0, 1, exclude_max=True), st.floats(0, 1))
 def test_warning_where_the_factor_is_at_least_one(gamma, decay):
@@ -291,6 +315,7 @@ def test_repr_names_what_is_given():
         (lambda: TimeScales.halving(1, longest_horizon=10, components=1), "components must be between 2 and"),
         (lambda: TimeScales.doubling(0.5, shortest_horizon=3), "shortest_horizon must be at most the longest, 2 steps"),
         (lambda: TimeScales.single(0.9).contraction_factors, "pass lam=, as in lam=0.95"),
+        (lambda: TimeScales.single(0.9).error_gains, "error_gains needs trace decays.*pass lam=, as in lam=0.95"),
     ],
 )
 def test_errors(make, message):

@@ -59,17 +59,22 @@ class Scales:
         if self.json:
             print(json.dumps(scales.to_dict(), allow_nan=False))
             return 0
-        heads = ["component", "horizon", "γ", "λ", "c = λγ", "factor"]
+        heads = ["component", "horizon", "γ", "λ", "c = λγ", "factor", "error gain"]
         rows = []
         known = (scales.gammas, scales.labels, scales.horizons, scales.trace_decays or ())
-        columns = zip(*known, scales.contraction_factors, strict=True)
-        for z, (gamma, label, horizon, decay, factor) in enumerate(columns):
+        columns = zip(*known, scales.contraction_factors, scales.error_gains, strict=True)
+        for z, (gamma, label, horizon, decay, factor, gain) in enumerate(columns):
             lam = decay / gamma if gamma else math.nan
-            texts = [f"W_{z}", _number(horizon), label, _number(lam), _number(decay), _number(factor)]
+            texts = [f"W_{z}", _number(horizon), label, _number(lam), _number(decay), _number(factor), _number(gain)]
             rows.append(texts + ([str(scales.n_steps[z])] if scales.n_steps else []))
         print_table(heads + (["n"] if scales.n_steps else []), rows)
         if all(factor < 1 for factor in scales.contraction_factors):
             print("\nEvery component contracts: full steps towards its λ-return shrink its error by the factor.")
+        if all(map(math.isfinite, scales.error_gains)):
+            print(
+                "\nAn error that stays in fitting a component grows in V by the error gain; in the difference form by "
+                "that of the last one."
+            )
         return 0
 
     def scales(self) -> TimeScales:

@@ -72,7 +72,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
             )
         self._settle()
         given = self.rollout_buffer_kwargs
-        self.rollout_buffer_kwargs = {"form": self.form, **given, "scales": self.scales}
+        self.rollout_buffer_kwargs = {**given, "scales": self.scales, "form": self.form}
         try:
             super()._setup_model()
         finally:
