@@ -158,10 +158,22 @@ def mix(
     if size > _WRITTEN_OUT:
         sums = xp.cumulative_sum(entries[..., :-1], axis=-1)
         return start + own * entries + below * xp.concat([xp.zeros_like(entries[..., :1]), sums], axis=-1)
+    return _written_out(start, entries, _weights_of_each(own, below, entries, xp))
+
+
+def _weights_of_each(own: Any, below: Any, entries: Any, xp: ModuleType) -> list[Any]:
+    """What each of few entries is multiplied by, for every entry of the result."""
+    size = entries.shape[-1]
+    if size == 1:
+        return [own]
     place = constant(range(size), entries, xp)
+    return [xp.where(place == index, own, xp.where(place > index, below, 0.0)) for index in range(size)]
+
+
+def _written_out(start: Any, entries: Any, weights: Sequence[Any]) -> Any:
+    """The sum of `mix`, term by term."""
     total = start
-    for index in range(size):
-        weight = xp.where(place == index, own, xp.where(place > index, below, 0.0)) if size > 1 else own
+    for index, weight in enumerate(weights):
         total = total + weight * entries[..., index : index + 1]
     return total
 
@@ -179,12 +191,20 @@ def _all_steps_back(
     # that takes twice as long. Any positive numbers would do.
     uneven = opaque(constant(range(1, errors.shape[-1] + 1), errors, xp))
     varying = own.ndim > 1
+    # Once for all steps; a compiler sees to that itself.
+    fixed = below is not None and not varying and errors.shape[-1] <= _WRITTEN_OUT and not is_jax_array(errors)
+    weights_of_each = _weights_of_each(own, below, errors, xp) if fixed else []
 
     def back(later: Any, step: tuple[Any, ...]) -> tuple[Any, Any]:
         error, kept, *weights = step
         carried = xp.where(kept[..., None] * uneven > 0, later, 0.0)
         own_now, below_now = weights if varying else (own, below)
-        now = error + own_now * carried if below is None else mix(error, carried, own_now, below_now, xp)
+        if below is None:
+            now = error + own_now * carried
+        elif fixed:
+            now = _written_out(error, carried, weights_of_each)
+        else:
+            now = mix(error, carried, own_now, below_now, xp)
         return now, now
 
     steps = (errors, keep, own, below) if varying else (errors, keep)
