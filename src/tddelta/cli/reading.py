@@ -268,11 +268,20 @@ def in_words_of(command: Any) -> Iterator[None]:
     try:
         yield
     except TDDeltaError as error:
-        names = "|".join(field.name for field in dataclasses.fields(command))
+        names = "|".join(_names_of_options(command))
         text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", _option, str(error))
         value = r"""\['([^']*)'\]|'([^']*)'|([^\s,;:)']*)"""
         error.args = (re.sub(rf"(?<![\w-])({names})=(?:{value})", _option, text),)
         raise
+
+
+def _names_of_options(command: Any) -> Iterator[str]:
+    """Fields of a command, and those of the settings within it."""
+    for field in dataclasses.fields(command):
+        yield field.name
+        within = getattr(command, field.name)
+        if dataclasses.is_dataclass(within):
+            yield from _names_of_options(within)
 
 
 def _option(found: re.Match[str]) -> str:

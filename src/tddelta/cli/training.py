@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import print_report
+from tddelta.cli.reading import in_words_of, print_report
 from tddelta.errors import ConfigError, TDDeltaError, printable
 
 if TYPE_CHECKING:
@@ -74,9 +74,10 @@ class Train:
 
     def run(self, command: Sequence[str]) -> int:
         """Train, or go on with a run."""
-        if self.resume and self.out is None:
-            return _go_on(self, command)
-        return _run(self, [self.environment], [self.agent], [self.seed], command)
+        with in_words_of(self):
+            if self.resume and self.out is None:
+                return _go_on(self, command)
+            return _run(self, [self.environment], [self.agent], [self.seed], command)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,8 @@ class Compare:
                 "compare needs an environment: name it first, as in tddelta compare Breakout-MinAtar --agents ppo"
             )
         seeds = self.seeds if self.seed_list is None else list(self.seed_list)
-        return _run(self, list(self.environments), list(self.agents), seeds, command)
+        with in_words_of(self):
+            return _run(self, list(self.environments), list(self.agents), seeds, command)
 
 
 def _run(
