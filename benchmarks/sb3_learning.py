@@ -5,14 +5,12 @@
     tddelta report OUT/lunarlander
 
 Each run leaves a run directory in OUT/TASK, with its settings, 20 episodes of its last policy with deterministic
-actions as its evaluation, and what its critic expects on fresh states beside what came. Runs that are finished are
-skipped, and unfinished ones set aside and done again, so that it can be interrupted, and several processes may share
-OUT. At the end comes the table, which --table prints of what is there. On LunarLander DeltaPPO learns from the paper's
-form of the λ-return, too; that needs Box2D.
+actions as its evaluation. Runs that are finished are skipped, and unfinished ones set aside and done again, so that it
+can be interrupted, and several processes may share OUT. At the end comes the table, which --table prints of what is
+there. On LunarLander, which needs Box2D, DeltaPPO learns from the paper's form of the λ-return, too.
 """
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,23 +159,12 @@ def solved_at(run: Run, task: str) -> float:
     return float(run.episodes["steps"][reached[0] + 99]) if len(reached) else float("nan")
 
 
-def explained(run: Run) -> float:
-    """Explained variance of the returns that came, on held-out states, by V; NaN where nothing was recorded."""
-    arrays = run.critic
-    if arrays is None:
-        return math.nan
-    expected, came = (np.asarray(arrays[name], np.float64)[:, -1] for name in ("predicted", "realised"))
-    known = np.isfinite(came)
-    spread = came[known].var() if known.any() else 0.0
-    return float(1 - (expected - came)[known].var() / spread) if spread > 0 else math.nan
-
-
 def table(out: Path, tasks: list[str]) -> str:
     """All finished runs: mean ± standard error over seeds, and Welch's tests against the first agent."""
     lines = [
         "| task | steps | γ | agent | components | seeds "
-        "| last policy | last 100 episodes | all episodes | solved at | explained variance |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| last policy | last 100 episodes | all episodes | solved at |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     tests = ["| task | agents | measure | difference | p (Welch) |", "|---|---|---|---|---|"]
     for task in tasks:
@@ -197,8 +184,7 @@ def table(out: Path, tasks: list[str]) -> str:
             cells += [str(len(runs[0].scales)), str(len(runs)), *(measured(values) for values in scores[agent])]
             there = np.isfinite(solved)
             reached = f"{np.mean(np.array(solved)[there]):,.0f} ({there.sum()} of {len(runs)})" if there.any() else "–"
-            critic = measured([explained(run) for run in runs], digits=2)
-            lines.append("| " + " | ".join([*cells, reached, critic]) + " |")
+            lines.append("| " + " | ".join([*cells, reached]) + " |")
         first = next(iter(agents))
         for agent in [agent for agent in scores if agent != first and first in scores]:
             for place, measure in enumerate(("last policy", "last 100 episodes", "all episodes")):
@@ -211,13 +197,13 @@ def table(out: Path, tasks: list[str]) -> str:
     return "\n".join([*lines, "", *tests])
 
 
-def measured(values: list[float], digits: int = 1) -> str:
+def measured(values: list[float]) -> str:
     """Mean ± standard error."""
     summary = summarise(values)
     if not np.isfinite(summary.mean):
         return "–"
-    error = "" if summary.standard_error is None else f" ± {summary.standard_error:.{digits}f}"
-    return f"{summary.mean:.{digits}f}{error}"
+    error = "" if summary.standard_error is None else f" ± {summary.standard_error:.1f}"
+    return f"{summary.mean:.1f}{error}"
 
 
 def main() -> None:
