@@ -17,7 +17,7 @@ TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_
 	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=12 $(PYTEST_FLAGS)
 
-.PHONY: demo test check docs lint types bench results constraints clean
+.PHONY: demo test check docs lint types bench results constraints zoo clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -60,6 +60,16 @@ results: $(VENV)/.train
 .venv-%/.ready: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# The RL Zoo asks for other versions of its libraries than the tests have.
+zoo: .venv-zoo/.ready
+	.venv-zoo/bin/python -m pytest tests/test_sb3_zoo.py
+
+.venv-zoo/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-zoo
+	.venv-zoo/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-zoo/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[sb3,test]" rl_zoo3==2.9.2
 	@touch $@
 
 # Installs everything anew in an empty environment and writes down what came.

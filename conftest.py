@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-# The RL Zoo asks for older versions of other packages than this project's: tested where somebody has installed it.
+# The RL Zoo asks for older versions of other packages than this project's: `make zoo`.
 collect_ignore = [] if find_spec("rl_zoo3") else ["tests/test_sb3_zoo.py"]
 
 # Adapters of libraries that are not installed cannot be imported, and so have no examples to run.

@@ -98,7 +98,7 @@ def test_scales_prints_the_ladder(capsys):
     assert lines[2].split() == ["W_0", "3.125", "0.680", "1", "0.68", "0", "32", "4"]
     assert lines[7].split() == ["W_5", "100", "0.990", "0.95", "0.9405", "0.8319", "5.95", "16"]
     assert lines[-3].startswith("Every component contracts")
-    assert lines[-1].startswith("An error that stays in fitting")
+    assert lines[-1].startswith("If a component keeps an error ε")
 
 
 def test_scales_warns_in_words(capsys):

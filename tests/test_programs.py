@@ -53,7 +53,11 @@ def slow_if_it_trains(name: str, source: str) -> object:
 def test_example_runs(name: str, source: str, tmp_path: Path) -> None:
     skip_without_its_library(source)
     arguments = [str(ROOT / "examples" / f"{name}.py"), *(["--steps", "4096"] if name in SHORT else [])]
-    assert run(arguments, tmp_path).strip(), "an example prints what it found"
+    printed = run(arguments, tmp_path)
+    assert printed.strip(), "an example prints what it found"
+    if name == "torchrl_cartpole":  # no other test trains by it
+        returns = [float(number) for number in re.findall(r"return +([\d.]+) of", printed)]
+        assert len(returns) >= 5 and returns[-1] > 2 * returns[0], "it learns"
 
 
 def programs(page: str) -> str:

@@ -74,7 +74,13 @@ def test_the_form_of_the_return_is_a_setting_like_others(tmp_path: Path) -> None
     assert DeltaPPO.load(tmp_path / "model", device="cpu").rollout_buffer.form == "bootstrap"
     assert DeltaPPO.load(tmp_path / "model", device="cpu", form="difference").rollout_buffer.form == "difference"
     assert settings_of(model)["form"] == "bootstrap"
-    assert not hasattr(model.to_ppo(), "form")
+    plain = model.to_ppo()
+    assert not hasattr(plain, "form") and DeltaPPO.from_ppo(plain, SCALES).form == "difference"
+    assert DeltaPPO.from_ppo(plain, SCALES, form="bootstrap").rollout_buffer.form == "bootstrap"
+    simple = DeltaA2C("MlpPolicy", vectorised("cartpole"), scales=SCALES, form="bootstrap", device="cpu")
+    assert (
+        simple.rollout_buffer.form == DeltaA2C.from_a2c(simple.to_a2c(), SCALES, form="bootstrap").form == "bootstrap"
+    )
     with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):
         make(form="sum")
     with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):

@@ -46,6 +46,43 @@ def test_sac_with_one_scale_is_that_of_sb3_to_the_bit(settings: dict[str, Any]) 
     assert equal(first, second)
 
 
+def test_training_takes_the_greedy_action_of_the_sum() -> None:
+    model = make(DeltaDQN, scales=SCALES, gamma=0.99).learn(20)
+    # Weights at random, where the components disagree about the best action.
+    with th.no_grad():
+        for parameter in model.q_net_target.parameters():
+            parameter.normal_()
+    seen: list[Any] = []
+    targets = model._targets
+    model._targets = lambda samples, following: seen.append((samples, following)) or targets(samples, following)
+    model.train(1, 64)
+    ((samples, following),) = seen
+    with th.no_grad():
+        each = model.q_net_target.components(samples.next_observations)
+    greedy = each.sum(-1).argmax(1)
+    assert (each.argmax(1) != greedy[:, None]).any(), "a maximum per component would be another"
+    np.testing.assert_array_equal(following, each[th.arange(64), greedy])
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 0.5, 2.0]])
+@pytest.mark.parametrize("kind", [DeltaDQN, DeltaSAC])
+def test_the_loss_of_a_critic_is_the_sum_over_components(kind: Any, weights: list[float] | None) -> None:
+    model = make(kind, scales=SCALES, component_weights=weights).learn(40)
+    rows = th.tensor([[1.0, 2.0, 4.0], [0.0, 0.0, 0.0]])
+    summed = model._loss(th.nn.functional.mse_loss, rows, th.zeros(2, 3))
+    assert float(summed) == pytest.approx(
+        sum(w * half for w, half in zip(weights or [1, 1, 1], (0.5, 2, 8), strict=True))
+    )
+    taken: list[th.Tensor] = []
+    loss = model._loss
+    model._loss = lambda *given: taken.append(loss(*given)) or taken[-1]
+    model.train(1, 16)
+    logged = model.logger.name_to_value
+    # SB3 halves the sum over SAC's twins.
+    trained = logged["train/loss"] if kind is DeltaDQN else logged["train/critic_loss"] * 2
+    assert trained == pytest.approx(sum(loss.item() for loss in taken), rel=1e-5)
+
+
 def test_one_greedy_action_is_shared_by_all_components() -> None:
     model = make(DeltaDQN, scales=SCALES, gamma=0.99)
     model.learn(20)

@@ -19,6 +19,7 @@ from sb3_environments import LIMIT, TASKS, equal, vectorised
 from tddelta import ConfigError, ShapeError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaPPO, DeltaRolloutBuffer
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer
+from tddelta.targets import lambda_targets, successors
 
 QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
 # Equal decays that contract for every discount.
@@ -99,7 +100,9 @@ class KeptDictionaries(Kept, DeltaDictRolloutBuffer):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(
-    ("scales", "form"), [(EQUAL, "bootstrap"), (CAPPED, "difference"), (CAPPED, "bootstrap")], ids=str
+    ("scales", "form"),
+    [(EQUAL, "bootstrap"), (EQUAL, "difference"), (CAPPED, "difference"), (CAPPED, "bootstrap")],
+    ids=["equal", "equal, difference", "capped, difference", "capped"],
 )
 def test_components_add_up_to_what_sb3_computes_with_truncations(task: str, scales: TimeScales, form: Any) -> None:
     kept = KeptDictionaries if task == "dictionary" else Kept
@@ -110,9 +113,17 @@ def test_components_add_up_to_what_sb3_computes_with_truncations(task: str, scal
     assert buffer.truncated.any(), "the identity is about truncations, too"
     assert (buffer.folded != buffer.rewards)[buffer.truncated].all(), "SB3 changes rewards; ours are as they were"
     np.testing.assert_allclose(buffer.advantages.ravel(), _flat(theirs.advantages), rtol=1e-5, atol=1e-5 * scale)
+    flags = {**flags_of(buffer), "scales": scales, "form": form}
+    following = successors(buffer.components, buffer._last, final_deltas=buffer._finals, **flags_of(buffer))
+    wanted = lambda_targets(buffer._raw, buffer.components, following, **flags)
+    np.testing.assert_array_equal(buffer.component_returns, wanted)
     # The bootstrap form adds up with equal decays only, the difference form with any.
     adds_up = scales is EQUAL or form == "difference"
     assert np.allclose(buffer.component_returns.sum(-1), theirs.returns, rtol=1e-5, atol=1e-5 * scale) == adds_up
+
+
+def flags_of(buffer: DeltaRolloutBuffer) -> Any:
+    return {"terminated": buffer.terminated, "truncated": buffer.truncated}
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
@@ -222,6 +233,15 @@ def test_the_value_loss_is_the_sum_over_components_and_weights_weigh_it() -> Non
         assert logged[-1]["train/value_loss"] == pytest.approx(factor * sum(parts), rel=1e-4)
     assert logged[0]["train/value_loss"] == pytest.approx(logged[1]["train/value_loss"], rel=1e-6)
     assert "train/gradient_norm" in logged[0]
+
+
+def test_the_coefficient_is_that_of_the_sum_over_components() -> None:
+    # One minibatch, in which nothing is clipped: the loss is what the logs say, put together.
+    settings = {"n_epochs": 1, "batch_size": 64, "ent_coef": 0.0, "vf_coef": 0.25}
+    model = make(DeltaPPO, scales=[0.5, 0.9, 0.99], **settings).learn(64)
+    logged = model.logger.name_to_value
+    parts = sum(logged[f"value_loss/gamma={label}"] for label in model.scales.labels)
+    assert logged["train/loss"] == pytest.approx(logged["train/policy_gradient_loss"] + 0.25 * parts, rel=1e-5)
 
 
 def test_every_sample_has_the_targets_of_its_own_step_and_environment() -> None:

@@ -1,6 +1,6 @@
 """The RL Zoo trains and searches DeltaPPO from a YAML file.
 
-Not collected where the Zoo is missing, see `conftest.py`: `pip install rl_zoo3` in an environment of its own. What it
+Not collected where the Zoo is missing, see `conftest.py`: `make zoo` runs them in an environment of its own. What it
 passes to a model is passed by hand in the other tests of the adapter.
 """
 

@@ -223,6 +223,7 @@ def test_the_example_is_a_study():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # three processes compile its program
     text = (ROOT / "examples" / "study.toml").read_text(encoding="utf-8").replace("16_384", "65_536")

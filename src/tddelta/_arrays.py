@@ -68,6 +68,12 @@ def check_scales(scales: Any) -> None:
         )
 
 
+def check_form(form: Any) -> None:
+    """Refuse what is no form of the λ-return."""
+    if form not in ("bootstrap", "difference"):
+        raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
+
+
 def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> ModuleType:
     """Namespace of arrays that describe the same steps.
 

@@ -20,7 +20,7 @@ from array_api_compat import is_jax_array
 from jaxtyping import Bool, Float, Shaped
 
 from tddelta import _recursions as recursions
-from tddelta._arrays import Array, ArrayT, check_never_cut, check_scales, check_steps, constant, framework
+from tddelta._arrays import Array, ArrayT, check_form, check_never_cut, check_scales, check_steps, constant, framework
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -145,12 +145,6 @@ def n_step_targets(
     return _run(recursions.window_targets, deltas, *steps, scales=scales, n_steps=scales.n_steps)
 
 
-def check_form(form: Any) -> None:
-    """Refuse what is no form of the λ-return."""
-    if form not in ("bootstrap", "difference"):
-        raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
-
-
 @own_checks
 def lambda_targets(
     rewards: Shaped[Array, " T *batch"],
@@ -171,7 +165,8 @@ def lambda_targets(
 
     Difference form: W_z(s_t) + X^z_t − X^{z−1}_t, where X^z is the ordinary λ-advantage of V_{γ_z} with discount γ_z
     and decay c_z. It telescopes for any decays: the sum over components is the ordinary λ-return of V_{γ_Z}.
-    With equal decays the forms are the same, and both telescope.
+    With equal decays the forms are the same, and both telescope. In the bootstrap form errors of the fit grow along the
+    ladder, see `TimeScales.error_gains`.
 
     With one scale it is the λ-return of TD(λ), and of PPO's value loss; with c_z = 0 it is one-step TD(Δ); with
     c_z = γ_z the bootstrap is gone for one scale: Monte Carlo. The target of the last step of an episode, and of the

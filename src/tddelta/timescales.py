@@ -320,11 +320,11 @@ class TimeScales:
 
     @property
     def error_gains(self) -> tuple[float, ...]:
-        """By how much an error that stays in fitting W_z grows in V_{γ_Z}, with bootstrap-form λ-returns: h_Z (1−c_z).
+        """By how much an error of the fit of W_z grows in V_{γ_Z}, with bootstrap-form λ-returns: h_Z (1−c_z).
 
-        If every W_z settles at its target plus a constant ε_z, V_{γ_Z} is off by Σ_z ε_z h_Z (1−c_z) where episodes go
+        If every W_z ends up at its target plus a constant ε_z, V_{γ_Z} is off by Σ_z ε_z h_Z (1−c_z) where episodes go
         on for ever. In the difference form every component has the gain of the last, h_Z (1−c_Z), as a single critic
-        has. It is 1 for c_z = γ_Z and infinite for γ_Z = 1 else. Raises ConfigError without trace decays.
+        has. It is 1 for c_z = γ_Z, and otherwise infinite if γ_Z = 1. Raises ConfigError without trace decays.
         """
         if self.trace_decays is None:
             raise ConfigError("error_gains needs trace decays; these scales have none: pass lam=, as in lam=0.95")

@@ -72,8 +72,8 @@ class Scales:
             print("\nEvery component contracts: full steps towards its λ-return shrink its error by the factor.")
         if all(map(math.isfinite, scales.error_gains)):
             print(
-                "\nAn error that stays in fitting a component grows in V by the error gain; in the difference form by "
-                "that of the last one."
+                "\nIf a component keeps an error ε, V is off by ε times its error gain; in the difference form every "
+                "component has the gain of the last."
             )
         return 0
 

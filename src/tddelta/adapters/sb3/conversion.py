@@ -18,10 +18,10 @@ _OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "scales", "_scales",
 _HEAD = "value_net."
 
 
-def from_plain(kind: type[_Model], model: Any, scales: Any) -> _Model:
-    """One of our models with policy and V of one of SB3's."""
+def from_plain(kind: type[_Model], model: Any, **own: Any) -> _Model:
+    """One of our models with policy and V of one of SB3's, and settings of its own."""
     counterparts = {plain: ours for ours, plain in PLAIN.items()}
-    made: Any = _copy(kind, model, _counterpart(model, counterparts), {"scales": scales})
+    made: Any = _copy(kind, model, _counterpart(model, counterparts), own)
     shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
     _load(made, model, lambda head: shares.reshape(-1, *[1] * (head.ndim - 1)) * head)
     result: _Model = made

@@ -9,13 +9,14 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+from tddelta._arrays import check_form
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
 from tddelta.adapters.sb3.conversion import from_plain, to_plain
 from tddelta.adapters.sb3.learning import Learning
 from tddelta.adapters.sb3.model import DeltaModel, as_numpy
 from tddelta.errors import ConfigError, own_checks
-from tddelta.targets import Form, check_form
+from tddelta.targets import Form
 
 
 class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
@@ -27,7 +28,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
         *args: As in SB3.
         form: Of the critic's λ-return, see `tddelta.lambda_targets`. With "difference" the targets add up to SB3's
             own return whatever the trace decays; "bootstrap" is the paper's form, in which errors of short components
-            grow along the ladder.
+            grow along the ladder, see `TimeScales.error_gains`.
         **kwargs: As in SB3, and those of `DeltaModel`.
 
     Raises:
@@ -143,7 +144,7 @@ class DeltaPPO(DeltaOnPolicy, PPO):
     """
 
     @classmethod
-    def from_ppo(cls, model: PPO, scales: Any = None) -> "DeltaPPO":
+    def from_ppo(cls, model: PPO, scales: Any = None, *, form: Form = "difference") -> "DeltaPPO":
         """Go on from a trained PPO: the same policy and the same V, split over the components.
 
         Component z starts as the share (h_z − h_{z−1}) / h_Z of V, h_z = 1/(1 − γ_z): its share where rewards are
@@ -152,14 +153,15 @@ class DeltaPPO(DeltaOnPolicy, PPO):
         Args:
             model: The PPO; it is not changed. Environment and settings are shared.
             scales: The time scales, as in the constructor.
+            form: Of the critic's λ-return, as in the constructor.
 
         Returns:
             The new model.
 
         Raises:
-            ConfigError: The scales do not fit, or the policy is of a class of your own.
+            ConfigError: The scales do not fit, `form` is unknown, or the policy is of a class of your own.
         """
-        return from_plain(cls, model, scales)
+        return from_plain(cls, model, scales=scales, form=form)
 
     def to_ppo(self) -> PPO:
         """The same policy and values as a plain PPO, whose save file needs no tddelta.
@@ -182,9 +184,9 @@ class DeltaA2C(DeltaOnPolicy, A2C):
     """
 
     @classmethod
-    def from_a2c(cls, model: A2C, scales: Any = None) -> "DeltaA2C":
+    def from_a2c(cls, model: A2C, scales: Any = None, *, form: Form = "difference") -> "DeltaA2C":
         """Go on from a trained A2C, as `DeltaPPO.from_ppo` does from a PPO."""
-        return from_plain(cls, model, scales)
+        return from_plain(cls, model, scales=scales, form=form)
 
     def to_a2c(self) -> A2C:
         """The same policy and values as a plain A2C, as `DeltaPPO.to_ppo` makes a PPO."""

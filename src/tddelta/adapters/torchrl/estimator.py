@@ -13,10 +13,11 @@ from torchrl.objectives.utils import hold_out_net
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from tddelta import _ladders
+from tddelta._arrays import check_form
 from tddelta.adapters.torchrl.reading import check_components, check_data, check_single_steps, entry, of_the_step
 from tddelta.adapters.torchrl.settings import check_critic, check_time_dim, named_scales
 from tddelta.errors import ConfigError, ShapeError, own_checks
-from tddelta.targets import Form, advantages, check_form, lambda_targets
+from tddelta.targets import Form, advantages, lambda_targets
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 # `torch.compile` would unroll the loop over time.
@@ -77,7 +78,8 @@ class DeltaGAE(ValueEstimatorBase):
         lmbda: λ of the policy's advantage, in [0, 1], and of the critic where `scales` has no trace decays. None
             means that of the scales, or 0.95 if they have none.
         form: Of the λ-return, see `tddelta.lambda_targets`. "bootstrap" is the paper's; with "difference" the targets
-            add up to the λ-return of V whatever the trace decays, and errors of short components do not grow.
+            add up to the λ-return of V whatever the trace decays, and errors of the fit grow no more than those
+            of a single critic.
         average_gae: Whether to standardise the advantage over the batch.
         time_dim: The time axis among the batch axes. None means the one named "time", else the last.
         auto_reset_env: The observation after a truncation is already that of the next episode, so that W(s_t) stands
