@@ -2,7 +2,7 @@
 
     python benchmarks/sb3_lunarlander.py [--variants ppo delta ...] [--seeds 10] [--steps 500000]
 
-Settings are those of `sb3_learning.py`. Every 50,000 steps a line with the mean return of the training episodes so far
+Settings are those of `sb3_learning.py`. Every 50,000 steps or more a line with the mean return of the training episodes
 since the line before, the explained variance of SB3's returns (`returns`), and that of the discounted returns that came
 in episodes which terminated (`came`), both by V in the last rollout; at the end the mean of the last 100 episodes.
 Needs Box2D. Four minutes per run.
@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from tddelta.adapters.sb3 import DeltaPPO
+from tddelta.runs.scores import realised_returns
 
 EVERY = 50_000
 
@@ -37,7 +38,8 @@ class Sum(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """The sum, (B, 1)."""
-        return self.linear(features).sum(-1, keepdim=True)
+        total: torch.Tensor = self.linear(features).sum(-1, keepdim=True)
+        return total
 
 
 class SumPolicy(ActorCriticPolicy):
@@ -94,18 +96,15 @@ class Watch(BaseCallback):
             return
         model: Any = self.model
         buffer = model.rollout_buffer
-        # SB3 adds γV to the reward of a truncated step, whose return is not known and is left out here.
-        ends = np.concatenate([buffer.episode_starts[1:], np.atleast_2d(self.locals["dones"])]).astype(bool)
-        came, following = np.full(buffer.rewards.shape, np.nan), np.full(buffer.rewards.shape[1], np.nan)
-        for step in reversed(range(len(came))):
-            known = np.where(ends[step], 0.0, following)
-            known = np.where(self.truncated[step], np.nan, known)
-            came[step] = following = buffer.rewards[step] + model.gamma * known
+        truncated = np.array(self.truncated)
+        ended = np.concatenate([buffer.episode_starts[1:], self.locals["dones"][None]]).astype(bool) & ~truncated
+        # Not known for truncated episodes, to whose last reward SB3 adds γV.
+        came = realised_returns(buffer.rewards, [model.gamma], terminated=ended, truncated=truncated)[..., 0]
         known = np.isfinite(came)
-        numbers = (explained_variance(buffer.values.ravel(), buffer.returns.ravel()),)
-        numbers += (explained_variance(buffer.values[known], came[known]),)
-        print(f"  {self.num_timesteps:7,d}: return {np.mean(self.since):7.1f}", end="")
-        print(", explained variance of returns {:.2f}, of what came {:.2f}".format(*numbers), flush=True)
+        own = explained_variance(buffer.values.ravel(), buffer.returns.ravel())
+        real = explained_variance(buffer.values[known], came[known])
+        scores = f"return {np.mean(self.since):7.1f}, explained variance of returns {own:.2f}, of what came {real:.2f}"
+        print(f"  {self.num_timesteps:7,d}: {scores}", flush=True)
         self.since, self.printed = [], self.num_timesteps
 
 
