@@ -189,16 +189,16 @@ def test_error_gains_at_the_limits():
 def test_an_error_of_the_fit_grows_by_its_gain(form, rule):
     """A state that never changes, where every W_z settles at its target plus an error of its own."""
     scales = TimeScales.halving(0.96, lam=0.9, rule=rule)
-    steps, size = 400, len(scales)
+    steps, size = 200, len(scales)
     errors = np.random.default_rng(0).normal(size=size)
     ends = np.zeros(steps, bool)
     parts = np.zeros(size)
-    for _ in range(500):
+    for _ in range(100):
         table = np.broadcast_to(parts, (steps, size))
         flags = {"terminated": ends, "truncated": ends, "scales": scales, "form": form}
         parts = lambda_targets(np.full(steps, 0.5), table, table, **flags)[0] + errors
     gains = np.array(scales.error_gains) if form == "bootstrap" else scales.error_gains[-1]
-    np.testing.assert_allclose(parts.sum() - 0.5 * scales.horizons[-1], (gains * errors).sum(), rtol=1e-6)
+    np.testing.assert_allclose(parts.sum() - 0.5 * scales.horizons[-1], (gains * errors).sum(), rtol=1e-5)
 
 
 @settings(max_examples=200)
