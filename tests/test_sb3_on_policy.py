@@ -181,7 +181,7 @@ def test_a_reward_that_a_callback_changes_is_seen_as_sb3_sees_it() -> None:
     first = make(PPO).learn(64, callback=Halve())
     second = make(DeltaPPO, scales="single").learn(64, callback=Halve())
     assert equal(first, second)
-    assert set(second.rollout_buffer.rewards.ravel()) == {0.5}
+    assert set(second.rollout_buffer.environment_rewards.ravel()) == {0.5}
 
 
 @pytest.mark.parametrize(
