@@ -146,6 +146,7 @@ class DeltaPPO(DeltaOnPolicy, PPO):
     """
 
     @classmethod
+    @own_checks
     def from_ppo(cls, model: PPO, scales: Any = None, *, form: Form = "difference") -> "DeltaPPO":
         """Go on from a trained PPO: the same policy and the same V, split over the components.
 
@@ -161,9 +162,10 @@ class DeltaPPO(DeltaOnPolicy, PPO):
             The new model.
 
         Raises:
-            ConfigError: The scales do not fit, `form` is unknown, or the policy is of a class of your own.
+            ConfigError: `model` is no PPO, the scales do not fit, `form` is unknown, or the policy is of a class of
+                your own.
         """
-        return from_plain(cls, model, scales=scales, form=form)
+        return from_plain(cls, _given(model, PPO), scales=scales, form=form)
 
     def to_ppo(self) -> PPO:
         """The same policy and values as a plain PPO, whose save file needs no tddelta.
@@ -186,10 +188,19 @@ class DeltaA2C(DeltaOnPolicy, A2C):
     """
 
     @classmethod
+    @own_checks
     def from_a2c(cls, model: A2C, scales: Any = None, *, form: Form = "difference") -> "DeltaA2C":
         """Go on from a trained A2C, as `DeltaPPO.from_ppo` does from a PPO."""
-        return from_plain(cls, model, scales=scales, form=form)
+        return from_plain(cls, _given(model, A2C), scales=scales, form=form)
 
     def to_a2c(self) -> A2C:
         """The same policy and values as a plain A2C, as `DeltaPPO.to_ppo` makes a PPO."""
         return to_plain(A2C, self)
+
+
+def _given(model: Any, kind: type[Any]) -> Any:
+    if not isinstance(model, kind):
+        raise ConfigError(
+            f"model must be of the class {kind.__name__}; got {model!r:.80}: a file is read by {kind.__name__}.load(…)"
+        )
+    return model
