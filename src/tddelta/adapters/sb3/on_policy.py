@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from tddelta._arrays import check_form
+from tddelta._ladders import unit_number
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
 from tddelta.adapters.sb3.conversion import from_plain, to_plain
@@ -58,6 +59,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
 
     def _settle(self) -> None:
         check_form(self.form)
+        unit_number("gae_lambda", self.gae_lambda)
         super()._settle()
 
     def _setup_model(self) -> None:
@@ -73,7 +75,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
             )
         self._settle()
         given = self.rollout_buffer_kwargs
-        self.rollout_buffer_kwargs = {**given, "scales": self.scales, "form": self.form}
+        self.rollout_buffer_kwargs = {**given, "scales": self._scales, "form": self.form}
         try:
             super()._setup_model()
         finally:
@@ -144,6 +146,7 @@ class DeltaPPO(DeltaOnPolicy, PPO):
     """
 
     @classmethod
+    @own_checks
     def from_ppo(cls, model: PPO, scales: Any = None, *, form: Form = "difference") -> "DeltaPPO":
         """Go on from a trained PPO: the same policy and the same V, split over the components.
 
@@ -159,9 +162,10 @@ class DeltaPPO(DeltaOnPolicy, PPO):
             The new model.
 
         Raises:
-            ConfigError: The scales do not fit, `form` is unknown, or the policy is of a class of your own.
+            ConfigError: `model` is no PPO, the scales do not fit, `form` is unknown, or the policy is of a class of
+                your own.
         """
-        return from_plain(cls, model, scales=scales, form=form)
+        return from_plain(cls, _given(model, PPO), scales=scales, form=form)
 
     def to_ppo(self) -> PPO:
         """The same policy and values as a plain PPO, whose save file needs no tddelta.
@@ -184,10 +188,19 @@ class DeltaA2C(DeltaOnPolicy, A2C):
     """
 
     @classmethod
+    @own_checks
     def from_a2c(cls, model: A2C, scales: Any = None, *, form: Form = "difference") -> "DeltaA2C":
         """Go on from a trained A2C, as `DeltaPPO.from_ppo` does from a PPO."""
-        return from_plain(cls, model, scales=scales, form=form)
+        return from_plain(cls, _given(model, A2C), scales=scales, form=form)
 
     def to_a2c(self) -> A2C:
         """The same policy and values as a plain A2C, as `DeltaPPO.to_ppo` makes a PPO."""
         return to_plain(A2C, self)
+
+
+def _given(model: Any, kind: type[Any]) -> Any:
+    if not isinstance(model, kind):
+        raise ConfigError(
+            f"model must be of the class {kind.__name__}; got {model!r:.80}: a file is read by {kind.__name__}.load(…)"
+        )
+    return model
