@@ -61,8 +61,9 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
                 self._scales = self.scales.to_dict()
         elif not math.isclose(self.gamma, self.scales.gammas[-1], rel_tol=1e-9, abs_tol=0.0):
             raise ConfigError(
-                f"gamma must stay the largest discount of scales, {self.scales.gammas[-1]}, while a model learns; it was "
-                f'set to {self.gamma}, and a ladder cannot follow: set it back, or make the model with scales="single"'
+                f"gamma must stay the largest discount of scales, {self.scales.gammas[-1]}, while a model learns; it "
+                f"was set to {self.gamma}, and a ladder cannot follow: set it back, or make the model with "
+                'scales="single"'
             )
 
     def _sample(self, batch_size: int) -> Any:
@@ -75,8 +76,8 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
         if discounts is not None and not th.allclose(discounts, th.full_like(discounts, self.gamma), rtol=2e-7, atol=0):
             raise ConfigError(
                 f"the replay buffer must hand out single transitions, whose discounts are gamma={self.gamma}; got "
-                f"{float(discounts.min()):g} to {float(discounts.max()):g} from {type(buffer).__name__}: every component "
-                "has a discount of its own, so leave replay_buffer_class out, or give it n_steps=1 and this gamma"
+                f"{float(discounts.min()):g} to {float(discounts.max()):g} from {type(buffer).__name__}: every "
+                "component has its own discount, so leave replay_buffer_class out, or give it n_steps=1 and this gamma"
             )
         if ((samples.dones != 0) & (samples.dones != 1)).any():
             raise ConfigError(
@@ -120,6 +121,6 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
 def _check_steps(n_steps: int) -> None:
     if n_steps > 1:
         raise ConfigError(
-            f"n_steps must be 1 with components; got {n_steps}: SB3 adds up the rewards of n steps with one discount, and "
-            "every component has its own"
+            f"n_steps must be 1 with components; got {n_steps}: SB3 adds up the rewards of n steps with one discount, "
+            "and every component has its own"
         )
