@@ -1,5 +1,6 @@
 """DeltaDQN and DeltaSAC: equal to SB3's with one scale, and one choice for all components with several."""
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -482,6 +483,23 @@ class PolicyOfCritic(DeltaSACPolicy):
 def test_a_network_that_would_not_learn_what_it_shows_is_refused(kind: Any, policy: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         kind(policy, vectorised("pendulum" if kind is DeltaSAC else "cartpole"), **QUICK)
+
+
+def test_a_dueling_network_of_ones_own_learns_all_components() -> None:
+    policy = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "sb3_dueling.py"))["DuelingPolicy"]
+    model = DeltaDQN(policy, vectorised("cartpole"), scales=SCALES, **QUICK)
+    before = {name: tensor.clone() for name, tensor in model.q_net.state_dict().items()}
+    model.learn(40)
+    changed = {name for name, tensor in model.q_net.state_dict().items() if not th.equal(tensor, before[name])}
+    assert changed == before.keys(), "both streams learn"
+    observations = model.env.reset()
+    network, tensors = model.q_net, th.as_tensor(observations)
+    with th.no_grad():
+        values = network.value(network.q_net(tensors))
+    components = model.predict_components(observations)
+    np.testing.assert_allclose(components.mean(1), values, rtol=1e-5, atol=1e-6)
+    action, _ = model.predict(observations, deterministic=True)
+    np.testing.assert_array_equal(action, components.sum(-1).argmax(1))
 
 
 class Below(gym.Env[Any, Any]):
