@@ -16,19 +16,21 @@ _Model = TypeVar("_Model")
 _OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "_ladder", "_scales", "component_weights", "form")
 
 
-def from_plain(kind: Any, model: Any, **own: Any) -> Any:
+def from_plain(kind: type[_Model], model: Any, **own: Any) -> _Model:
     """One of our models with policy and V of one of SB3's, and settings of its own."""
-    counterparts = {plain: ours for ours, plain in kind.plain_policies.items()}
-    made: Any = _copy(kind, model, _counterpart(model, counterparts), own)
+    made: Any = kind  # one of our algorithms
+    counterparts = {plain: ours for ours, plain in made.plain_policies.items()}
+    made = _copy(kind, model, _counterpart(model, counterparts), own)
     shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
     _load(made, model, lambda head: (shares.reshape(-1, *[1] * head.ndim) * head).flatten(0, 1))
-    return made
+    result: _Model = made
+    return result
 
 
 def to_plain(kind: type[_Model], model: Any) -> _Model:
     """One of SB3's models with policy and V of one of ours."""
     made = _copy(kind, model, _counterpart(model, model.plain_policies), {})
-    _load(made, model, lambda head: head.unflatten(0, (len(model.scales), -1)).sum(0))
+    _load(made, model, lambda head: head.reshape(len(model.scales), -1, *head.shape[1:]).sum(0))
     result: _Model = made
     return result
 

@@ -39,7 +39,9 @@ class DeltaQNetwork(QNetwork):
 
     def components(self, obs: Any) -> th.Tensor:
         """Q^z(s, a), (B, A, Z)."""
-        return super().forward(obs).unflatten(1, (self.n_components, -1)).transpose(1, 2)
+        flat: Any = super().forward(obs)
+        components: th.Tensor = flat.unflatten(1, (self.n_components, int(self.action_space.n))).transpose(1, 2)
+        return components
 
     def forward(self, obs: Any) -> th.Tensor:
         """Q(s, a) = Σ_z Q^z(s, a), (B, A)."""
