@@ -31,7 +31,6 @@ from tddelta.adapters.sb3 import (
     DeltaSAC,
     DeltaSACPolicy,
 )
-from tddelta.adapters.sb3.conversion import from_plain
 
 QUICK: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "device": "cpu", "seed": 3}
 SCALES = [0.5, 0.9, 0.99]
@@ -428,8 +427,8 @@ def test_what_cannot_be_converted_is_said() -> None:
         DeltaDQN.from_dqn(make(DQN, n_steps=3))
     with pytest.raises(ConfigError, match=r"only the policies DQNPolicy, .* can be converted; got DeltaDQNPolicy"):
         DeltaDQN.from_dqn(make(DeltaDQN))
-    with pytest.raises(ConfigError, match=r"only a model can be converted; got 'model\.zip'"):
-        from_plain(DeltaSAC, "model.zip")
+    with pytest.raises(ConfigError, match=r"model must be of the class SAC; got 'model\.zip'"):
+        DeltaSAC.from_sac("model.zip")
 
 
 class ForwardOnly(DeltaQNetwork):

@@ -35,6 +35,15 @@ def to_plain(kind: type[_Model], model: Any) -> _Model:
     return result
 
 
+def given(model: Any, kind: type[_Model]) -> _Model:
+    """A model that is to be converted, if it is of its class."""
+    if not isinstance(model, kind):
+        raise ConfigError(
+            f"model must be of the class {kind.__name__}; got {model!r:.80}: a file is read by {kind.__name__}.load(…)"
+        )
+    return model
+
+
 def component_shares(scales: TimeScales) -> list[float]:
     """What part of V each component has where rewards are constant: (h_z − h_{z−1}) / h_Z; their sum is 1.
 
@@ -50,8 +59,6 @@ def component_shares(scales: TimeScales) -> list[float]:
 
 
 def _counterpart(model: Any, classes: Mapping[type[Any], type[Any]]) -> type[Any]:
-    if getattr(model, "policy_class", None) is None:
-        raise ConfigError(f"only a model can be converted; got {model!r}: load it first, as with PPO.load(…)")
     if model.policy_class not in classes:
         raise ConfigError(
             f"only the policies {', '.join(known.__name__ for known in classes)} can be converted; got "
