@@ -259,6 +259,20 @@ def test_the_onnx_export_of_sb3s_documentation_works_on_the_converted_model(
     np.testing.assert_allclose(value, model.predict_components(observations.numpy()).sum(-1, keepdims=True), rtol=1e-4)
 
 
+@pytest.mark.parametrize(("kind", "plain"), [(DeltaPPO, PPO), (DeltaA2C, A2C)])
+def test_networks_in_half_precision_train_as_in_sb3(kind: Any, plain: Any) -> None:
+    settings: dict[str, Any] = {"n_steps": 16, "seed": 3, "device": "cpu"}
+    trained = []
+    for of, scales in ((plain, {}), (kind, {"scales": "single"}), (kind, {"scales": SCALES})):
+        batch = {"batch_size": 16} if plain is PPO else {}
+        model = of("MlpPolicy", vectorised("cartpole"), **settings, **batch, **scales)
+        with th.autocast("cpu", dtype=th.float16):
+            trained.append(model.learn(64))
+    assert equal(trained[0], trained[1])
+    buffer = trained[2].rollout_buffer
+    assert buffer.component_returns.dtype == np.float32 and np.isfinite(buffer.component_returns).all()
+
+
 class Values(th.nn.Module):
     """What a policy says of observations: actions, and its critic's numbers."""
 

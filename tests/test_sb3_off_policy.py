@@ -377,6 +377,9 @@ def test_targets_stay_whole_where_networks_are_halved(kind: Any, plain: Any) -> 
     model.train(1, 16)
     ((samples, following, found),) = seen
     assert found.dtype == th.float32
+    with th.autocast("cpu", dtype=th.bfloat16):
+        acted = (model.action_space.sample(),) if kind is DeltaSAC else ()
+        assert model.predict_components(model.env.reset()[0], *acted).dtype == np.float32
     alive = 1 - samples.dones.squeeze(-1)
     np.testing.assert_allclose(found.sum(-1), 1000.7 + alive * 0.999 * following.to(th.float32).sum(-1), rtol=1e-6)
 

@@ -14,6 +14,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import open_path
 
 from tddelta.adapters.ladders import Ladder
+from tddelta.adapters.sb3.learning import whole
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -238,7 +239,7 @@ def _check_file(kind: type[Any], path: Any) -> None:
 
 def as_numpy(components: th.Tensor, *, several: bool) -> np.ndarray:
     """Components on the host, without the batch axis where one observation was asked for."""
-    array: np.ndarray = components.detach().cpu().numpy()
+    array: np.ndarray = whole(components).detach().cpu().numpy()
     return array if several else array[0]
 
 
