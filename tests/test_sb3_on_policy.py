@@ -642,3 +642,21 @@ def test_a_buffer_without_components_is_refused_while_learning() -> None:
     model.rollout_buffer = make(PPO).rollout_buffer
     with pytest.raises(ConfigError, match="rollout_buffer must keep components; got a RolloutBuffer"):
         model.learn(64)
+
+
+def test_a_train_of_ones_own_gets_all_components_of_every_sample_in_one_row() -> None:
+    found = []
+
+    class Own(DeltaPPO):
+        def train(self) -> None:
+            whole = next(self.rollout_buffer.get())
+            components, _, _ = self.policy.evaluate_actions(whole.observations, whole.actions.long().flatten())
+            assert whole.returns.shape == whole.old_values.shape == (64 * 3,) and components.shape == (64, 3)
+            th.testing.assert_close(whole.old_values, components.flatten(), rtol=1e-4, atol=1e-5)
+            mean = th.nn.functional.mse_loss(components.flatten(), whole.returns)
+            found.append(len(self.scales) * mean.item())
+            super().train()
+
+    # One minibatch: SB3's `train` finds the same loss, before its only step.
+    model = make(Own, scales=[0.5, 0.9, 0.99], batch_size=64, n_epochs=1).learn(64)
+    assert found[0] == pytest.approx(model.logger.name_to_value["train/value_loss"], rel=1e-4)
