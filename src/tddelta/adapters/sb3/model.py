@@ -14,6 +14,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import open_path
 
 from tddelta.adapters.ladders import Ladder
+from tddelta.adapters.sb3.learning import whole
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -90,6 +91,11 @@ class DeltaModel(BaseAlgorithm):
 
     def _settle(self) -> None:
         """Check what was given; again after loading, where settings may have been replaced."""
+        if np.any(getattr(self.action_space, "start", 0)):
+            raise ConfigError(
+                f"the actions must count from 0; got {self.action_space}: Stable-Baselines3 chooses 0, 1, … whatever "
+                "the start; put gymnasium.wrappers.TransformAction around the environment, which adds the start"
+            )
         # Where `load(…, scales=…)` puts it.
         given = self.__dict__.pop("scales", None)
         self._ladder = Ladder(self._scales if given is None else given)
@@ -233,7 +239,7 @@ def _check_file(kind: type[Any], path: Any) -> None:
 
 def as_numpy(components: th.Tensor, *, several: bool) -> np.ndarray:
     """Components on the host, without the batch axis where one observation was asked for."""
-    array: np.ndarray = components.detach().cpu().numpy()
+    array: np.ndarray = whole(components).detach().cpu().numpy()
     return array if several else array[0]
 
 

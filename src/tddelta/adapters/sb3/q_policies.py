@@ -33,7 +33,15 @@ def _number(n_components: int | None, kind: str) -> int:
 
 
 class DeltaQNetwork(QNetwork):
-    """`QNetwork` with n components of every action value; `forward` is their sum."""
+    """`QNetwork` with n components of every action value; `forward` is their sum.
+
+    A network of your own overrides `components`, which is learned, and is made by `make_q_net` of a `DeltaDQNPolicy`.
+
+    Args:
+        *args: As in SB3.
+        n_components: Number of time scales; the policy passes it.
+        **kwargs: As in SB3.
+    """
 
     def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,8 +50,9 @@ class DeltaQNetwork(QNetwork):
 
     def components(self, obs: Any) -> th.Tensor:
         """Q^z(s, a), (B, A, Z)."""
-        flat = super().forward(obs)
-        return flat.reshape(len(flat), self.n_components, -1).transpose(1, 2)
+        flat: Any = super().forward(obs)
+        components: th.Tensor = flat.unflatten(1, (self.n_components, int(self.action_space.n))).transpose(1, 2)
+        return components
 
     def forward(self, obs: Any) -> th.Tensor:
         """Q(s, a) = Σ_z Q^z(s, a), (B, A)."""
@@ -84,7 +93,15 @@ class DeltaDQNMultiInputPolicy(DeltaDQNPolicy, DQNMultiInputPolicy):
 
 
 class DeltaContinuousCritic(ContinuousCritic):
-    """`ContinuousCritic`, twin critics by default, each with n components; `forward` gives their sums."""
+    """`ContinuousCritic`, twin critics by default, each with n components; `forward` gives their sums.
+
+    A critic of your own overrides `each`, which is learned, and is made by `make_critic` of a `DeltaSACPolicy`.
+
+    Args:
+        *args: As in SB3.
+        n_components: Number of time scales; the policy passes it.
+        **kwargs: As in SB3.
+    """
 
     def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
