@@ -24,13 +24,12 @@ demo: $(VENV)/.train
 	$(BIN)/tddelta compare Breakout-MinAtar SpaceInvaders-MinAtar --agents ppo ppo+ ppo-multi ppo-delta \
 		--seeds 3 --steps 300_000 --out $(OUT)
 
-# The quick tests first: a mistake shows early. CI runs ONLY="not long" at one go, without the longest.
+# The quick tests first: a mistake shows early, and keeps nothing from running. CI runs ONLY="not long" at one go, without the longest.
 test: $(VENV)/.test $(VENV)/.torch
 ifdef ONLY
 	$(PYTEST) -m "$(ONLY)"
 else
-	$(PYTEST) -m "not slow"
-	$(PYTEST) -m slow
+	$(PYTEST) -m "not slow"; quick=$$?; $(PYTEST) -m slow && exit $$quick
 endif
 
 # The pages and the types take a core each: make -j2 check.
