@@ -149,7 +149,7 @@ def test_the_other_metrics_of_one_whole_batch(case):
     # Two actions, near-uniform policy.
     np.testing.assert_allclose(metrics.entropy, np.log(2), atol=1e-3)
     np.testing.assert_allclose(rollout.log_probabilities, -np.log(2), atol=0.05)
-    np.testing.assert_array_equal(metrics.finished_returns, rollout.finished_returns)
+    np.testing.assert_allclose(metrics.finished_returns, rollout.finished_returns, rtol=1e-5, atol=1e-5)
     assert metrics.gradient_norm > 0
 
 

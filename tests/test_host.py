@@ -143,7 +143,7 @@ def test_the_learner_can_see_signs_of_rewards():
     found = ppo.learning_signals(config, state.learned, large)
     expected = ppo.learning_signals(plain, state.learned, rollout._replace(rewards=jnp.asarray(signs)))
     for one, two in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, two)
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
     with pytest.raises(ConfigError, match="reward_clipping must be one of none, sign; got 'clip'"):
         tiny(environment(), reward_clipping="clip")
 
