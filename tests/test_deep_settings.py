@@ -292,11 +292,11 @@ def test_normalised_rewards_reach_targets_and_not_the_record(rollout):
     moments = Moments(jnp.array(4.0), jnp.array(7.0), jnp.array(4 * 0.25))
     _, targets, _ = signals(config, rollout, learned._replace(reward_moments=moments))
     _, doubled, _ = signals(tiny(), rollout._replace(rewards=2 * rollout.rewards))
-    np.testing.assert_allclose(targets, doubled, rtol=1e-6)
+    np.testing.assert_allclose(targets, doubled, rtol=1e-5)
     huge = rollout._replace(rewards=1000 * jnp.sign(rollout.rewards))
     _, clipped, _ = signals(config, huge, learned._replace(reward_moments=moments))
     _, tens, _ = signals(tiny(), rollout._replace(rewards=10 * jnp.sign(rollout.rewards)))
-    np.testing.assert_allclose(clipped, tens, rtol=1e-6)
+    np.testing.assert_allclose(clipped, tens, rtol=1e-5)
 
 
 def test_running_moments():
@@ -306,7 +306,7 @@ def test_running_moments():
     for some in samples:
         moments = moments.updated(jnp.asarray(some), (0, 1))
     together = np.concatenate(samples).reshape(-1, 2)
-    np.testing.assert_allclose(moments.mean, together.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(moments.mean, together.mean(0), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(moments.deviation, together.std(0), rtol=1e-5)
     equal = no_moments(()).updated(jnp.full((4, 2), 3.0), (0, 1))
     assert equal.deviation == 1 and equal.mean == 3

@@ -30,7 +30,7 @@ def garnet(parameters):
 
 def test_ring():
     ring = FiniteMDP.ring()
-    np.testing.assert_allclose(ring.state_reward, [0, 0.95, -0.90, -0.05, 0], atol=1e-15)
+    np.testing.assert_allclose(ring.state_reward, [0, 0.95, -0.90, -0.05, 0], atol=1e-12)
     values = ring.exact_values([0.9375, 0.996])
     np.testing.assert_allclose(values[:, 0], [0.2228, 0.2384, -0.8115, 0.1421, 0.2082], atol=5e-5)
     np.testing.assert_allclose(values[:, 1], [0.2113, 0.2122, -0.7909, 0.1569, 0.2104], atol=5e-5)
@@ -40,7 +40,7 @@ def test_ring():
 
 def test_ring_reward_conventions():
     edges, left = FiniteMDP.ring("edges"), FiniteMDP.ring("left")
-    np.testing.assert_allclose(edges.state_reward, [0, 0.95, -0.95, 0, 0], atol=1e-15)
+    np.testing.assert_allclose(edges.state_reward, [0, 0.95, -0.95, 0, 0], atol=1e-12)
     np.testing.assert_array_equal(left.state_reward, [0, 0, 1, -1, 0])
     # the reward of the state entered now is the reward of the state left one step later
     entered = FiniteMDP.ring().exact_values([0.9])
@@ -172,7 +172,7 @@ def test_terminal_rows_are_ignored():
 
 def test_float32_rows_are_accepted_and_rounding_is_divided_out():
     rows = np.full((3, 3), 1 / 3, np.float32)
-    np.testing.assert_allclose(FiniteMDP(rows, 0.0).transition.sum(-1), 1, atol=1e-15)
+    np.testing.assert_allclose(FiniteMDP(rows, 0.0).transition.sum(-1), 1, atol=1e-12)
 
 
 def test_arrays_are_frozen_and_the_callers_are_not():
