@@ -128,11 +128,12 @@ def test_unknown_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     ("options", "failing", "ran"),
     [
-        ([], "none", ["not slow", "slow"]),
-        ([], "not slow", ["not slow", "slow"]),
-        ([], "slow", ["not slow", "slow"]),
-        (["ONLY=not long"], "none", ["not long"]),
-        (["ONLY=not long"], "not long", ["not long"]),
+        (["test"], "none", ["not slow", "slow and not long"]),
+        (["test"], "not slow", ["not slow", "slow and not long"]),
+        (["test"], "slow and not long", ["not slow", "slow and not long"]),
+        (["test-all"], "not slow", ["not slow", "slow"]),
+        (["test", "ONLY=not long"], "none", ["not long"]),
+        (["test", "ONLY=not long"], "not long", ["not long"]),
     ],
 )
 def test_a_failing_quick_test_keeps_no_slow_one_from_running(tmp_path, options, failing, ran) -> None:
@@ -145,7 +146,7 @@ def test_a_failing_quick_test_keeps_no_slow_one_from_running(tmp_path, options, 
     for stamp in (".test", ".torch"):
         (tmp_path / stamp).touch()
     environment = {"PATH": os.environ["PATH"]}  # nothing from the `make test` that runs this test
-    command = ["make", "test", f"VENV={tmp_path}", *options]
+    command = ["make", f"VENV={tmp_path}", *options]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert (tmp_path / "ran").read_text().splitlines() == ran, done.stderr
     assert (done.returncode == 0) is (failing == "none")

@@ -62,7 +62,7 @@ def test_the_fault_is_in_all_components_but_the_first_up_to_the_last_end() -> No
     data["truncated"][:] = False
     right = targets.lambda_targets(**arguments(data), scales=SCALES)
     wrong = released.released_targets(**arguments(data), scales=SCALES)
-    differs = np.abs(np.asarray(wrong - right)) > 1e-6
+    differs = np.abs(np.asarray(wrong - right)) > 1e-4
     assert not differs[..., 0].any()
     assert differs[3:, 0, 1:].all() and not differs[:3, 0].any()  # step 2 terminated an episode there
     assert differs[-1, :, 1:].all()

@@ -330,7 +330,9 @@ def test_metrics_tell_of_every_component() -> None:
     for z, label in enumerate(SCALES.labels):
         errors = wanted[:, z] - deltas[:, z]
         assert metrics[f"value_loss/gamma={label}"] == pytest.approx((errors**2).mean(), rel=1e-5)
-        assert metrics[f"explained_variance/gamma={label}"] == pytest.approx(1 - errors.var() / wanted[:, z].var(), rel=1e-5)
+        assert metrics[f"explained_variance/gamma={label}"] == pytest.approx(
+            1 - errors.var() / wanted[:, z].var(), rel=1e-5
+        )
         assert metrics[f"value_mean/gamma={label}"] == pytest.approx(deltas[:, z].mean(), rel=1e-5)
     assert len(metrics) == 9
     data["value_target"][:] = 1.0
