@@ -1,5 +1,5 @@
 # One verb per job. PYTHON chooses the interpreter, VENV the environment, OUT the folder of `make demo`.
-#   make demo   make test   make check   make docs   make bench   make results   make constraints   make clean
+#   make demo   make test   make test-all   make check   make docs   make bench   make results   make constraints   make clean
 
 PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done) python3)
@@ -17,20 +17,21 @@ TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_
 	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=12 $(PYTEST_FLAGS)
 
-.PHONY: demo test check docs lint types bench results constraints zoo clean
+.PHONY: demo test test-all check docs lint types bench results constraints zoo clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
 	$(BIN)/tddelta compare Breakout-MinAtar SpaceInvaders-MinAtar --agents ppo ppo+ ppo-multi ppo-delta \
 		--seeds 3 --steps 300_000 --out $(OUT)
 
-# The quick tests first: a mistake shows early. CI runs ONLY="not long" at one go, without the longest.
-test: $(VENV)/.test $(VENV)/.torch
+# The quick tests first: a mistake shows early, and keeps nothing from running. CI runs ONLY="not long" at one go.
+test: SLOW := slow and not long
+test-all: SLOW := slow
+test test-all: $(VENV)/.test $(VENV)/.torch
 ifdef ONLY
 	$(PYTEST) -m "$(ONLY)"
 else
-	$(PYTEST) -m "not slow"
-	$(PYTEST) -m slow
+	$(PYTEST) -m "not slow"; quick=$$?; $(PYTEST) -m "$(SLOW)" && exit $$quick
 endif
 
 # The pages and the types take a core each: make -j2 check.

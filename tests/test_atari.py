@@ -188,7 +188,9 @@ def test_pixels_are_seen_as_shares_in_either_layout():
     other = convolutions.ImageConvolutions(jax.random.key(0), images((84, 84, 4), dtype=np.float32))
     pixels = np.random.default_rng(0).integers(0, 256, (4, 84, 84)).astype(np.float32)
     one = made(jnp.asarray(pixels), jax.nn.relu)
-    np.testing.assert_allclose(one, other(jnp.asarray(np.moveaxis(pixels, 0, -1) / 255), jax.nn.relu), atol=1e-5)
+    np.testing.assert_allclose(
+        one, other(jnp.asarray(np.moveaxis(pixels, 0, -1) / 255), jax.nn.relu), rtol=1e-5, atol=1e-5
+    )
     assert one.size == made.images.features == 7 * 7 * 32
     with pytest.raises(ConfigError, match=r"nature-conv sees every pixel as a share .* got normalize_observations"):
         ppo.preset("Pong", normalize_observations=True)

@@ -47,7 +47,7 @@ def test_jax_also_compiled():
     for function in (compose, decompose):
         there = jax.jit(function)(jnp.asarray(deltas))
         assert there.dtype == np.float32
-        np.testing.assert_allclose(there, function(deltas), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(there, function(deltas), rtol=1e-5, atol=1e-5)
     gradient = jax.grad(lambda array: compose(array)[..., -1].sum())(jnp.asarray(deltas))
     np.testing.assert_array_equal(gradient, np.ones_like(deltas))
 

@@ -88,12 +88,12 @@ def test_the_successor_of_a_step_is_the_true_one(case):
     _, rollout = rollout_of(config, terminated, truncated)
     deltas, next_deltas = successors_of(config, rollout)
     seen, true = simulated(config, terminated, truncated)
-    np.testing.assert_allclose(rollout.observations, seen, atol=1e-6)
-    np.testing.assert_allclose(deltas, heads_at(config, seen), atol=1e-5)
+    np.testing.assert_allclose(rollout.observations, seen, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(deltas, heads_at(config, seen), rtol=1e-5, atol=1e-5)
     counts = ~terminated
-    np.testing.assert_allclose(next_deltas[counts], heads_at(config, true)[counts], atol=1e-5)
+    np.testing.assert_allclose(next_deltas[counts], heads_at(config, true)[counts], rtol=1e-5, atol=1e-5)
     inside = ~(terminated | truncated)[:-1]
-    np.testing.assert_array_equal(next_deltas[:-1][inside], deltas[1:][inside])
+    np.testing.assert_allclose(next_deltas[:-1][inside], deltas[1:][inside], rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(rollout.terminated, terminated)
     np.testing.assert_array_equal(rollout.truncated, truncated & ~terminated)
 
@@ -133,10 +133,10 @@ def test_returns_and_lengths_of_finished_episodes(case):
             if terminated[t, lane] or truncated[t, lane]:
                 returns[t, lane], lengths[t, lane] = running[lane], steps[lane]
                 running[lane], steps[lane] = 0.0, 0
-    np.testing.assert_allclose(rollout.rewards, rewards, rtol=1e-6)
-    np.testing.assert_allclose(rollout.finished_returns, returns, atol=1e-5)
+    np.testing.assert_allclose(rollout.rewards, rewards, rtol=1e-5)
+    np.testing.assert_allclose(rollout.finished_returns, returns, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(rollout.finished_lengths, lengths)
-    np.testing.assert_allclose(playing.episode_return, running, atol=1e-5)
+    np.testing.assert_allclose(playing.episode_return, running, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(playing.episode_length, steps)
 
 
@@ -149,7 +149,7 @@ def test_two_rollouts_go_on_where_the_first_stopped(case):
     playing = play(state.playing, np.ones((2 * TIME, LANES)), *both)
     playing, first = roll(config, state.learned, playing, jax.random.key(5))
     _, second = roll(config, state.learned, playing, jax.random.key(6))
-    np.testing.assert_allclose(first.last_heads, second.heads[0], atol=1e-6)
+    np.testing.assert_allclose(first.last_heads, second.heads[0], rtol=1e-5, atol=1e-5)
     began = max([t + 1 for t in range(TIME) if (terminated | truncated)[t, 1]], default=0)
     assert second.finished_lengths[2, 1] == TIME + 3 - began
     assert second.finished_returns[2, 1] == TIME + 3 - began
@@ -192,12 +192,12 @@ def field_case(gammas, lam, rewards, deltas, last, terminated, truncated, finals
 def test_the_last_step_bootstraps_from_the_state_after_it():
     # Field case B01: 0.4 would come from the state before the step.
     _, targets, _ = field_case([0.5, 0.9], 0.0, [0.0], [[1, 0]], [3, 0], [False], [False], [[7, 7]])
-    np.testing.assert_allclose(targets[0, 1], 1.2, atol=1e-6)
+    np.testing.assert_allclose(targets[0, 1], 1.2, rtol=1e-5, atol=1e-5)
     # The same step, followed by one more, has the same target without traces.
     _, longer, _ = field_case(
         [0.5, 0.9], 0.0, [0.0, 9.0], [[1, 0], [3, 0]], [5, 5], [False, True], [False] * 2, np.full((2, 2), 7)
     )
-    np.testing.assert_allclose(longer[0], targets[0], atol=1e-6)
+    np.testing.assert_allclose(longer[0], targets[0], rtol=1e-5, atol=1e-5)
 
 
 def test_a_truncation_bootstraps_from_the_final_observation_and_cuts_the_trace():
@@ -205,21 +205,21 @@ def test_a_truncation_bootstraps_from_the_final_observation_and_cuts_the_trace()
     values, targets, advantages = field_case(
         [0.9], 0.95, [1, 1, 1], [10, 10, 4], [4], [False] * 3, [False, True, False], [0, 10, 0]
     )
-    np.testing.assert_allclose(advantages, [0, 0, 0.6], atol=1e-5)
-    np.testing.assert_allclose(targets[:, 0] - values[:, 0], [0, 0, 0.6], atol=1e-5)
+    np.testing.assert_allclose(advantages, [0, 0, 0.6], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(targets[:, 0] - values[:, 0], [0, 0, 0.6], rtol=1e-5, atol=1e-5)
 
 
 def test_no_bootstrap_is_folded_into_the_reward():
     # Field case B09: folding gives (10, 0), the right sum from wrong components.
     _, targets, advantages = field_case([0.5, 0.9], 0.8, [1], [[0, 0]], [4, 4], [False], [True], [[2, 8]])
-    np.testing.assert_allclose(targets[0], [2.0, 8.0], atol=1e-5)
-    np.testing.assert_allclose(advantages[0], 10.0, atol=1e-5)
+    np.testing.assert_allclose(targets[0], [2.0, 8.0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(advantages[0], 10.0, rtol=1e-5, atol=1e-5)
 
 
 def test_the_critic_at_a_terminal_state_never_counts():
     # Field case B03.
     _, _, advantages = field_case([0.99], 0.95, [1, 1, 1], [2, 2, 2], [2], [False, False, True], [False] * 3, [0] * 3)
-    np.testing.assert_allclose(advantages, [1.01715, 0.0395, -1.0], atol=1e-5)
+    np.testing.assert_allclose(advantages, [1.01715, 0.0395, -1.0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_return_that_normalises_rewards_starts_anew_with_every_episode():
@@ -227,9 +227,9 @@ def test_the_return_that_normalises_rewards_starts_anew_with_every_episode():
     config = tiny()
     ends = marks((1, 0)), marks((4, 1))
     playing, rollout = rollout_of(config, *ends)
-    np.testing.assert_allclose(rollout.reward_returns[:4, 0], [1, 1.99, 1, 1.99], rtol=1e-6)
-    np.testing.assert_allclose(rollout.reward_returns[4:6, 1], [sum(0.99**i for i in range(5)), 1], rtol=1e-6)
-    np.testing.assert_allclose(playing.reward_return[2], sum(0.99**i for i in range(8)), rtol=1e-6)
+    np.testing.assert_allclose(rollout.reward_returns[:4, 0], [1, 1.99, 1, 1.99], rtol=1e-5)
+    np.testing.assert_allclose(rollout.reward_returns[4:6, 1], [sum(0.99**i for i in range(5)), 1], rtol=1e-5)
+    np.testing.assert_allclose(playing.reward_return[2], sum(0.99**i for i in range(8)), rtol=1e-5)
     playing, _ = rollout_of(config, marks(7), NEVER)
     np.testing.assert_array_equal(playing.reward_return, 0.0)
 
@@ -239,13 +239,13 @@ def test_the_return_that_normalises_rewards_starts_anew_with_every_episode():
 )
 def test_the_ladder_does_not_change_how_rewards_are_normalised(ladder):
     moved = steps_of(tiny(**ladder), *ENDS["termination"])
-    np.testing.assert_allclose(moved.reward_returns[:4, 0], [1, 1.99, 1 + 0.99 * 1.99, 1], rtol=1e-6)
+    np.testing.assert_allclose(moved.reward_returns[:4, 0], [1, 1.99, 1 + 0.99 * 1.99, 1], rtol=1e-5)
 
 
 def test_the_discount_of_normalised_rewards_can_be_named():
     config = tiny(reward_discount=0.5, normalize_rewards=True)
     moved = steps_of(config, *ENDS["termination"])
-    np.testing.assert_allclose(moved.reward_returns[:4, 0], [1, 1.5, 1.75, 1], rtol=1e-6)
+    np.testing.assert_allclose(moved.reward_returns[:4, 0], [1, 1.5, 1.75, 1], rtol=1e-5)
     assert config.to_dict()["reward_discount"] == 0.5
 
 
@@ -264,4 +264,4 @@ def test_the_actor_sees_v_of_the_longest_horizon_only():
             error = rollout.rewards[t, lane] + (0.0 if end else 0.99 * next_values[t, lane]) - values[t, lane]
             following = error + (0.0 if end or cut else 0.99 * 0.95 * following)
             expected[t, lane] = following
-    np.testing.assert_allclose(advantages, expected, atol=1e-5)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)

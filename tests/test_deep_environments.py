@@ -255,8 +255,10 @@ def test_pendulum_sees_the_clipped_action():
 def test_distributions_of_actions():
     cartpole, pendulum = environments.resolve("CartPole-v1"), environments.resolve("Pendulum-v1")
     logits = jnp.log(jnp.array([0.2, 0.8]))
-    np.testing.assert_allclose(actions.log_probability(cartpole, logits, jnp.array([0, 1])[:, None][0]), [np.log(0.2)])
-    np.testing.assert_allclose(actions.entropy(cartpole, logits), -(0.2 * np.log(0.2) + 0.8 * np.log(0.8)), rtol=1e-6)
+    np.testing.assert_allclose(
+        actions.log_probability(cartpole, logits, jnp.array([0, 1])[:, None][0]), [np.log(0.2)], rtol=1e-5
+    )
+    np.testing.assert_allclose(actions.entropy(cartpole, logits), -(0.2 * np.log(0.2) + 0.8 * np.log(0.8)), rtol=1e-5)
     assert actions.mode(cartpole, logits) == 1
     drawn = actions.noise(cartpole, jax.random.key(0), (20_000,))
     np.testing.assert_allclose(actions.sample(cartpole, logits, drawn).mean(), 0.8, atol=0.01)
@@ -264,5 +266,5 @@ def test_distributions_of_actions():
     drawn = actions.noise(pendulum, jax.random.key(0), (20_000,))
     found = actions.sample(pendulum, gaussian, drawn)
     np.testing.assert_allclose([found.mean(), found.std()], [1, np.exp(0.5)], rtol=0.03)
-    np.testing.assert_allclose(actions.entropy(pendulum, gaussian), 0.5 + 0.5 * np.log(2 * np.pi) + 0.5, rtol=1e-6)
+    np.testing.assert_allclose(actions.entropy(pendulum, gaussian), 0.5 + 0.5 * np.log(2 * np.pi) + 0.5, rtol=1e-5)
     assert actions.mode(pendulum, gaussian) == gaussian[0]

@@ -30,8 +30,11 @@ def program(config):
     return jax.jit(ppo.update).lower(config, state).as_text()
 
 
-# The sum of one head and the last of one head are written down as such, and compiled to nothing: see the slow test.
-@pytest.mark.parametrize("agent", ["ppo-delta", "ppo-delta-matched", "ppo-delta-difference"])
+DELTA = ["ppo-delta", "ppo-delta-matched", "ppo-delta-difference"]
+
+
+# In the other agents the sum of one head and the last of one head are written down as such: see the last test.
+@pytest.mark.parametrize("agent", DELTA)
 def test_agents_are_one_program(agent):
     assert program(one_scale(agent)) == program(one_scale("ppo"))
 
@@ -53,25 +56,30 @@ def test_several_scales_are_another_program():
 
 @functools.cache
 def trained(agent, **settings):
-    """Bytes of all metrics and the final state after three updates."""
+    """All metrics and the final state after three updates."""
     config = one_scale(agent, steps=3 * 24, **settings)
     state, metrics = jax.jit(ppo.train)(config, jax.random.key(1))
     assert metrics.policy_loss.shape == (3,)
     assert np.sum(metrics.finished_lengths == 6) == 3 * 24 // 6
     state = state._replace(key=jax.random.key_data(state.key))
     named, _ = jax.tree_util.tree_flatten_with_path((state, metrics))
-    return {jax.tree_util.keystr(path): np.asarray(leaf).tobytes() for path, leaf in named}
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in named}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "agent",
-    [
-        pytest.param(name, marks=[pytest.mark.long] if name in ("ppo+", "ppo-multi") else [])
-        for name in sorted(set(AGENTS) - {"ppo"})
-    ],
-)
-def test_all_agents_give_the_same_bytes(agent):
+@pytest.mark.parametrize("agent", DELTA)
+def test_one_program_gives_the_same_bytes(agent):
     reference, found = trained("ppo"), trained(agent)
     assert len(found) > 30
-    assert [name for name in reference if found[name] != reference[name]] == []
+    assert [name for name in reference if found[name].tobytes() != reference[name].tobytes()] == []
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", sorted({*AGENTS} - {"ppo", *DELTA}))
+def test_the_other_agents_give_the_same_numbers(agent):
+    reference, found = trained("ppo"), trained(agent)
+    assert len(found) > 30
+    for name, expected in reference.items():
+        # Three updates add to the rounding.
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-4, err_msg=name)

@@ -77,7 +77,7 @@ def test_both_ways_of_automatic_reset_give_the_same_targets(truncates):
         clocks = by_environment(config, rollout.observations)[..., 0]
         np.testing.assert_array_equal(clocks, [[0, 1, 2, 0, 1, 2]] * 2)
     for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_a_truncated_episode_is_continued_by_the_value_of_its_last_observation():
@@ -129,7 +129,7 @@ def test_halves_that_act_in_turn_play_the_same(monkeypatch):
     other_state, other = rollouts(tiny(environment(uneven=True, truncates=True)), 2)
     jax.tree.map(np.testing.assert_array_equal, state.learned, other_state.learned)
     for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
 
 
 def test_the_learner_can_see_signs_of_rewards():
@@ -143,7 +143,7 @@ def test_the_learner_can_see_signs_of_rewards():
     found = ppo.learning_signals(config, state.learned, large)
     expected = ppo.learning_signals(plain, state.learned, rollout._replace(rewards=jnp.asarray(signs)))
     for one, two in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, two)
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
     with pytest.raises(ConfigError, match="reward_clipping must be one of none, sign; got 'clip'"):
         tiny(environment(), reward_clipping="clip")
 

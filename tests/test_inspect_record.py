@@ -63,7 +63,7 @@ def test_a_seed_is_a_game_and_the_numbers_are_the_agents(run):
     assert game.terminated[-1] or game.truncated[-1]
     assert not (game.terminated[:-1] | game.truncated[:-1]).any()
     assert (game.environment, game.critics[0].name) == ("CartPole-v1", "mine")
-    np.testing.assert_allclose(game.critics[0].deltas, policy.components(game.observations), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(game.critics[0].deltas, policy.components(game.observations), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(game.critics[0].gammas, policy.scales.gammas)
 
 

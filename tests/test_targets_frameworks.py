@@ -94,18 +94,22 @@ def test_jax_gives_numpys_numbers(dtype, durations):
         ("float64", ((0.5, 1.0), (0.5, 0.5), (2, 2))),  # all weights equal
     ],
 )
-def test_durations_of_one_give_the_same_bytes_in_jax(dtype, ladder):
+def test_durations_of_one_give_the_same_numbers_in_jax(dtype, ladder):
     with jax.enable_x64(dtype == "float64"):
         problem = make_problem(ladder=ladder, dtype=dtype).pick(jnp.asarray)
         ones = replace(problem, durations=jnp.ones_like(problem.rewards))
         got = compiled(problem)
-        assert_same_bytes(got, compiled(ones))
+        wanted = compiled(ones)
+        assert_close(got, wanted, dtype)
         if len(ladder[0]) == 1:
             # One scale has one code path, and it is that of the policy's advantage.
-            assert np.asarray(got["bootstrap"]).tobytes() == np.asarray(got["difference"]).tobytes()
-            assert (problem.deltas[..., 0] + got["advantages"] == got["bootstrap"][..., 0]).all()
+            one_path = {
+                "bootstrap": got["difference"],
+                "difference": (problem.deltas[..., 0] + got["advantages"])[..., None],
+            }
+            assert_close(got, one_path, dtype)
         if dtype == "float32":
-            assert_same_bytes(everything(problem), everything(ones))
+            assert_close(everything(problem), everything(ones), dtype)
 
 
 def test_vmap_over_streams():
@@ -182,7 +186,7 @@ def test_gradients_are_those_of_finite_differences():
         gradients = jax.jit(jax.grad(lambda arrays: summary(replace(there, **arrays), jnp.sin)), **QUICK)
         got = gradients({name: getattr(there, name) for name in NAMES})
     for name in NAMES:
-        np.testing.assert_allclose(got[name], wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(got[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_the_actors_decay_may_be_traced():
@@ -192,13 +196,13 @@ def test_the_actors_decay_may_be_traced():
         return advantages(*problem.arrays, **problem.options, trace_decay=decay)
 
     for decay in (0.0, 0.5, 1.0):
-        np.testing.assert_allclose(jax.jit(policy)(decay), policy(decay), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(jax.jit(policy)(decay), policy(decay), rtol=1e-5, atol=1e-5)
     # A decay of 0 has a gradient: the next advantage, where no episode ended.
     gradient = jax.grad(lambda decay: policy(decay)[0].sum())(0.0)
     later = jnp.where(problem.terminated[0] | problem.truncated[0], 0.0, policy(0.0)[1]).sum()
     np.testing.assert_allclose(gradient, later, rtol=1e-5)
     several = jax.vmap(policy)(jnp.array([0.0, 0.9]))
-    np.testing.assert_allclose(several[1], policy(0.9), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(several[1], policy(0.9), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16"])
@@ -281,7 +285,7 @@ def test_gradients_in_torch_are_those_of_finite_differences(torch):
         getattr(there, name).requires_grad_(True)
     summary(there, torch.sin).backward()
     for name in NAMES:
-        np.testing.assert_allclose(getattr(there, name).grad, wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(getattr(there, name).grad, wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_tensors_stay_on_their_device(torch):
@@ -305,4 +309,4 @@ def test_scales_are_static_under_jit():
     problem, scales = in_numpy.pick(jnp.asarray), make_scales(*LADDER)
     run = jax.jit(lambda_targets, static_argnames=("scales", "form"))
     got = run(*problem.arrays, terminated=problem.terminated, truncated=problem.truncated, scales=scales)
-    np.testing.assert_allclose(got, everything(in_numpy)["bootstrap"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got, everything(in_numpy)["bootstrap"], rtol=1e-5, atol=1e-5)

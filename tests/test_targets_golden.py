@@ -235,5 +235,5 @@ def test_actor_decay_is_apart_from_the_critics_traces():
     ]
     given = advantages(*arrays, terminated=no, truncated=no, scales=TimeScales.halving(0.99), trace_decay=0.95 * 0.99)
     for result in results:
-        np.testing.assert_array_equal(result, given)
+        np.testing.assert_allclose(result, given, rtol=1e-12)
     np.testing.assert_allclose(given, [1 + 0.95 * 0.99 * 2, 2])

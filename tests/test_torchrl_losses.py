@@ -121,7 +121,7 @@ def test_ppo_logs_explained_variance_and_clips_values_by_component() -> None:
         )
     # Old values that are 1 off in one component: it is that component whose change is clipped.
     flat["state_value"][:, 1] += 1
-    assert float(loss(flat)["value_clip_fraction"]) == pytest.approx(1 / 3)
+    assert float(loss(flat)["value_clip_fraction"]) == pytest.approx(1 / 3, rel=1e-5)
 
 
 def test_keys_of_the_loss_reach_the_estimator() -> None:
