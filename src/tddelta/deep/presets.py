@@ -13,9 +13,10 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from tddelta._plain import is_number, plain
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
-from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit
+from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
 from tddelta.deep.convolutions import Channels
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS
@@ -121,22 +122,19 @@ def preset(
     """
     if file is not None:
         overrides = with_preset_files([read_preset(file)], [(environment, agent)], overrides)[0]
-    names = tuple(typing.get_type_hints(Config))
+    names = tuple(kinds())
     for name in overrides:
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
-    options = overrides.pop("environment_kwargs", ())
-    if isinstance(options, Mapping):
-        options = tuple(sorted(options.items()))
+    environment = plain(environment) if isinstance(environment, str) else environment
+    overrides = {name: plain(value) for name, value in overrides.items()}
+    options = known_environments.keywords(overrides.pop("environment_kwargs", ()))
     settings: dict[str, Any] = {**_preset_of(environment, options, overrides), **overrides}
-    for name in ("horizons", "component_weights", "hidden_sizes"):
-        if isinstance(settings.get(name), (list, np.ndarray)):
-            settings[name] = tuple(np.asarray(settings[name]).tolist())
     horizons = settings.get("horizons")
     if (
-        isinstance(horizons, tuple)
+        isinstance(horizons, list | tuple)
         and horizons
-        and all(map(_is_number, horizons))
+        and all(map(is_number, horizons))
         and "gamma" not in overrides
         and horizons[-1] >= 1
         and math.isfinite(horizons[-1])
@@ -144,21 +142,21 @@ def preset(
         settings["gamma"] = 1 - 1 / horizons[-1]
     if not isinstance(environment, str):
         # What a program is compiled for needs a hash, and parameters that are arrays have none.
-        environment = known_environments.resolve(environment, dict(options))
+        environment = known_environments.resolve(environment, options)
     for name in NETWORK_SETTINGS:
         if name in overrides and own_network(settings.get("network", "mlp")):
             raise ConfigError(
                 f"{name} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
                 "own: build it into that"
             )
-    config = Config(environment=environment, environment_kwargs=tuple(options), agent=resolve(agent), **settings)
+    config = Config(environment=environment, environment_kwargs=options, agent=resolve(agent), **settings)
     check(config)
     return config
 
 
 def _preset_of(environment: Any, options: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The preset of an environment, without what a network of one's own has no use for."""
-    made = known_environments.resolve(environment, dict(options))
+    made = known_environments.resolve(environment, options)
     if not isinstance(made, HostEnvironment):
         key = known_environments.SHORT_NAMES.get(environment, environment) if isinstance(environment, str) else None
         return dict(PRESETS.get(key, {})) if key else {}
@@ -222,8 +220,11 @@ def check(config: Config) -> None:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
     if isinstance(config.network, str) and config.network not in NETWORKS and ":" not in config.network:
         raise ConfigError(f"unknown network {config.network!r}: use {', '.join(NETWORKS)} or package.module:function")
-    if any(size < 1 for size in config.hidden_sizes):
-        raise ConfigError(f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}")
+    if not config.hidden_sizes or any(size < 1 for size in config.hidden_sizes):
+        raise ConfigError(
+            f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
+            "as in (64, 64)"
+        )
     if config.horizons is not None:
         if not all(map(math.isfinite, config.horizons)):
             raise ConfigError(
@@ -301,10 +302,11 @@ def _check_network(config: Config, environment: Task) -> None:
 
 def _check_kinds(config: Config) -> None:
     """Every value has the type that the field says; numbers of the wrong kind fail far away otherwise."""
-    for name, kind in typing.get_type_hints(Config).items():
+    for name, kind in kinds().items():
         value = getattr(config, name)
         if not _fits(value, kind):
-            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}")
+            advice = ": write it without quotes" if isinstance(value, str) and kind is not str else ""
+            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}{advice}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -313,7 +315,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
         return isinstance(value, tuple) and all(_fits(one, get_args(kind)[0]) for one in value)
     if kind is float:
-        return _is_number(value) or getattr(value, "shape", None) == ()
+        return is_number(value) or getattr(value, "shape", None) == ()
     if kind is int:
         return type(value) is int
     return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
@@ -328,10 +330,6 @@ def _described(kind: Any) -> str:
         )
     named = {int: "a whole number of at least 1", float: "a number", bool: "True or False", str: "a name"}
     return named.get(kind, str(kind))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _check_number(name: str, value: Any, *, above: bool) -> None:

@@ -5,7 +5,6 @@ Text in the file is only ever a name or a value: nothing of it is evaluated.
 
 import hashlib
 import itertools
-import math
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tddelta._plain import as_real, as_whole
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
 
@@ -313,11 +313,11 @@ def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool =
     value = table.get(name)
     if value is None:
         return None
-    fits = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-    if not fits or not math.isfinite(value) or value < 0 or (positive and value == 0):
+    found = as_whole(value) if kind is int else as_real(value)
+    if type(found) is not kind or not 0 <= found < 2**63 or (positive and found == 0):
         what = "a whole number" if kind is int else "a number"
         raise ConfigError(f"{name} must be {what} {'above 0' if positive else 'of at least 0'}; got {value!r}")
-    return kind(value)
+    return found
 
 
 def _out(path: Path, given: Any) -> Path:
