@@ -42,7 +42,8 @@ def number(name: str, value: Any) -> float:
     """One number, which may be infinite or NaN."""
     value = as_real(value)
     if not is_number(value):
-        raise ConfigError(f"{name} must be a plain number, known before compilation; got {value!r:.80}: {_how(value)}")
+        advice = unquoted(value) or ": pass a Python float"
+        raise ConfigError(f"{name} must be a plain number, known before compilation; got {value!r:.80}{advice}")
     return float(value)
 
 
@@ -50,6 +51,17 @@ def as_whole(value: Any) -> Any:
     """A whole number as an int, also where it is written as 1e6; anything else as plain as it can be."""
     value = plain(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def whole_text(text: str) -> int:
+    """A whole number from text such as 200_000 or 1e6; a ValueError where it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
 
 
 def as_real(value: Any) -> Any:
@@ -64,9 +76,10 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None, advice
     """A whole number of at least `least` and at most `most`, with a ConfigError that ends in `advice` otherwise."""
     found = as_whole(value)
     if type(found) is not int or found < least:
-        advice = advice or ("pass a positive int" if least == 1 else "pass a larger int")
-        advice = _how(found) if isinstance(found, str) else advice
-        raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r:.80}: {advice}")
+        advice = f": {advice or ('pass a positive int' if least == 1 else 'pass a larger int')}"
+        raise ConfigError(
+            f"{name} must be a whole number of at least {least}; got {value!r:.80}{unquoted(found) or advice}"
+        )
     if most is not None and found > most:
         raise ConfigError(f"{name} must be at most {most:,}; got {value!r:.80}: pass a smaller one")
     return found
@@ -87,15 +100,16 @@ class Options(dict[Any, Any]):
         return hash(frozenset(self.items()))
 
 
+def unquoted(value: Any) -> str:
+    """The end of a sentence about a number that came as text; empty for anything else."""
+    return ": write it without quotes" if isinstance(value, str) and _reads(value) else ""
+
+
 def frozen(value: Any) -> Any:
     """A plain value with tuples in place of lists and `Options` in place of dicts, so that it has a hash."""
     if isinstance(value, Mapping):
         return Options((key, frozen(entry)) for key, entry in value.items())
     return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
-
-
-def _how(value: Any) -> str:
-    return "write it without quotes" if isinstance(value, str) and _reads(value) else "pass a Python number"
 
 
 def _reads(text: str) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped
 
 from tddelta._arrays import Array, ArrayT, check_scales, component_namespace, constant
-from tddelta._plain import is_number, plain
+from tddelta._plain import is_number, plain, unquoted
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.mixtures import Density, DiscountFit, between, discount_fit, finite_gammas, horizons_text, integrated
@@ -334,7 +334,7 @@ def _at(values: Any, scales: TimeScales, gamma: Any, extrapolate: bool, xp: Any)
 
 
 def _number(name: str, value: Any) -> Any:
-    value = plain(value)
-    if not is_number(value):
-        raise ConfigError(f"{name} must be one plain number; got {value!r:.80}")
-    return value
+    found = plain(value)
+    if not is_number(found):
+        raise ConfigError(f"{name} must be one plain number; got {value!r:.80}{unquoted(value)}")
+    return found

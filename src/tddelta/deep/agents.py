@@ -181,6 +181,8 @@ def imported(path: str, what: str) -> Any:
 
 def closest(name: str, known: tuple[str, ...]) -> str:
     """The end of an error sentence: the closest known name; all of them if none is close and they are few."""
+    if not name.strip():
+        return "name one"
     folded = {one.casefold(): one for one in reversed(known)}
     match = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     if match:

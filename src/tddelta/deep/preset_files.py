@@ -87,7 +87,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
         if isinstance(value, str) and ":" in value:
             raise ConfigError(
                 f"{path}: {name} = {value!r} names code, and a preset file holds values only: drop it there, and "
-                f"pass --{name.replace('_', '-')} ({name}=) yourself"
+                f"pass it yourself, with {name}="
             )
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     return PresetFile(path, environment, agent, plain)

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from tddelta._plain import is_number, plain
+from tddelta._plain import is_number, plain, unquoted, whole
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
@@ -31,6 +31,7 @@ NETWORKS = ("mlp", "minatar-conv", "nature-conv")
 NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk", "component_trunks", "image_channels")
 """Settings of those networks; a network of somebody's own has its own."""
 
+_MOST = 2**31 - 1  # what the indices of compiled programs can count
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 _WORDS: Mapping[str, Any] = {
     "component_scale": Scale,
@@ -185,24 +186,30 @@ def check(config: Config) -> None:
     """
     _check_kinds(config)
     for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters", "shards"):
-        value = getattr(config, name)
-        if not (type(value) is int and value >= 1):
-            raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
+        whole(name, getattr(config, name), most=2**63 - 1 if name == "steps" else _MOST)
+    for size in config.hidden_sizes if min(config.hidden_sizes, default=0) > 0 else ():
+        whole("hidden_sizes", size, most=_MOST)
+    if config.batch > _MOST or config.updates > _MOST:
+        counted = "environments × rollout_length" if config.batch > _MOST else "steps / (environments × rollout_length)"
+        raise ConfigError(
+            f"{counted} must be at most {_MOST:,}; got {max(config.batch, config.updates):,}: "
+            f"pass fewer {'of them' if config.batch > _MOST else 'steps'}"
+        )
     if config.environments % config.shards:
         raise ConfigError(
             f"shards must divide environments = {config.environments}; got {config.shards}: "
-            f"use {math.gcd(config.environments, config.shards)}"
+            f"use {_divisor(config.environments, config.shards)}"
         )
     batch = config.batch // config.shards
     if batch % config.minibatches and config.shards > 1:
         raise ConfigError(
             f"minibatches must divide environments / shards × rollout_length = {batch}; got {config.minibatches}: "
-            f"use {math.gcd(batch, config.minibatches)}, or fewer shards"
+            f"use {_divisor(batch, config.minibatches)}, or fewer shards"
         )
     if config.batch % config.minibatches:
         raise ConfigError(
             f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
-            f"use {math.gcd(config.batch, config.minibatches)}"
+            f"use {_divisor(config.batch, config.minibatches)}"
         )
     for name in ("learning_rate", "max_gradient_norm", "clip", "adam_epsilon"):
         _check_number(name, getattr(config, name), above=True)
@@ -220,7 +227,7 @@ def check(config: Config) -> None:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
     if isinstance(config.network, str) and config.network not in NETWORKS and ":" not in config.network:
         raise ConfigError(f"unknown network {config.network!r}: use {', '.join(NETWORKS)} or package.module:function")
-    if not config.hidden_sizes or any(size < 1 for size in config.hidden_sizes):
+    if not config.hidden_sizes or min(config.hidden_sizes) < 1:
         raise ConfigError(
             f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
             "as in (64, 64)"
@@ -282,6 +289,32 @@ def check(config: Config) -> None:
     _check_network(config, environment)
 
 
+def _divisor(number: int, wanted: int) -> int:
+    """The divisor of a number that is closest to the wanted one."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return min((*small, *(number // one for one in small)), key=lambda one: abs(one - wanted))
+
+
+def _check_memory(config: Config, environment: Task, made: Any) -> None:
+    """Refuse what cannot fit: one rollout, and the parameters with Adam's two moments."""
+    step = math.prod(environment.observation_shape) * np.dtype(environment.storage).itemsize + 4 * (config.heads + 4)
+    parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype"))
+    needed, there = config.batch * step + 3 * parameters, _memory()
+    if needed > there:
+        raise ConfigError(
+            f"a rollout of {config.batch:,} steps (environments × rollout_length) and the network need at least "
+            f"{needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB: pass fewer environments, or smaller "
+            "hidden_sizes"
+        )
+
+
+def _memory() -> float:
+    """Bytes of the devices that train; infinity where nobody tells."""
+    limits = sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices())
+    told = hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(os.sysconf_names)
+    return limits or (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if told else math.inf)
+
+
 def _check_network(config: Config, environment: Task) -> None:
     spaces = environment.observation_space, environment.action_space
     try:
@@ -298,6 +331,7 @@ def _check_network(config: Config, environment: Task) -> None:
             f"network {config.network!r} must return a module that takes one observation and returns "
             f"(policy, heads); got {type(made).__name__}"
         )
+    _check_memory(config, environment, made)
 
 
 def _check_kinds(config: Config) -> None:
@@ -305,8 +339,7 @@ def _check_kinds(config: Config) -> None:
     for name, kind in kinds().items():
         value = getattr(config, name)
         if not _fits(value, kind):
-            advice = ": write it without quotes" if isinstance(value, str) and kind is not str else ""
-            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}{advice}")
+            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}{unquoted(value)}")
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -80,7 +80,7 @@ def plan_atari(
         if not 1 <= seeds <= len(SEEDS):
             raise ConfigError(
                 f"seeds must be a number from 1 to {len(SEEDS)}, of the paper's seeds; got {seeds}: name other seeds "
-                "with --seed-list (a sequence)"
+                "in a list"
             )
         seeds = SEEDS[:seeds]
     named = [VARIANTS.get(agent, agent) for agent in agents]

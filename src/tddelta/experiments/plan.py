@@ -136,14 +136,14 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
     if existing and not resume:
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
         raise ConfigError(
-            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass --resume (resume=True) "
-            "to keep what is finished and go on with the rest, or choose another --out (out=)"
+            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass resume=True "
+            "to keep what is finished and go on with the rest, or choose another folder with out="
         )
     finished = []
     for plan in existing:
         if not shared and is_being_written(plan.path):
             raise ConfigError(
-                f"{plan.path} is being written by another process: wait for it, or choose another --out (out=)"
+                f"{plan.path} is being written by another process: wait for it, or choose another folder with out="
             )
         if not (plan.path / "config.json").exists():
             continue  # cut off before it began
@@ -151,7 +151,7 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
         if other := differences(run.config, plan.content):
             raise ConfigError(
                 f"{plan.path} was started with other settings, {'; '.join(other)}: "
-                "use the settings from there, or choose another --out (out=)"
+                "use the settings from there, or choose another folder with out="
             )
         if run.status["state"] == "finished":
             finished.append(plan)
@@ -168,7 +168,7 @@ def _check_folder(path: Path) -> None:
     except OSError as error:  # such as a name that is too long
         fine, reason = False, str(error.strerror)
     if not fine:
-        raise ConfigError(f"{path} cannot be made ({reason}): choose another --out (out=)")
+        raise ConfigError(f"{path} cannot be made ({reason}): choose another folder with out=")
 
 
 def default_out() -> Path:

@@ -205,9 +205,9 @@ def _new_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         used = any(path.iterdir())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be made ({error}): choose another --out (out=)") from error
+        raise ConfigError(f"{path} cannot be made ({error}): choose another folder with out=") from error
     if used:
-        raise ConfigError(f"{path} exists already, and results are never overwritten: choose another --out (out=)")
+        raise ConfigError(f"{path} exists already, and results are never overwritten: choose another folder with out=")
     return path
 
 

@@ -279,7 +279,7 @@ class _Search:
             if any(map(math.isnan, scores)):
                 raise DataError(
                     f"no training episode of {plans[0].environment} ended within {plans[0].config.steps:,} steps: "
-                    "pass more --steps (steps=)"
+                    "pass more of them with steps="
                 )
             trial.set_user_attr("scores", scores)
             value = float(np.mean(scores))
