@@ -1,6 +1,7 @@
 """Values at the door: what comes in from a person, made plain in one place before anything judges it."""
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -31,6 +32,13 @@ def plain(value: Any) -> Any:
         except (TypeError, RuntimeError):  # traced
             return value
     return value
+
+
+def tidy(name: Any) -> Any:
+    """A name without blanks around it and without invisible characters, such as a byte order mark."""
+    if not isinstance(name, str):
+        return name
+    return "".join(one for one in name if unicodedata.category(one) != "Cf").strip()
 
 
 def is_number(value: Any) -> bool:

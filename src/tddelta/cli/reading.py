@@ -286,7 +286,7 @@ def words_of(command: Any, text: str) -> str:
             return f"--{shown}" if value == "True" else f"--no-{shown}"
         return f"--{shown} {'none' if value == 'None' else value}".rstrip()
 
-    text = re.sub(rf"\b({names})(?= [×/] )", option, text)
+    text = re.sub(rf"(?<![\w-])({names})(?= [×/] )", option, text)
     value = r"""\['([^']*)'\]|'([^']*)'|([^\s,;:)']*)"""
     text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", option, text)
     text = re.sub(rf"(?<![\w-])({names})=(?:{value})", option, text)

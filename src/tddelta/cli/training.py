@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from tddelta._plain import tidy
 from tddelta.cli.reading import in_words_of, print_report, words_of
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
@@ -248,6 +249,7 @@ def keywords(given: Sequence[str]) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
+        key = tidy(key)
         if not key or not equals:
             raise ConfigError(f"{form}; got {text!r}: write it as {key or 'KEY'}=VALUE")
         try:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tddelta._plain import frozen, plain
+from tddelta._plain import frozen, plain, tidy
 from tddelta.deep import atari, host, making
 from tddelta.deep.agents import closest, imported
 from tddelta.deep.host import HostEnvironment
@@ -84,7 +84,7 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
     """
     if isinstance(environment, Task):
         return environment  # type: ignore[return-value]
-    given = keywords(options or {})
+    environment, given = tidy(environment), keywords(options or {})
     try:
         return _resolve_once(environment, tuple(sorted(frozen(given).items())))
     except TypeError as error:

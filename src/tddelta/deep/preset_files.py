@@ -66,7 +66,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
     """
     path = Path(path)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path} cannot be read as a preset file ({reason}): name one that tune wrote") from error

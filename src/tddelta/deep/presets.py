@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from tddelta._plain import is_number, plain, unquoted, whole
+from tddelta._plain import is_number, plain, tidy, unquoted, whole
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
@@ -127,7 +127,7 @@ def preset(
     for name in overrides:
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
-    environment = plain(environment) if isinstance(environment, str) else environment
+    environment = tidy(environment)
     overrides = {name: plain(value) for name, value in overrides.items()}
     options = known_environments.keywords(overrides.pop("environment_kwargs", ()))
     settings: dict[str, Any] = {**_preset_of(environment, options, overrides), **overrides}
@@ -312,7 +312,7 @@ def _memory() -> float:
     """Bytes of the devices that train; infinity where nobody tells."""
     limits = sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices())
     told = hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(os.sysconf_names)
-    return limits or (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if told else math.inf)
+    return float(limits or (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if told else math.inf))
 
 
 def _check_network(config: Config, environment: Task) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tddelta._plain import plain, whole
+from tddelta._plain import plain, tidy, whole
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs import Run, config_hash, is_being_written, run_path
 
@@ -186,7 +186,7 @@ def _several(name: str, given: Any) -> list[Any]:
     several = list(given) if isinstance(given, list | tuple) and not _is_pair(given) else [given]
     if not several:
         raise ConfigError(f"{name} must name at least one; got {given!r}")
-    return [plain(one) if isinstance(one, str) else one for one in several]
+    return [tidy(one) for one in several]
 
 
 def _is_pair(given: Any) -> bool:

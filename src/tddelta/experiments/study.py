@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tddelta._plain import as_real, as_whole
+from tddelta._plain import as_real, as_whole, tidy
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
 
@@ -84,7 +84,7 @@ def read_study(path: Path) -> Study:
     """
     try:
         content = path.read_bytes()
-        table = tomllib.loads(content.decode())
+        table = tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: name the TOML file of a study") from None
     except (OSError, ValueError) as error:
@@ -300,8 +300,8 @@ def _tables(table: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _names(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = table[name]
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not names or not all(isinstance(one, str) and one for one in names):
+    names = [tidy(one) for one in (value if isinstance(value, list) else [value])]
+    if not names or not all(isinstance(one, str) and one for one in names):
         raise ConfigError(f"{name} must be a name or a list of names; got {value!r}")
     if len(set(names)) < len(names):
         raise ConfigError(f"{name} must differ; got {names}: name each once")

@@ -25,11 +25,9 @@ def names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Nam
     labels = _columns("state", "state" if state is None else state)
     if model is not None and features is None:
         features = labels
-    for name in ("episode", "reward"):
-        _column(name, options[name])
-    for name in ("terminated", "truncated", "time"):
-        if options[name] is not None:
-            _column(name, options[name])
+    for name in ("episode", "reward", "terminated", "truncated", "time"):
+        if options[name] is not None or name in ("episode", "reward"):
+            options[name] = _column(name, options[name])
     prefix, last_row, unit = (options[name] for name in ("next_prefix", "last_row", "time_unit"))
     if not isinstance(prefix, str) or not prefix:
         raise ConfigError(f"next_prefix must be a text; got {prefix!r}: pass what stands before the names, as 'next_'")
@@ -93,7 +91,7 @@ def _columns(name: str, value: Any) -> tuple[str, ...]:
 
 def _column(name: str, value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return str(_plain.tidy(value))
     raise ConfigError(f"{name} must be the name of a column; got {value!r:.80}: pass text, as the log has it")
 
 
