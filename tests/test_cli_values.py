@@ -180,7 +180,7 @@ def test_what_was_left_out_is_said(capsys):
         (["nowhere.csv"], "nowhere.csv does not exist: check the path", 2),
         (
             ["log.npz", "--reward", "score"],
-            "the log has no column 'score'; its columns are 'episode', 'next_state',",
+            "the log has no column 'score'; its columns are 'episode', 'next_",
             2,
         ),
         (

@@ -122,7 +122,7 @@ def test_dates_with_zones_and_numbers_as_text(tmp_path):
 
 
 def test_blanks_and_invisible_characters_around_names_do_not_count(tmp_path):
-    log = small("next_state", "time", "next_time")
+    log = columns()
     expected = evaluate(log).values.tobytes()
     usual = write_csv(tmp_path / "log.csv", log).read_text(encoding="utf-8")
     (tmp_path / "blanks.csv").write_text("\ufeff\ufeff" + usual.replace(",", " , "), encoding="utf-8")

@@ -118,7 +118,7 @@ def test_ladders_and_seeds_and_step_sizes():
         assert tdd.TimeScales.from_gammas(gammas, lam=np.array(0.5), n_step=4.0) == usual
     named = resolve({"ladder": "halving", "components": np.float64(2)}, gamma=0.75, lam=0.5)
     assert named == tdd.TimeScales.halving(0.75, components=2, lam=0.5)
-    with pytest.raises(ConfigError, match="lam must be a plain number.*; got True"):
+    with pytest.raises(ConfigError, match=r"lam must be a plain number.*; got True"):
         tdd.TimeScales.single(0.5, lam=np.bool_(True))
     assert whole_seeds(3.0) == whole_seeds(np.array([0, 1, 2])) == [0, 1, 2]
     assert _checks.seeds(3.0) == _checks.seeds(torch.arange(3)) == (0, 1, 2)
