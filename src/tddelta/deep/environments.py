@@ -96,7 +96,7 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
 def keywords(given: Any) -> dict[str, Any]:
     """Keyword arguments of an environment as plain values by name."""
     try:
-        found: dict[str, Any] = plain(dict(given))
+        found: dict[Any, Any] = plain(dict(given))
     except (TypeError, ValueError):
         found = {"": given}
     if not all(isinstance(name, str) and name for name in found):

@@ -150,7 +150,9 @@ def preset(
                 f"{name} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
                 "own: build it into that"
             )
-    config = Config(environment=environment, environment_kwargs=options, agent=resolve(agent), **settings)
+    config = Config(
+        environment=environment, environment_kwargs=tuple(sorted(options.items())), agent=resolve(agent), **settings
+    )
     check(config)
     return config
 
