@@ -1,7 +1,11 @@
 """The command line: its output, its exit codes, and the one line that says what was wrong."""
 
+import ast
+import dataclasses
 import io
 import json
+import os
+import re
 import subprocess
 import sys
 import warnings
@@ -13,7 +17,9 @@ import pretend
 import tddelta
 import tddelta.deep
 from tddelta.cli import COMMANDS, main
+from tddelta.cli.reading import words_of
 from tddelta.cli.training import Compare, Train, with_settings
+from tddelta.cli.tune import Tune
 from tddelta.runs import Run, load_runs
 
 CATCH = "Catch-bsuite"
@@ -157,7 +163,7 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["train", CATCH, "--gamma", "2"], "--gamma must be in [0, 1]; got 2.0"),
         (["train", CATCH, "--seed", "-1"], "seeds must be"),
         (["train", CATCH, "--resume"], "--resume needs --out"),
-        (["train", CATCH, "--out", __file__], "is not a folder): choose another --out"),
+        (["train", CATCH, "--out", __file__], "is not a folder): choose another folder with --out"),
         (["train", "gym:CartPol-v1"], "unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1?"),
         (["train", CATCH, "--eval-every", "0"], "--eval-every must be at least 1 step; got 0"),
         (["train", CATCH, "--env-kwargs", "{1"], "--env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'"),
@@ -337,3 +343,84 @@ def test_options_come_from_the_config_alone():
         settings = {field.name: field for field in dataclasses.fields(with_settings(command))}["settings"]
         assert {field.name for field in dataclasses.fields(settings.type)} == known
         assert all(field.default is None for field in dataclasses.fields(settings.type))
+
+
+# ---------------------------------------------------------------- advice
+
+
+def _options_of(command):
+    """Fields of a command and of its settings, by the name of the option."""
+    whole = with_settings(command) if issubclass(command, Train | Compare | Tune) else command
+    for field in dataclasses.fields(whole):
+        within = dataclasses.fields(field.default_factory) if field.name == "settings" else [field]
+        yield from (("list" if one.name == "listed" else one.name.replace("_", "-"), one) for one in within)
+
+
+def test_sentences_name_options_in_the_form_that_the_command_line_takes():
+    known = dict(option for command in COMMANDS.values() for option in _options_of(command))
+    others = {"help", "version", "head", "upgrade", "logdir", "line", "p", "no-"}  # of other programs, and of CSS
+    wrong = []
+    for path in Path(tddelta.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            for found in re.finditer(r"(?<![\w-])--([a-z][a-z-]*)(?: (True|False))?", text):
+                flag = found[1] in known and isinstance(known[found[1]].default, bool)
+                if found[1] not in {*known, *others} or (flag and found[2]):
+                    wrong.append(f"{path.name}, line {node.lineno}: {found[0]}")
+            if re.search(r"--[a-z-]+ \([a-z_]+=", text):  # both forms at once: the door knows which one is meant
+                wrong.append(f"{path.name}, line {node.lineno}: {text}")
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("sentence", "said"),
+    [
+        ("pass resume=True to go on", "pass --resume to go on"),
+        ("choose another folder with out=", "choose another folder with --out"),
+        ("pass normalize_rewards=True", "pass --normalize-rewards True"),
+        ("epochs must divide environments × rollout_length", "--epochs must divide --environments × --rollout-length"),
+        ("reward_discount is off; got /a/hidden_sizes/b", "--reward-discount is off; got /a/hidden_sizes/b"),
+        ("environment_kwargs must be a dict", "--env-kwargs must be a dict"),
+    ],
+)
+def test_advice_is_in_words_of_the_command(sentence, said):
+    train = with_settings(Train)(environment="Catch")
+    assert words_of(train, sentence) == words_of(train, said) == said
+
+
+@pytest.mark.parametrize("text", ["1e6", "1_000_000", "1000000.0"])
+def test_whole_numbers_are_taken_as_they_are_written(text, pretended, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Train, "run", lambda self, command: seen.append(self.steps) or 0)
+    assert call("train", CATCH, "--steps", text) == 0 and seen == [1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "99999999999999999999999"], "--steps must be at most 9,223,372,036,854,775,807; got 9999"),
+        (["--environments", "1e11"], "--environments must be at most 2,147,483,647; got 100000000000"),
+        (["--hidden-sizes"], "--hidden-sizes must be whole numbers of at least 1; got ()"),
+        (["--seed", "99999999999"], "seeds must be at least one whole number; got [99999999999]"),
+    ],
+)
+def test_absurd_sizes_are_one_sentence_before_any_folder(arguments, message, capsys):
+    assert call("train", CATCH, "--out", "new", *arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("tddelta: ") and message in err and err.count("\n") == 1 and not Path("new").exists()
+
+
+def test_an_environment_without_a_name(capsys):
+    assert call("train", "") == 2
+    assert "unknown environment '': name one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("platform", ["cuda", "misspelt"])
+def test_a_device_that_is_not_there_is_one_sentence(platform):
+    done = subprocess.run(
+        [sys.executable, "-m", "tddelta", "train", CATCH, "--out", "new"],
+        capture_output=True, text=True, check=False, env={**os.environ, "JAX_PLATFORMS": platform},
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr == (
+        f"tddelta: JAX_PLATFORMS must name devices that JAX finds here; got '{platform}': unset it, or set it to cpu\n"
+    )

@@ -178,7 +178,11 @@ def test_what_was_left_out_is_said(capsys):
     ("arguments", "message", "code"),
     [
         (["nowhere.csv"], "nowhere.csv does not exist: check the path", 2),
-        (["log.npz", "--reward", "score"], "the log has no column 'score'; its columns are episode, next_state,", 2),
+        (
+            ["log.npz", "--reward", "score"],
+            "the log has no column 'score'; its columns are 'episode', 'next_",
+            2,
+        ),
         (
             ["log.npz", "--features", "time"],
             ": --features need a model; got None: pass --model tiles or --model linear",

@@ -128,7 +128,7 @@ class TestPlan:
     )
     def test_a_folder_that_cannot_be_made_is_refused_before_anything_starts(self, out, reason):
         Path("file").touch()
-        with pytest.raises(ConfigError, match=rf"ppo cannot be made \(.*{reason}\): choose another --out"):
+        with pytest.raises(ConfigError, match=rf"ppo cannot be made \(.*{reason}\): choose another folder with out="):
             compare(CATCH, "ppo", seeds=1, steps=1000, out=out)
 
     def test_a_folder_that_cannot_be_written_to_is_refused(self, monkeypatch):

@@ -254,11 +254,11 @@ def test_new_settings_leave_the_record_of_other_runs_as_it_was():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"environments": 6, "shards": 4}, "shards must divide environments = 6; got 4: use 2"),
+        ({"environments": 6, "shards": 4}, "shards must divide environments = 6; got 4: use 3"),
         ({"shards": 0}, "shards must be a whole number of at least 1; got 0"),
         (
             {"environments": 6, "shards": 6, "minibatches": 3},
-            r"shards × rollout_length = 8; got 3: use 1, or fewer shards",
+            r"shards × rollout_length = 8; got 3: use 2, or fewer shards",
         ),
         ({"component_trunks": True, "shared_trunk": True}, "got shared_trunk too: drop one"),
     ],

@@ -121,6 +121,18 @@ def test_dates_with_zones_and_numbers_as_text(tmp_path):
         assert evaluate(other, time="time").values.tobytes() == expected.values.tobytes()
 
 
+def test_blanks_and_invisible_characters_around_names_do_not_count(tmp_path):
+    log = columns()
+    expected = evaluate(log).values.tobytes()
+    usual = write_csv(tmp_path / "log.csv", log).read_text(encoding="utf-8")
+    (tmp_path / "blanks.csv").write_text("\ufeff\ufeff" + usual.replace(",", " , "), encoding="utf-8")
+    assert evaluate(tmp_path / "blanks.csv").values.tobytes() == expected
+    assert evaluate({f" {name}\u200b": column for name, column in log.items()}).values.tobytes() == expected
+    assert evaluate(log, state=" state", reward="reward\u00a0").values.tobytes() == expected
+    with pytest.raises(tdd.DataError, match="the log names columns twice, 'reward': give each"):
+        evaluate(log | {"reward ": log["reward"]})
+
+
 # ---------------------------------------------------------------- files that cannot be read
 
 

@@ -42,7 +42,7 @@ SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
             {"model": "tiles", "features": ["x"], "tilings": 1.5},
             "tilings must be a whole number of at least 1; got 1.5",
         ),
-        ({"reward": "score"}, "the log has no column 'score'; its columns are episode, .*: say what yours is called"),
+        ({"reward": "score"}, "the log has no column 'score'; its columns are 'episode', .*: say what yours is called"),
     ],
 )
 def test_settings_out_of_range_are_explained(options, message):

@@ -353,7 +353,7 @@ def test_lists_and_arrays_make_a_plan() -> None:
 
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
-    with pytest.raises(ConfigError, match="never overwritten: choose another --out"):
+    with pytest.raises(ConfigError, match="never overwritten: choose another folder with out="):
         ring.run_ring(TINY, tmp_path)
     with pytest.raises(ConfigError, match="--redraw goes with ring alone"):
         Reproduce("theory", redraw=tmp_path).run([])

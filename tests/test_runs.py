@@ -225,7 +225,10 @@ def test_the_same_seed_twice_is_refused(tmp_path):
 def test_an_existing_run_is_never_overwritten(tmp_path):
     before = contents(write(tmp_path))
     path = run_path(tmp_path, "Catch-bsuite", "ppo-delta", 0)
-    with pytest.raises(ConfigError, match="exists already, and a run is never overwritten: pass --resume"):
+    with pytest.raises(
+        ConfigError,
+        match="exists already, and a run is never overwritten: choose another folder with out=, or another seed",
+    ):
         RunWriter(path, config(), PROVENANCE)
     assert contents(path) == before
     (tmp_path / "file").touch()

@@ -162,7 +162,7 @@ def test_what_concerns_the_whole_study():
             "environments = 'Catch'\n[grid]\nlearning_rte = [1]",
             r"unknown setting 'learning_rte': did you mean learning_",
         ),
-        ("environments = 'Catch'\n[settings]\nsteps = 1e6", "steps must be a whole number of at least 1"),
+        ("environments = 'Catch'\n[settings]\nsteps = 1.5", "steps must be a whole number of at least 1"),
         (
             "environments = 'Catch'\n[settings]\ngamma = '__import__(\"os\").abort()'",
             "gamma must be a number; got '__im",

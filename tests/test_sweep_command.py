@@ -147,7 +147,7 @@ class TestSweep:
             (["--status", "--watch", "--json"], "--watch shows a table, which is no JSON"),
             (["--only", "0", "--workers", "2"], "--workers has no meaning with --only; got 2"),
             (["--status", "--add-seeds", "1"], "--add-seeds changes the study, and --status must not; got 1"),
-            (["--ray-fetch"], "ray_fetch is for a Ray cluster"),
+            (["--ray-fetch"], "--ray-fetch is for a Ray cluster"),
             (["--ray", "auto", "--workers", "1"], "--workers has no meaning with --ray"),
             (["--track", "tensorbord"], "unknown tracker 'tensorbord': did you mean tensorboard?"),
         ],

@@ -266,7 +266,7 @@ def test_breaks_change_nothing(pretended, tmp_path):
 @pytest.mark.slow
 def test_a_search_grows_and_stays_about_one_thing(pretended, tmp_path):
     search(tmp_path / "out", trials=2, pruner="none", search=["learning_rate"])
-    with pytest.raises(ConfigError, match=r"tune.db exists already: pass --resume"):
+    with pytest.raises(ConfigError, match=r"tune.db exists already: pass resume=True"):
         search(tmp_path / "out")
     with pytest.raises(
         ConfigError, match=r"something else, search .* there and .* now; pruner 'none' there and 'median'"
@@ -405,7 +405,7 @@ def test_wrong_arguments_are_named(monkeypatch, tmp_path):
     for options, text in (
         ({"trials": 0}, "trials must be a whole number of at least 1; got 0"),
         ({"search_seeds": 0}, "search_seeds must be"),
-        ({"seed": -1}, "seed must be a whole number >= 0; got -1"),
+        ({"seed": -1}, "seed must be a whole number of at least 0; got -1"),
         ({"pruner": "best"}, "pruner must be one of median, halving, none; got 'best'"),
     ):
         with pytest.raises(ConfigError, match=text):

@@ -1,14 +1,14 @@
-"""What the constructors of `TimeScales` compute with: ladders, trace rules, window lengths, and checks of numbers.
+"""What the constructors of `TimeScales` compute with: ladders, trace rules, window lengths.
 
 Arguments annotated `Any` come from the user and are checked here.
 """
 
 import math
-import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
+from tddelta import _plain
 from tddelta.errors import ConfigError
 
 Rule = Literal["capped", "matched", "constant", "proportional"]
@@ -37,7 +37,7 @@ def halving(gamma: Any, components: Any, shortest_horizon: Any, factor: Any, lon
         shortest = horizon("shortest_horizon", shortest_horizon)
     lower = list(_halved(1 - top[0], factor, shortest))
     if components is not None:
-        wanted, most = length("components", components), len(top) + len(lower)
+        wanted, most = _plain.whole("components", components), len(top) + len(lower)
         if not len(top) <= wanted <= most:
             raise ConfigError(
                 f"components must be between {len(top)} and {most}, since horizons start at {1 / (1 - top[0]):.6g} "
@@ -112,28 +112,9 @@ def windows(gammas: tuple[float, ...], n_step: int) -> tuple[int, ...]:
     return (*shorter, n_step)
 
 
-def entries(name: str, values: Any) -> tuple[Any, ...]:
-    """Any sequence as a tuple."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise ConfigError(f"{name} must be a sequence of numbers; got {values!r}: pass a list or tuple")
-    try:
-        return tuple(values)
-    except TypeError:  # an array without axes
-        raise ConfigError(f"{name} must be a sequence of numbers; got {values!r}: pass a list or tuple") from None
-
-
-def _real(name: str, value: Any) -> float:
-    if not isinstance(value, (str, bytes, bool)):
-        try:
-            return float(value)
-        except (TypeError, ValueError, OverflowError):  # also JAX's error for a traced value
-            pass
-    raise ConfigError(f"{name} must be a plain number, known before compilation; got {value!r}: pass a Python float")
-
-
 def unit_number(name: str, value: Any) -> float:
     """A number in [0, 1]."""
-    number = _real(name, value)
+    number = _plain.number(name, value)
     if not 0 <= number <= 1:
         raise ConfigError(f"{name} must be in [0, 1]; got {number}: {_ADVICE.get(name, 'pass a number in that range')}")
     return number
@@ -147,33 +128,21 @@ _ADVICE = {
 
 def unit_numbers(name: str, values: Any) -> tuple[float, ...]:
     """A sequence of numbers in [0, 1]."""
-    return tuple(unit_number(name, value) for value in entries(name, values))
+    return tuple(unit_number(name, value) for value in _plain.entries(name, values))
 
 
 def horizon(name: str, value: Any) -> float:
     """A horizon in steps, at least 1."""
-    number = _real(name, value)
+    number = _plain.number(name, value)
     if not number >= 1:
         raise ConfigError(f"{name} must be at least 1 step; got {number}: the discount 0 has horizon 1")
     return number
 
 
 def _factor(value: Any) -> float:
-    number = _real("factor", value)
+    number = _plain.number("factor", value)
     if not 1 < number < math.inf:
         raise ConfigError(f"factor must be a finite number above 1; got {number}: 2 halves each horizon")
-    return number
-
-
-def length(name: str, value: Any, *, least: int = 1) -> int:
-    """A whole number of at least 1, or another bound."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        advice = "pass a positive int" if least == 1 else "pass a larger int"
-        raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r}: {advice}")
     return number
 
 

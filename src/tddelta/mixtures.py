@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta._arrays import check_scales
+from tddelta._plain import whole
 from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -68,8 +69,7 @@ def discount_fit(
     finite = np.array(finite_gammas(scales))
     if steps is None:
         steps = max(1, round(1 / (1 - finite[-1])))
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ConfigError(f"steps must be a whole number of at least 1; got {steps!r}")
+    steps = whole("steps", steps, most=10**8)
     times = np.arange(steps)
     wanted = np.asarray(discount(times.astype(np.float64)), np.float64)
     if wanted.shape != times.shape or not np.isfinite(wanted).all():

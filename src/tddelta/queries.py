@@ -15,6 +15,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped
 
 from tddelta._arrays import Array, ArrayT, check_scales, component_namespace, constant
+from tddelta._plain import is_number, plain, unquoted
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.mixtures import Density, DiscountFit, between, discount_fit, finite_gammas, horizons_text, integrated
@@ -70,8 +71,8 @@ def value_at(
     """
     xp = _checked(deltas, scales)
     values = compose(deltas)
-    given: Any = gamma
-    single = isinstance(gamma, int | float | np.floating | np.integer)
+    given: Any = plain(gamma)
+    single = is_number(given)
     if not single and (isinstance(given, str) or not np.iterable(given)):
         raise ConfigError(f"gamma must be a discount or several; got {given!r:.80}")
     asked = [given] if single else list(given)
@@ -165,7 +166,7 @@ def hyperbolic(
         fit replaces.
     """
     xp = _checked(deltas, scales)
-    if not 0 < _plain("k", k) < math.inf:
+    if not 0 < _number("k", k) < math.inf:
         raise ConfigError(f"k must be above 0 and finite; got {k}: 0.01 halves a reward's weight after 100 steps")
     fit = _hyperbolic_fit(scales, float(k), steps)
     if fit.error > tolerance:
@@ -211,7 +212,7 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
         is worth its cost.
     """
     xp = _checked(deltas, scales)
-    if not 0 <= _plain("cost", cost) < math.inf:
+    if not 0 <= _number("cost", cost) < math.inf:
         raise ConfigError(f"cost must be at least 0 and finite; got {cost}: give the reward that a step costs")
     finite = finite_gammas(scales)
     trained = np.log([1 / (1 - gamma) for gamma in finite])
@@ -309,7 +310,8 @@ def _weighted(values: Any, weights: npt.NDArray[np.float64], xp: Any) -> Any:
 
 
 def _at(values: Any, scales: TimeScales, gamma: Any, extrapolate: bool, xp: Any) -> Any:
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.floating | np.integer) or not 0 <= gamma <= 1:
+    gamma = plain(gamma)
+    if not is_number(gamma) or not 0 <= gamma <= 1:
         raise ConfigError(f"gamma must be a number in [0, 1]; got {gamma!r}: 0.95 looks about 20 steps ahead")
     gamma = float(gamma)
     if gamma in scales.gammas:
@@ -331,7 +333,8 @@ def _at(values: Any, scales: TimeScales, gamma: Any, extrapolate: bool, xp: Any)
     return _weighted(values, weights, xp)
 
 
-def _plain(name: str, value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise ConfigError(f"{name} must be one plain number; got {value!r:.80}")
-    return value
+def _number(name: str, value: Any) -> Any:
+    found = plain(value)
+    if not is_number(found):
+        raise ConfigError(f"{name} must be one plain number; got {value!r:.80}{unquoted(value)}")
+    return found

@@ -13,7 +13,7 @@ from itertools import count, pairwise
 from types import FrameType
 from typing import Any
 
-from tddelta import _ladders
+from tddelta import _ladders, _plain
 from tddelta._ladders import Rule as Rule
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
 
@@ -77,7 +77,7 @@ class TimeScales:
             _ladders.check_length("trace_decays", decays, gammas)
             object.__setattr__(self, "trace_decays", decays)
         if self.n_steps is not None:
-            n_steps = tuple(_ladders.length("n_steps", value) for value in _ladders.entries("n_steps", self.n_steps))
+            n_steps = tuple(_plain.whole("n_steps", value) for value in _plain.entries("n_steps", self.n_steps))
             _ladders.check_length("n_steps", n_steps, gammas)
             object.__setattr__(self, "n_steps", n_steps)
         if self.actor_trace_decay is not None:
@@ -249,7 +249,7 @@ class TimeScales:
             >>> TimeScales.from_horizons([3.125, 100]).labels
             ('0.680', '0.990')
         """
-        steps = tuple(_ladders.horizon("horizons", value) for value in _ladders.entries("horizons", horizons))
+        steps = tuple(_ladders.horizon("horizons", value) for value in _plain.entries("horizons", horizons))
         if any(short >= long for short, long in pairwise(steps)):
             raise ConfigError(f"horizons must be strictly increasing; got {steps}: sort them and drop repeated ones")
         return cls._build(tuple(1 - 1 / value for value in steps), lam, rule, n_step)
@@ -288,7 +288,7 @@ class TimeScales:
             largest = lam * gammas[-1] if gammas else 0.0
             decays = tuple(_ladders.decay(gamma, lam, largest, rule) for gamma in gammas)
             actor = largest if decays and decays[-1] != largest else None
-        windows = None if n_step is None else _ladders.windows(gammas, _ladders.length("n_step", n_step))
+        windows = None if n_step is None else _ladders.windows(gammas, _plain.whole("n_step", n_step))
         return cls(gammas, decays, windows, actor)
 
     def __len__(self) -> int:

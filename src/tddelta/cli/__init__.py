@@ -16,8 +16,9 @@ from typing import Annotated, Any, TextIO
 import tyro
 
 import tddelta
+from tddelta._plain import whole_text
 from tddelta.cli.inspection import Inspect
-from tddelta.cli.reading import Evaluate, Report, Scales
+from tddelta.cli.reading import Evaluate, Report, Scales, in_words_of
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep
 from tddelta.cli.training import Compare, Train, with_settings
@@ -58,6 +59,23 @@ _DESCRIPTION = """Value functions split across time scales: train agents with an
   `tddelta COMMAND --help` explains a command, `tddelta --version` tells the version.
   Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C,
   143 after SIGTERM."""
+
+
+_NUMBERS = tyro.constructors.ConstructorRegistry()
+
+
+@_NUMBERS.primitive_rule
+def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Options that are whole numbers, also written as 1e6 or 32.0."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole_text(words[0]),
+        is_instance=lambda value: type(value) is int,
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,8 +128,10 @@ def _dispatch(given: list[str]) -> int:
             description=_description(command),
             args=given[1:],
             config=(tyro.conf.OmitArgPrefixes,),
+            registry=_NUMBERS,
         )
-        return int(parsed.run(["tddelta", *given]))
+        with in_words_of(parsed):
+            return int(parsed.run(["tddelta", *given]))
     if not name.startswith("-"):
         close = get_close_matches(name, COMMANDS, n=1)
         _complain(f"unknown command {name!r}: " + (f"did you mean {close[0]}?" if close else _known()))

@@ -38,7 +38,7 @@ def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:
         every = CHECKPOINT_SECONDS if options.checkpoint_every is None else options.checkpoint_every
         outcomes, number = execute(todo, display, checkpoint_every=every, command=command, shared=True)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    explain(failed)
+    explain(failed, options)
     if number is not None:
         done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
         again = [*command, *([] if options.out else ["--out", str(out)])]

@@ -268,26 +268,39 @@ def in_words_of(command: Any) -> Iterator[None]:
     try:
         yield
     except TDDeltaError as error:
-        names = "|".join(_names_of_options(command))
-        text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", _option, str(error))
-        value = r"""\['([^']*)'\]|'([^']*)'|([^\s,;:)']*)"""
-        error.args = (re.sub(rf"(?<![\w-])({names})=(?:{value})", _option, text),)
+        error.args = (words_of(command, str(error)),)
         raise
 
 
-def _names_of_options(command: Any) -> Iterator[str]:
-    """Fields of a command, and those of the settings within it."""
+def words_of(command: Any, text: str) -> str:
+    """A sentence with the command's options in place of the arguments of a function; see `in_words_of`."""
+    flags = dict(_options(command))
+    flags |= {"environment_kwargs": False} if "env_kwargs" in flags else {}
+    names, long = "|".join(flags), "|".join(name for name in flags if "_" in name) or "(?!)"
+
+    def option(found: re.Match[str]) -> str:
+        name, *values = found.groups()
+        value = next((value for value in values if value), "") if "=" in found[0] else ""
+        shown = name.replace("environment_kwargs", "env_kwargs").replace("_", "-")
+        if flags[name] and value in ("True", "False"):
+            return f"--{shown}" if value == "True" else f"--no-{shown}"
+        return f"--{shown} {'none' if value == 'None' else value}".rstrip()
+
+    text = re.sub(rf"(?<![\w-])({names})(?= [×/] )", option, text)
+    value = r"""\['([^']*)'\]|'([^']*)'|([^\s,;:)']*)"""
+    text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", option, text)
+    text = re.sub(rf"(?<![\w-])({names})=(?:{value})", option, text)
+    return re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)
+
+
+def _options(command: Any) -> Iterator[tuple[str, bool]]:
+    """Fields of a command and of the settings within it, and whether each is a flag without a value."""
     for field in dataclasses.fields(command):
-        yield field.name
         within = getattr(command, field.name)
         if dataclasses.is_dataclass(within):
-            yield from _names_of_options(within)
-
-
-def _option(found: re.Match[str]) -> str:
-    name, *values = found.groups()
-    value = next((value for value in values if value), "") if "=" in found[0] else ""
-    return f"--{name.replace('_', '-')} {'none' if value == 'None' else value}".rstrip()
+            yield from _options(within)
+        else:
+            yield field.name, isinstance(field.default, bool)
 
 
 def _number(value: float) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 from tyro.conf import Positional, arg
 
 from tddelta.errors import ConfigError
+from tddelta.runs.files import ELSEWHERE, storing
 
 if TYPE_CHECKING:
     from tddelta.report.figures import Drawing
@@ -207,7 +208,8 @@ def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
     except OSError as error:
         raise ConfigError(f"{out} cannot be written ({error}): name another folder with --out") from error
     try:
-        fill(temporary)
+        with storing(out, ELSEWHERE):
+            fill(temporary)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -99,7 +99,7 @@ class Sweep:
     ) -> int:
         from tddelta.cli.training import explain
 
-        explain([outcome for outcome in outcomes if outcome.error is not None])
+        explain([outcome for outcome in outcomes if outcome.error is not None], self)
         out = sys.stderr if self.json or number is not None else sys.stdout
         done = sum(outcome.state == "finished" for outcome in outcomes)
         count = len(planned.plans) if self.only is None else 1

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import in_words_of, print_report
-from tddelta.errors import ConfigError, TDDeltaError, printable
+from tddelta._plain import tidy
+from tddelta.cli.reading import in_words_of, print_report, words_of
+from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
 if TYPE_CHECKING:
     from tddelta.experiments.loop import Outcome
@@ -204,7 +205,7 @@ def _work_through(
             command=command,
         )
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    explain(failed)
+    explain(failed, options)
     if number is not None:
         done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
         print(
@@ -213,6 +214,8 @@ def _work_through(
             file=sys.stderr,
         )
         return 128 + number
+    if any(isinstance(outcome.error, StorageError) for outcome in failed):
+        print(f"to go on: {shlex.join(again)}", file=sys.stderr)
     if isinstance(options, Compare):
         if len(failed) < len(plans):
             print_report([out], table=not options.json)
@@ -221,12 +224,13 @@ def _work_through(
     return 1 if failed else 0
 
 
-def explain(failed: Sequence["Outcome"]) -> None:
+def explain(failed: Sequence["Outcome"], options: Any) -> None:
     """Say what made runs fail: in a sentence, or once with its traceback where nobody expected it."""
     unexpected: dict[tuple[type, str], list[Outcome]] = {}
     for outcome in failed:
         if isinstance(outcome.error, TDDeltaError):
-            print(printable(f"tddelta: {outcome.plan.name} failed: {outcome.error}"), file=sys.stderr)
+            said = words_of(options, str(outcome.error))
+            print(printable(f"tddelta: {outcome.plan.name} failed: {said}"), file=sys.stderr)
         else:
             unexpected.setdefault((type(outcome.error), str(outcome.error)), []).append(outcome)
     for outcomes in unexpected.values():
@@ -245,6 +249,7 @@ def keywords(given: Sequence[str]) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
+        key = tidy(key)
         if not key or not equals:
             raise ConfigError(f"{form}; got {text!r}: write it as {key or 'KEY'}=VALUE")
         try:

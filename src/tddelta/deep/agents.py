@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from tddelta import targets as core
+from tddelta._plain import tidy
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import Rule, TimeScales
@@ -181,6 +182,8 @@ def imported(path: str, what: str) -> Any:
 
 def closest(name: str, known: tuple[str, ...]) -> str:
     """The end of an error sentence: the closest known name; all of them if none is close and they are few."""
+    if not name.strip():
+        return "name one"
     folded = {one.casefold(): one for one in reversed(known)}
     match = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     if match:
@@ -202,6 +205,7 @@ def resolve(agent: "str | Agent") -> Agent:
         return agent
     if not isinstance(agent, str):
         raise ConfigError(f"an agent is a name, package.module:agent or an Agent; got {agent!r}")
+    agent = str(tidy(agent))
     if ":" in agent:
         found = imported(agent, "agent")
         if not isinstance(found, Agent):

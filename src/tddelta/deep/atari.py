@@ -5,6 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from tddelta._plain import as_whole, is_number, plain, whole
 from tddelta.deep.agents import closest
 from tddelta.deep.host import HostEnvironment, from_space_of
 from tddelta.errors import ConfigError, MissingExtra, own_checks
@@ -94,8 +95,8 @@ def from_name(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         MissingExtra: If ale-py is not installed.
     """
     game, meant = _parsed(name)
-    given = dict(options)
-    threads = given.pop("threads", 0)
+    given = {name: as_whole(value) if name in _AT_LEAST else plain(value) for name, value in options.items()}
+    threads = as_whole(given.pop("threads", 0))
     chosen = given.pop("protocol", meant)
     if chosen not in PROTOCOLS:
         raise ConfigError(f"protocol must be one of {', '.join(PROTOCOLS)}; got {chosen!r}")
@@ -139,12 +140,12 @@ def _parsed(name: str) -> tuple[str, str]:
 def _check(protocol: Protocol, threads: Any) -> None:
     for field in dataclasses.fields(Protocol):
         value, least = getattr(protocol, field.name), _AT_LEAST.get(field.name)
-        if least is not None and not (type(value) is int and value >= least):
-            raise ConfigError(f"{field.name} must be a whole number of at least {least}; got {value!r}")
+        if least is not None:
+            whole(field.name, value, least)
         if field.type is bool and not isinstance(value, bool):
             raise ConfigError(f"{field.name} must be True or False; got {value!r}")
     sticky: Any = protocol.repeat_action_probability
-    if isinstance(sticky, bool) or not isinstance(sticky, int | float) or not 0 <= sticky < 1:
+    if not is_number(sticky) or not 0 <= sticky < 1:
         raise ConfigError(f"repeat_action_probability must be in [0, 1); got {sticky!r}")
     if not (type(threads) is int and threads >= 0):
         raise ConfigError(f"threads must be a whole number, 0 for as many as there are cores; got {threads!r}")

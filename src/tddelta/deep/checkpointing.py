@@ -90,5 +90,5 @@ def _restored(arrays: Mapping[str, np.ndarray], name: str, leaf: Any, place: str
 def _misfit(place: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"{place} {what}: it was made with another environment, other settings or other versions (timing.jsonl names "
-        "them); go on with those, or choose another --out (out=) to start anew"
+        "them); go on with those, or choose another folder with out= to start anew"
     )

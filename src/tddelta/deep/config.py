@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
+from tddelta._plain import as_real, as_whole, frozen, plain
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, imported, reference, resolve
 from tddelta.deep.convolutions import Channels
@@ -118,11 +120,7 @@ class Config:
     def __post_init__(self) -> None:
         # One kind of number per setting: 1, 1.0 and np.float64(1) share their programs and their record.
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            value = value.item() if isinstance(value, np.generic) else value
-            if type(value) is int and not field.metadata["static"]:
-                value = float(value)
-            object.__setattr__(self, field.name, value)
+            object.__setattr__(self, field.name, _settled(field, getattr(self, field.name)))
         agent: Any = self.agent
         if isinstance(agent, str):
             object.__setattr__(self, "agent", resolve(agent))
@@ -241,6 +239,28 @@ class Config:
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
+
+
+@functools.cache
+def kinds() -> dict[str, Any]:
+    """The type of every setting, by name."""
+    return typing.get_type_hints(Config)
+
+
+def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    """A setting as Python has it; what is traced, or of another kind than the setting, stays as it is."""
+    if field.name == "environment_kwargs":
+        value = frozen(plain(value))
+        return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+    if not field.metadata["static"]:
+        return value if isinstance(value, jax.Array) or np.ndim(value) else as_real(value)
+    kind = kinds()[field.name]
+    if kind is Any:
+        return value
+    among = {kind, *typing.get_args(kind)}
+    read = as_whole if among & {int, tuple[int, ...]} else as_real if among & {float, tuple[float, ...]} else plain
+    value = plain(value)
+    return tuple(map(read, value)) if isinstance(value, list | tuple | range) else read(value)
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tddelta._plain import frozen, plain, tidy
 from tddelta.deep import atari, host, making
 from tddelta.deep.agents import closest, imported
 from tddelta.deep.host import HostEnvironment
@@ -83,13 +84,24 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
     """
     if isinstance(environment, Task):
         return environment  # type: ignore[return-value]
-    plain = dict(options or {})
+    environment, given = tidy(environment), keywords(options or {})
     try:
-        return _resolve_once(environment, tuple(sorted(plain.items())))
+        return _resolve_once(environment, tuple(sorted(frozen(given).items())))
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
-        return _build(environment, plain)
+        return _build(environment, given)
+
+
+def keywords(given: Any) -> dict[str, Any]:
+    """Keyword arguments of an environment as plain values by name."""
+    try:
+        found: dict[Any, Any] = plain(dict(given))
+    except (TypeError, ValueError):
+        found = {"": given}
+    if not all(isinstance(name, str) and name for name in found):
+        raise ConfigError(f"environment_kwargs must be a dict of names and values; got {given!r:.80}")
+    return found
 
 
 @functools.lru_cache(maxsize=64)

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
+from tddelta._plain import plain, whole
 from tddelta.deep import making
 from tddelta.deep.agents import closest
 from tddelta.deep.tasks import Task
@@ -90,10 +91,9 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
     """
     gymnasium = _gymnasium(name)
     spec = _spec(gymnasium, name)
-    given = dict(options)
+    given = plain(dict(options))
     frames, processes = given.pop("frame_stack", None), given.pop("worker_processes", False)
-    if frames is not None and not (type(frames) is int and frames >= 1):
-        raise ConfigError(f"frame_stack must be a whole number of at least 1; got {frames!r}")
+    frames = None if frames is None else whole("frame_stack", frames, most=1000)
     if not isinstance(processes, bool):
         raise ConfigError(f"worker_processes must be True or False; got {processes!r}")
     vectors = spec.entry_point is None  # registered as a vector environment only

@@ -66,7 +66,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
     """
     path = Path(path)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path} cannot be read as a preset file ({reason}): name one that tune wrote") from error
@@ -87,7 +87,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
         if isinstance(value, str) and ":" in value:
             raise ConfigError(
                 f"{path}: {name} = {value!r} names code, and a preset file holds values only: drop it there, and "
-                f"pass --{name.replace('_', '-')} ({name}=) yourself"
+                f"pass it yourself, with {name}="
             )
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     return PresetFile(path, environment, agent, plain)

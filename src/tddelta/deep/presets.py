@@ -13,9 +13,10 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from tddelta._plain import is_number, plain, tidy, unquoted, whole
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
-from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit
+from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
 from tddelta.deep.convolutions import Channels
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS
@@ -30,6 +31,7 @@ NETWORKS = ("mlp", "minatar-conv", "nature-conv")
 NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk", "component_trunks", "image_channels")
 """Settings of those networks; a network of somebody's own has its own."""
 
+_MOST = 2**31 - 1  # what the indices of compiled programs can count
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 _WORDS: Mapping[str, Any] = {
     "component_scale": Scale,
@@ -121,22 +123,19 @@ def preset(
     """
     if file is not None:
         overrides = with_preset_files([read_preset(file)], [(environment, agent)], overrides)[0]
-    names = tuple(typing.get_type_hints(Config))
+    names = tuple(kinds())
     for name in overrides:
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
-    options = overrides.pop("environment_kwargs", ())
-    if isinstance(options, Mapping):
-        options = tuple(sorted(options.items()))
+    environment = tidy(environment)
+    overrides = {name: plain(value) for name, value in overrides.items()}
+    options = known_environments.keywords(overrides.pop("environment_kwargs", ()))
     settings: dict[str, Any] = {**_preset_of(environment, options, overrides), **overrides}
-    for name in ("horizons", "component_weights", "hidden_sizes"):
-        if isinstance(settings.get(name), (list, np.ndarray)):
-            settings[name] = tuple(np.asarray(settings[name]).tolist())
     horizons = settings.get("horizons")
     if (
-        isinstance(horizons, tuple)
+        isinstance(horizons, list | tuple)
         and horizons
-        and all(map(_is_number, horizons))
+        and all(map(is_number, horizons))
         and "gamma" not in overrides
         and horizons[-1] >= 1
         and math.isfinite(horizons[-1])
@@ -144,21 +143,23 @@ def preset(
         settings["gamma"] = 1 - 1 / horizons[-1]
     if not isinstance(environment, str):
         # What a program is compiled for needs a hash, and parameters that are arrays have none.
-        environment = known_environments.resolve(environment, dict(options))
+        environment = known_environments.resolve(environment, options)
     for name in NETWORK_SETTINGS:
         if name in overrides and own_network(settings.get("network", "mlp")):
             raise ConfigError(
                 f"{name} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
                 "own: build it into that"
             )
-    config = Config(environment=environment, environment_kwargs=tuple(options), agent=resolve(agent), **settings)
+    config = Config(
+        environment=environment, environment_kwargs=tuple(sorted(options.items())), agent=resolve(agent), **settings
+    )
     check(config)
     return config
 
 
 def _preset_of(environment: Any, options: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The preset of an environment, without what a network of one's own has no use for."""
-    made = known_environments.resolve(environment, dict(options))
+    made = known_environments.resolve(environment, options)
     if not isinstance(made, HostEnvironment):
         key = known_environments.SHORT_NAMES.get(environment, environment) if isinstance(environment, str) else None
         return dict(PRESETS.get(key, {})) if key else {}
@@ -187,24 +188,30 @@ def check(config: Config) -> None:
     """
     _check_kinds(config)
     for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters", "shards"):
-        value = getattr(config, name)
-        if not (type(value) is int and value >= 1):
-            raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
+        whole(name, getattr(config, name), most=2**63 - 1 if name == "steps" else _MOST)
+    for size in config.hidden_sizes if min(config.hidden_sizes, default=0) > 0 else ():
+        whole("hidden_sizes", size, most=_MOST)
+    if config.batch > _MOST or config.updates > _MOST:
+        counted = "environments × rollout_length" if config.batch > _MOST else "steps / (environments × rollout_length)"
+        raise ConfigError(
+            f"{counted} must be at most {_MOST:,}; got {max(config.batch, config.updates):,}: "
+            f"pass fewer {'of them' if config.batch > _MOST else 'steps'}"
+        )
     if config.environments % config.shards:
         raise ConfigError(
             f"shards must divide environments = {config.environments}; got {config.shards}: "
-            f"use {math.gcd(config.environments, config.shards)}"
+            f"use {_divisor(config.environments, config.shards)}"
         )
     batch = config.batch // config.shards
     if batch % config.minibatches and config.shards > 1:
         raise ConfigError(
             f"minibatches must divide environments / shards × rollout_length = {batch}; got {config.minibatches}: "
-            f"use {math.gcd(batch, config.minibatches)}, or fewer shards"
+            f"use {_divisor(batch, config.minibatches)}, or fewer shards"
         )
     if config.batch % config.minibatches:
         raise ConfigError(
             f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
-            f"use {math.gcd(config.batch, config.minibatches)}"
+            f"use {_divisor(config.batch, config.minibatches)}"
         )
     if not 1 < config.ladder_factor < math.inf:
         raise ConfigError(
@@ -226,8 +233,11 @@ def check(config: Config) -> None:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
     if isinstance(config.network, str) and config.network not in NETWORKS and ":" not in config.network:
         raise ConfigError(f"unknown network {config.network!r}: use {', '.join(NETWORKS)} or package.module:function")
-    if any(size < 1 for size in config.hidden_sizes):
-        raise ConfigError(f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}")
+    if not config.hidden_sizes or min(config.hidden_sizes) < 1:
+        raise ConfigError(
+            f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
+            "as in (64, 64)"
+        )
     if config.horizons is not None:
         if not all(map(math.isfinite, config.horizons)):
             raise ConfigError(
@@ -285,6 +295,32 @@ def check(config: Config) -> None:
     _check_network(config, environment)
 
 
+def _divisor(number: int, wanted: int) -> int:
+    """The divisor of a number that is closest to the wanted one."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return min((*small, *(number // one for one in small)), key=lambda one: abs(one - wanted))
+
+
+def _check_memory(config: Config, environment: Task, made: Any) -> None:
+    """Refuse what cannot fit: one rollout, and the parameters with Adam's two moments."""
+    step = math.prod(environment.observation_shape) * np.dtype(environment.storage).itemsize + 4 * (config.heads + 4)
+    parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype"))
+    needed, there = config.batch * step + 3 * parameters, _memory()
+    if needed > there:
+        raise ConfigError(
+            f"a rollout of {config.batch:,} steps (environments × rollout_length) and the network need at least "
+            f"{needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB: pass fewer environments, or smaller "
+            "hidden_sizes"
+        )
+
+
+def _memory() -> float:
+    """Bytes of the devices that train; infinity where nobody tells."""
+    limits = sum((device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices())
+    told = hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(os.sysconf_names)
+    return float(limits or (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if told else math.inf))
+
+
 def _check_network(config: Config, environment: Task) -> None:
     spaces = environment.observation_space, environment.action_space
     try:
@@ -301,14 +337,15 @@ def _check_network(config: Config, environment: Task) -> None:
             f"network {config.network!r} must return a module that takes one observation and returns "
             f"(policy, heads); got {type(made).__name__}"
         )
+    _check_memory(config, environment, made)
 
 
 def _check_kinds(config: Config) -> None:
     """Every value has the type that the field says; numbers of the wrong kind fail far away otherwise."""
-    for name, kind in typing.get_type_hints(Config).items():
+    for name, kind in kinds().items():
         value = getattr(config, name)
         if not _fits(value, kind):
-            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}")
+            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}{unquoted(value)}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -317,7 +354,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
         return isinstance(value, tuple) and all(_fits(one, get_args(kind)[0]) for one in value)
     if kind is float:
-        return _is_number(value) or getattr(value, "shape", None) == ()
+        return is_number(value) or getattr(value, "shape", None) == ()
     if kind is int:
         return type(value) is int
     return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
@@ -332,10 +369,6 @@ def _described(kind: Any) -> str:
         )
     named = {int: "a whole number of at least 1", float: "a number", bool: "True or False", str: "a name"}
     return named.get(kind, str(kind))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _check_number(name: str, value: Any, *, above: bool) -> None:

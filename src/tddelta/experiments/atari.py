@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tddelta._plain import as_whole
 from tddelta.errors import ConfigError, TDDeltaError
 from tddelta.experiments.board import Board, RunState, entries
 from tddelta.experiments.execution import available_cores, describe_origin, execute
@@ -74,11 +75,12 @@ def plan_atari(
     from tddelta.deep.atari import PAPER
     from tddelta.experiments.released import VARIANTS
 
+    seeds = as_whole(seeds)
     if isinstance(seeds, int):
         if not 1 <= seeds <= len(SEEDS):
             raise ConfigError(
                 f"seeds must be a number from 1 to {len(SEEDS)}, of the paper's seeds; got {seeds}: name other seeds "
-                "with --seed-list (a sequence)"
+                "in a list"
             )
         seeds = SEEDS[:seeds]
     named = [VARIANTS.get(agent, agent) for agent in agents]

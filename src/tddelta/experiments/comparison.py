@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tddelta._plain import plain
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
@@ -81,7 +82,7 @@ def train(
         options = recorded | {name: value for name, value in options.items() if value is not None}
     elif environment is None:
         raise ConfigError("train needs an environment; got None: name it first, as in train('CartPole-v1')")
-    elif isinstance(seed, Iterable):
+    elif isinstance(plain(seed), Iterable):
         raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}: compare(seeds=...) takes several")
     else:
         plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, presets=presets, **settings)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tddelta._plain import plain, tidy, whole
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs import Run, config_hash, is_being_written, run_path
 
@@ -85,8 +87,7 @@ def plan_runs(
 
     if steps is not None:
         settings = {"steps": steps, **settings}
-    if isinstance(settings.get("environment_kwargs"), Mapping):  # programs are found again by their settings' hash
-        settings["environment_kwargs"] = {k: _frozen(value) for k, value in settings["environment_kwargs"].items()}
+    settings = plain(settings)
     numbers = whole_seeds(seeds)
     folder = default_out() if out is None else Path(out)
     plans: dict[Path, RunPlan] = {}
@@ -95,13 +96,13 @@ def plan_runs(
     each = preset_files.with_preset_files([*map(preset_files.read_preset, files)], pairs, settings)
     for (environment, agent), own in zip(pairs, each, strict=True):
         config = ppo.preset(environment, agent, **own)
-        plain = ppo.preset(environment, agent, steps=config.steps)
+        usual = ppo.preset(environment, agent, steps=config.steps)
         named = isinstance(environment, str) and isinstance(agent, str)
         recipe = {"environment": environment, "agent": agent, **own} if named else None
         for seed in numbers:
             content = json.loads(json.dumps(training.run_config(config, seed), allow_nan=False))
             name, label = str(content["environment"]), str(content["agent"]["name"])
-            if config != plain:
+            if config != usual:
                 label = f"{label}-{config_hash(content)}"
             path = run_path(folder, name, label, seed)
             if path in plans:
@@ -135,14 +136,14 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
     if existing and not resume:
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
         raise ConfigError(
-            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass --resume (resume=True) "
-            "to keep what is finished and go on with the rest, or choose another --out (out=)"
+            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass resume=True "
+            "to keep what is finished and go on with the rest, or choose another folder with out="
         )
     finished = []
     for plan in existing:
         if not shared and is_being_written(plan.path):
             raise ConfigError(
-                f"{plan.path} is being written by another process: wait for it, or choose another --out (out=)"
+                f"{plan.path} is being written by another process: wait for it, or choose another folder with out="
             )
         if not (plan.path / "config.json").exists():
             continue  # cut off before it began
@@ -150,7 +151,7 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
         if other := differences(run.config, plan.content):
             raise ConfigError(
                 f"{plan.path} was started with other settings, {'; '.join(other)}: "
-                "use the settings from there, or choose another --out (out=)"
+                "use the settings from there, or choose another folder with out="
             )
         if run.status["state"] == "finished":
             finished.append(plan)
@@ -167,7 +168,7 @@ def _check_folder(path: Path) -> None:
     except OSError as error:  # such as a name that is too long
         fine, reason = False, str(error.strerror)
     if not fine:
-        raise ConfigError(f"{path} cannot be made ({reason}): choose another --out (out=)")
+        raise ConfigError(f"{path} cannot be made ({reason}): choose another folder with out=")
 
 
 def default_out() -> Path:
@@ -181,14 +182,11 @@ def default_out() -> Path:
 
 
 def _several(name: str, given: Any) -> list[Any]:
+    given = plain(given) if isinstance(given, np.ndarray) else given
     several = list(given) if isinstance(given, list | tuple) and not _is_pair(given) else [given]
     if not several:
         raise ConfigError(f"{name} must name at least one; got {given!r}")
-    return several
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+    return [tidy(one) for one in several]
 
 
 def _is_pair(given: Any) -> bool:
@@ -207,22 +205,18 @@ def whole_seeds(given: Any) -> list[int]:
     Raises:
         ConfigError: There is none, one is out of range, or two are equal.
     """
-    advice = "pass a number N >= 1 for the seeds 0 to N-1, or different whole numbers from 0 to 4294967295"
+    advice = "pass a number N from 1 to 100000 for the seeds 0 to N-1, or different whole numbers from 0 to 4294967295"
     seeds = []
-    with suppress(TypeError):  # something that is not a whole number
-        seeds = [*map(_whole, given)] if isinstance(given, Iterable) else [*range(_whole(given))]
+    given = plain(given)
+    with suppress(ConfigError):  # something that is not a whole number
+        counted = not isinstance(given, Iterable)
+        seeds = [*range(whole("seeds", given, most=100_000))] if counted else [whole("seeds", one, 0) for one in given]
     # JAX makes a key of the last 32 bits, so that larger seeds would give the runs of smaller ones
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32:
         raise ConfigError(f"seeds must be at least one whole number; got {given!r}: {advice}")
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds must differ, since equal seeds give equal runs; got {seeds}: {advice}")
     return seeds
-
-
-def _whole(number: Any) -> int:
-    if isinstance(number, bool):
-        raise TypeError
-    return operator.index(number)
 
 
 def differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:

@@ -185,7 +185,7 @@ class RayCluster:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
                 f"there is no Ray cluster at {self._address!r} ({reason}): start one with ray start --head, or name "
-                "the address of another with --ray ADDRESS"
+                "the address of another with ray=ADDRESS"
             ) from error
         self._connected = True
         return self
@@ -228,7 +228,7 @@ class RayCluster:
             elif record["state"] == "finished" and not _visible(plan.path):
                 raise ConfigError(
                     f"{plan.path} was written on a machine of the cluster and is not here: give all of them the "
-                    "study's folder under the same name, or let the files come back with --ray-fetch (ray_fetch=True)"
+                    "study's folder under the same name, or let the files come back with ray_fetch=True"
                 )
             return read_outcome(plan, record)
         except errors.TaskCancelledError:

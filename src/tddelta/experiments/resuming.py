@@ -43,7 +43,7 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
     if len(found) > 1:
         raise ConfigError(
             f"{path} has {len(found)} runs, {found[0]} among them: name one of them, or repeat the command that "
-            "started them with --out and --resume (resume=True)"
+            "started them with its out= and resume=True"
         )
     run = Run(found[0])
     options = _options(run)
@@ -67,7 +67,7 @@ def _config(run: Run, without: list[str]) -> Any:
     from tddelta.deep.agents import AGENTS
     from tddelta.deep.policy import config_of
 
-    repeat = "repeat the command that started it, with --out and --resume (resume=True)"
+    repeat = "repeat the command that started it, with its out= and resume=True"
     agent = AGENTS.get(str(run.config["agent"]["name"]))
     if agent is None or agent.to_dict() != run.config["agent"]:
         raise ConfigError(f"the agent {run.config['agent']['name']!r} of {run.path} is not part of tddelta: {repeat}")

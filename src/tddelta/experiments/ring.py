@@ -21,7 +21,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from tddelta import __version__, _ladders
+from tddelta import __version__, _ladders, _plain
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.plan import default_out
 from tddelta.runs.files import replace, to_json
@@ -39,10 +39,6 @@ Convention = Literal["entered", "edges", "left"]
 """A convention for the rewards, by name."""
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 """What the rewards of states 2 and 3 belong to; see `FiniteMDP.ring`. The first one is that of the whole grid."""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 @own_checks
@@ -79,23 +75,23 @@ class RingPlan:
             raise ConfigError(f"gammas must be below 1; got {gammas}: the ring never ends, and there is no value at 1")
         self._settle("gammas", gammas)
         for name in ("n_steps", "lengths"):
-            given = _ladders.entries(name, getattr(self, name))
-            self._settle(name, tuple(_ladders.length(name, value) for value in given))
-        sizes = _ladders.entries("step_sizes", self.step_sizes)
-        if not all(_is_number(size) and 0 < size < math.inf for size in sizes):
+            given = _plain.entries(name, getattr(self, name))
+            self._settle(name, tuple(_plain.whole(name, value) for value in given))
+        sizes = _plain.entries("step_sizes", self.step_sizes)
+        if not all(_plain.is_number(size) and 0 < size < math.inf for size in sizes):
             raise ConfigError(f"step_sizes must be finite numbers above 0; got {sizes}: .1 is usual")
         self._settle("step_sizes", tuple(map(float, sizes)))
-        named = _ladders.entries("conventions", self.conventions)
+        named = _plain.entries("conventions", self.conventions)
         if not named or any(name not in CONVENTIONS or named.count(name) > 1 for name in named):
             raise ConfigError(
                 f"conventions must be one or several of {', '.join(CONVENTIONS)}; got {named}: name each once"
             )
         object.__setattr__(self, "conventions", named)
+        object.__setattr__(self, "headline", _plain.number("headline", self.headline))
         if self.headline not in self.gammas:
             raise ConfigError(f"headline must be one of the discounts {self.gammas}; got {self.headline}: name one")
-        object.__setattr__(self, "headline", float(self.headline))
         for name in ("seeds", "equal_seeds"):
-            object.__setattr__(self, name, _ladders.length(name, getattr(self, name)))
+            object.__setattr__(self, name, _plain.whole(name, getattr(self, name)))
         if self.seeds < 2 or self.equal_seeds > self.seeds:
             raise ConfigError(
                 f"seeds must be at least 2 and equal_seeds between 1 and seeds; got {self.seeds} and "
@@ -209,9 +205,9 @@ def _new_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         used = any(path.iterdir())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be made ({error}): choose another --out (out=)") from error
+        raise ConfigError(f"{path} cannot be made ({error}): choose another folder with out=") from error
     if used:
-        raise ConfigError(f"{path} exists already, and results are never overwritten: choose another --out (out=)")
+        raise ConfigError(f"{path} exists already, and results are never overwritten: choose another folder with out=")
     return path
 
 

@@ -5,7 +5,6 @@ Text in the file is only ever a name or a value: nothing of it is evaluated.
 
 import hashlib
 import itertools
-import math
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tddelta._plain import as_real, as_whole, tidy
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
 
@@ -84,7 +84,7 @@ def read_study(path: Path) -> Study:
     """
     try:
         content = path.read_bytes()
-        table = tomllib.loads(content.decode())
+        table = tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: name the TOML file of a study") from None
     except (OSError, ValueError) as error:
@@ -300,8 +300,8 @@ def _tables(table: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _names(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = table[name]
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not names or not all(isinstance(one, str) and one for one in names):
+    names = [tidy(one) for one in (value if isinstance(value, list) else [value])]
+    if not names or not all(isinstance(one, str) and one for one in names):
         raise ConfigError(f"{name} must be a name or a list of names; got {value!r}")
     if len(set(names)) < len(names):
         raise ConfigError(f"{name} must differ; got {names}: name each once")
@@ -313,11 +313,12 @@ def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool =
     value = table.get(name)
     if value is None:
         return None
-    fits = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-    if not fits or not math.isfinite(value) or value < 0 or (positive and value == 0):
+    found: Any = as_whole(value) if kind is int else as_real(value)
+    fits = type(found) is kind
+    if not fits or not 0 <= found < 2**63 or (positive and found == 0):
         what = "a whole number" if kind is int else "a number"
         raise ConfigError(f"{name} must be {what} {'above 0' if positive else 'of at least 0'}; got {value!r}")
-    return kind(value)
+    return found
 
 
 def _out(path: Path, given: Any) -> Path:

@@ -158,7 +158,7 @@ def executor(
     """
     if ray is None:
         if ray_fetch:
-            raise ConfigError("ray_fetch is for a Ray cluster; got no address: name it with --ray (ray=)")
+            raise ConfigError("ray_fetch is for a Ray cluster; got no address: name it with ray=")
         return Processes(workers, options=planned.options, command=command)
     if workers is not None:
         raise ConfigError(f"workers is for processes of this machine; got {workers} and a Ray cluster: drop one")

@@ -69,15 +69,14 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
     file = out / STORAGE
     if file.exists() and not resume:
         raise ConfigError(
-            f"{file} exists already: pass --resume (resume=True) to go on with that search, or choose another --out "
-            "(out=)"
+            f"{file} exists already: pass resume=True to go on with that search, or choose another folder with out="
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
         event = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
         append_rows(out / "timing.jsonl", [event])
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written to ({error.strerror}): choose another --out (out=)") from error
+        raise ConfigError(f"{out} cannot be written to ({error.strerror}): choose another folder with out=") from error
     held, verbosity = lock(out), optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
     storage: optuna.storages.RDBStorage | None = None
@@ -97,7 +96,7 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             study.set_user_attr("question", asked)
         elif begun != asked:
             raise ConfigError(
-                f"{file} is a search for something else, {_difference(begun, asked)}: choose another --out (out=)"
+                f"{file} is a search for something else, {_difference(begun, asked)}: choose another folder with out="
             )
         yield study
     finally:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from tddelta._plain import plain, whole
 from tddelta.errors import ConfigError, ContractionWarning, DataError, MissingExtra, own_checks
 from tddelta.experiments.display import Display
 from tddelta.experiments.execution import available_cores, execute
@@ -161,11 +162,11 @@ def run_search(
     """
     from tddelta.deep import ppo
 
-    for name, count in (("trials", trials), ("search_seeds", search_seeds), ("evaluation_seeds", evaluation_seeds)):
-        if type(count) is not int or count < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1; got {count!r}")
-    if type(seed) is not int or seed < 0:
-        raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}")
+    trials = whole("trials", trials)
+    search_seeds = whole("search_seeds", search_seeds, most=100_000)
+    evaluation_seeds = whole("evaluation_seeds", evaluation_seeds, most=100_000)
+    seed = whole("seed", seed, 0)
+    settings = plain(settings)
     if pruner not in get_args(Pruner):
         raise ConfigError(f"pruner must be one of {', '.join(get_args(Pruner))}; got {pruner!r}")
     if steps is not None:
@@ -173,9 +174,9 @@ def run_search(
     config = ppo.preset(environment, agent, **settings)
     space = make_space(config, {**settings, "steps": config.steps}, search)
     spawned = spawn_seeds(seed, search_seeds, evaluation_seeds)
-    plain = json.loads(json.dumps(config.to_dict()))
+    recorded = json.loads(json.dumps(config.to_dict()))
     named = config.environment_object().name, config.agent.name
-    question = Question(*named, plain, space.names, pruner, seed, *spawned)
+    question = Question(*named, recorded, space.names, pruner, seed, *spawned)
     if find_spec("optuna") is None:
         raise MissingExtra('a search needs optuna: pip install "tddelta[tune]"')
     folder = default_out() if out is None else Path(out)
@@ -278,7 +279,7 @@ class _Search:
             if any(map(math.isnan, scores)):
                 raise DataError(
                     f"no training episode of {plans[0].environment} ended within {plans[0].config.steps:,} steps: "
-                    "pass more --steps (steps=)"
+                    "pass more of them with steps="
                 )
             trial.set_user_attr("scores", scores)
             value = float(np.mean(scores))
@@ -374,7 +375,7 @@ def _for_file(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     held: dict[str, Any] = {}
     for name, value in settings.items():
         entries = list(value) if isinstance(value, list | tuple) else [value]
-        plain = all(isinstance(entry, str | bool | int | float) for entry in entries)
-        if name != "environment_kwargs" and plain and not any(isinstance(e, str) and ":" in e for e in entries):
+        fits = all(isinstance(entry, str | bool | int | float) for entry in entries)
+        if name != "environment_kwargs" and fits and not any(isinstance(e, str) and ":" in e for e in entries):
             held[name] = value
     return held, [name for name in settings if name not in held]

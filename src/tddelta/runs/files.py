@@ -6,7 +6,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-GO_ON = "then go on (with --resume or resume=True)"
+GO_ON = "then go on"
 """What to do with a run once its files can be written again."""
 
 ELSEWHERE = "or name another place"
@@ -63,15 +63,20 @@ def replace(
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with storing(path, again):
-        with open(temporary, "wb", opener=_no_link) as file:
-            if isinstance(content, bytes):
-                file.write(content)
-            else:
-                content(file)
-            if durable:  # the contents must reach the disk before the name does
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with open(temporary, "wb", opener=_no_link) as file:
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    content(file)
+                if durable:  # the contents must reach the disk before the name does
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def _no_link(path: str, flags: int) -> int:
@@ -144,7 +149,9 @@ def read_status(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: It is missing, damaged, or something in it is of another kind than it must be.
     """
-    status: dict[str, Any] = {"steps": 0, "updates": 0, "episodes": 0, "message": None, **read_json(path)}
+    lost = not path.exists() and (path.parent / "checkpoints").is_dir()  # what is saved can go on all the same
+    read = {"state": "interrupted"} if lost else read_json(path)
+    status: dict[str, Any] = {"steps": 0, "updates": 0, "episodes": 0, "message": None, **read}
     kinds = {
         "state": (f"one of {', '.join(STATES)}", status.get("state") in STATES),
         "message": ("a text or null", isinstance(status["message"], str | None)),

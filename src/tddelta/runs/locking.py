@@ -30,7 +30,7 @@ def lock(path: Path) -> IO[bytes] | None:
         StorageError: The directory cannot be written to.
     """
     place = path / "timing.jsonl"
-    return lock_file(place, "choose another --out (out=)") if place.is_file() else None
+    return lock_file(place, "choose another folder with out=") if place.is_file() else None
 
 
 def lock_file(place: Path, advice: str, *, shared: bool = False) -> IO[bytes]:

@@ -79,8 +79,7 @@ class RunWriter:
         """Make the directory under another name, and rename it once it is whole and locked."""
         content, place = to_json(config), self.path
         exists = ConfigError(
-            f"{place} exists already, and a run is never overwritten: pass --resume (resume=True) to keep "
-            "what is finished and go on with the rest, or choose another --out (out=)"
+            f"{place} exists already, and a run is never overwritten: choose another folder with out=, or another seed"
         )
         try:
             if os.path.lexists(place):
@@ -90,7 +89,7 @@ class RunWriter:
         except FileExistsError:
             raise exists from None
         except OSError as error:
-            raise ConfigError(f"{place} cannot be made ({error}): choose another --out (out=)") from error
+            raise ConfigError(f"{place} cannot be made ({error}): choose another folder with out=") from error
         try:
             self.timing(_event("start", provenance))
             (self.path / "metrics.jsonl").touch()
@@ -131,7 +130,7 @@ class RunWriter:
         if not (self.path / "config.json").exists():
             return  # cut off before it began
         if read_json(self.path / "config.json") != json.loads(to_json(config)):
-            raise ConfigError(f"{self.path} was started with other settings: choose another --out (out=)")
+            raise ConfigError(f"{self.path} was started with other settings: choose another folder with out=")
         if read_status(self.path / "status.json")["state"] == "finished":
             raise ConfigError(f"{self.path} is finished: there is nothing to go on with")
 

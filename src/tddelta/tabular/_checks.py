@@ -4,7 +4,6 @@ Arguments annotated `Any` come from the user.
 """
 
 import math
-import operator
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders
+from tddelta import _ladders, _plain
 from tddelta.errors import ConfigError, DataError, ShapeError
 from tddelta.tabular.arrays import BoolArray, FloatArray
 
@@ -39,21 +38,19 @@ def numbers(name: str, value: Any) -> FloatArray:
 
 def number(name: str, value: Any) -> float:
     """One finite number."""
-    try:
-        finite = math.isfinite(value)
-    except (TypeError, ValueError, OverflowError):
-        finite = False
-    if not finite:
+    value = _plain.plain(value)
+    if not (_plain.is_number(value) and -math.inf < value < math.inf):
         raise ConfigError(f"{name} must be one finite number; got {value!r:.80}: pass a Python float")
     return float(value)
 
 
 def seeds(value: Any) -> tuple[int, ...]:
     """Seeds: whole numbers ≥ 0, or a number N for 0 … N − 1."""
+    value = _plain.plain(value)
     try:
         counted = not isinstance(value, Iterable)
-        listed = tuple(range(_seed(value))) if counted else tuple(_seed(seed) for seed in value)
-    except (TypeError, ValueError):
+        listed = tuple(range(_seed(value, 10**7))) if counted else tuple(_seed(seed) for seed in value)
+    except ConfigError:
         listed = ()
     if not listed:
         raise ConfigError(
@@ -63,10 +60,8 @@ def seeds(value: Any) -> tuple[int, ...]:
     return listed
 
 
-def _seed(value: Any) -> int:
-    if isinstance(value, bool) or operator.index(value) < 0:
-        raise ValueError
-    return operator.index(value)
+def _seed(value: Any, most: int | None = None) -> int:
+    return _plain.whole("seeds", value, least=0, most=most)
 
 
 def transition(value: Any) -> tuple[FloatArray, bool]:

@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
-from tddelta import _ladders
+from tddelta import _plain
 from tddelta.errors import ConfigError
 from tddelta.tabular.log_steps import Names
 from tddelta.timescales import TimeScales
@@ -27,17 +25,16 @@ def names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Nam
     labels = _columns("state", "state" if state is None else state)
     if model is not None and features is None:
         features = labels
-    for name in ("episode", "reward"):
-        _column(name, options[name])
-    for name in ("terminated", "truncated", "time"):
-        if options[name] is not None:
-            _column(name, options[name])
+    for name in ("episode", "reward", "terminated", "truncated", "time"):
+        if options[name] is not None or name in ("episode", "reward"):
+            options[name] = _column(name, options[name])
     prefix, last_row, unit = (options[name] for name in ("next_prefix", "last_row", "time_unit"))
     if not isinstance(prefix, str) or not prefix:
         raise ConfigError(f"next_prefix must be a text; got {prefix!r}: pass what stands before the names, as 'next_'")
     if last_row not in ("step", "observation"):
         raise ConfigError(f"last_row must be 'step' or 'observation'; got {last_row!r}: pass one of the two")
-    if not _is_number(unit) or not 0 < unit < math.inf:
+    unit = options["time_unit"] = _plain.plain(unit)
+    if not _plain.is_number(unit) or not 0 < unit < math.inf:
         raise ConfigError(f"time_unit must be a number above 0; got {unit!r}: pass the time that one step of γ takes")
     if unit != 1 and options["time"] is None:
         raise ConfigError(f"time_unit={unit} needs time stamps: name their column with time=")
@@ -66,7 +63,7 @@ def of_model(model: str | None, tiles: Any, tilings: Any, ridge: Any) -> tuple[i
     if model == "tiles" and ridge == 0:
         raise ConfigError("ridge=0 leaves the weights of overlapping tiles open: pass ridge=0.01, say")
     grids = {"tiles": 8 if tiles is None else tiles, "tilings": 8 if tilings is None else tilings}
-    return _ladders.length("tiles", grids["tiles"]), _ladders.length("tilings", grids["tilings"]), ridge
+    return _plain.whole("tiles", grids["tiles"]), _plain.whole("tilings", grids["tilings"]), ridge
 
 
 def of_calibration(held_out: Any, tolerance: Any) -> tuple[float, float]:
@@ -94,15 +91,12 @@ def _columns(name: str, value: Any) -> tuple[str, ...]:
 
 def _column(name: str, value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return str(_plain.tidy(value))
     raise ConfigError(f"{name} must be the name of a column; got {value!r:.80}: pass text, as the log has it")
 
 
 def _within(name: str, value: Any, fits: Callable[[float], bool], interval: str) -> float:
-    if _is_number(value) and fits(float(value)):
+    value = _plain.plain(value)
+    if _plain.is_number(value) and fits(float(value)):
         return float(value)
     raise ConfigError(f"{name} must be in {interval}; got {value!r:.80}: pass a number from there")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

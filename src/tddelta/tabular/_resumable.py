@@ -81,7 +81,7 @@ def _held(place: Path) -> Iterator[Checkpoint | None]:
     """Make a folder of checkpoints if need be, keep other processes from it, and read the newest one."""
     with storing(place):
         place.mkdir(parents=True, exist_ok=True)
-    with lock_file(place / "lock", "choose another folder (checkpoint=)"):
+    with lock_file(place / "lock", "choose another folder with checkpoint="):
         yield checkpoints.latest(place)
 
 
@@ -260,7 +260,7 @@ def complete(found: Checkpoint) -> Iterator[None]:
         what = f"the array {error} is missing" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(
             f"{found.path} does not hold what its arguments need ({what}): remove it, or pass another folder "
-            "(checkpoint=)"
+            "with checkpoint="
         ) from error
 
 
@@ -287,7 +287,7 @@ def _check_arguments(place: Path, found: Checkpoint, arguments: Mapping[str, Any
         said = "; ".join(_difference(name, stored.get(name), arguments.get(name)) for name in other)
         raise ConfigError(
             f"{place} holds the checkpoint of a call with other arguments: {said}: pass the same, or another folder "
-            "(checkpoint=)"
+            "with checkpoint="
         )
     checkpoints.discard(place, newer_than=found.count("saves"))
 

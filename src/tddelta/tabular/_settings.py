@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tddelta import _ladders
+from tddelta import _plain
 from tddelta.errors import ConfigError, DataError, ShapeError
 from tddelta.tabular import _checks
 from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
@@ -20,6 +20,7 @@ from tddelta.tabular.sampling import Trajectory
 
 def step_sizes(value: Any, scales: int) -> tuple[FloatArray, BoolArray]:
     """Step sizes (A, Z), and which of them are "1/n": these are 1, to be divided by the visits."""
+    value = _plain.plain(value)
     settings = [value] if _single(value) else list(value)
     if not settings:
         raise ConfigError("step_sizes must name at least one; got none: pass, say, step_sizes=[0.1]")
@@ -43,16 +44,17 @@ def _row(setting: Any, scales: int) -> list[float]:
 
 
 def _rate(value: Any) -> float:
-    if isinstance(value, str) and value == "1/n":
+    if value == "1/n":
         return math.nan
-    if isinstance(value, (str, bytes, bool, np.bool_)) or not 0 < (number := float(value)) < math.inf:
+    number = _plain.number("step_sizes", value)
+    if not 0 < number < math.inf:
         raise ValueError
     return number
 
 
 def _single(value: Any) -> bool:
-    """Whether something is one entry, as a text, a number, and an array without axes."""
-    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or getattr(value, "ndim", None) == 0
+    """Whether something is one entry, as a text and a number."""
+    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable)
 
 
 def known_method(value: Any, methods: tuple[str, ...], also: str = "") -> str:
@@ -72,7 +74,7 @@ def checkpoints(value: Any, length: int) -> tuple[IntArray, bool]:
             return np.arange(1, length + 1), False
         points: tuple[Any, ...] = ()
     else:
-        points = tuple(_ladders.length("record", point) for point in _ladders.entries("record", value))
+        points = tuple(_plain.whole("record", point) for point in _plain.entries("record", value))
     if not points or points[-1] > length or any(a >= b for a, b in pairwise(points)):
         raise ConfigError(
             f"record must be 'final', 'curve' or increasing numbers of steps up to {length}; got {value!r}: "

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders
+from tddelta import _ladders, _plain
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
@@ -152,8 +152,8 @@ def control(
     _settings.known_method(method, METHODS)
     alphas, decaying = _settings.step_sizes([step_size], len(scales))
     numbers = _checks.seeds(seeds)
-    length = _ladders.length("steps", steps)
-    limit = -1 if time_limit is None else _ladders.length("time_limit", time_limit)
+    length = _plain.whole("steps", steps)
+    limit = -1 if time_limit is None else _plain.whole("time_limit", time_limit)
     epsilons = _epsilons(epsilon)
     gammas, decays = np.array(scales.gammas), np.zeros(len(scales))
     windows: tuple[int, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders
+from tddelta import _ladders, _plain
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
@@ -78,7 +78,7 @@ class PhasedBound(NamedTuple):
             ConfigError: `count` is no whole number ≥ 1.
         """
         bounds = [_checks.numbers("errors", errors)]
-        for _ in range(_ladders.length("count", count)):
+        for _ in range(_plain.whole("count", count)):
             bounds.append(self.after(bounds[-1]))
         return np.stack(bounds)
 
@@ -138,7 +138,7 @@ def error_bound(
     """
     if kind not in get_args(Kind):
         raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}; got {kind!r}: only published is false")
-    n, chance = _ladders.length("samples", samples), _ladders.unit_number("probability", probability)
+    n, chance = _plain.whole("samples", samples), _ladders.unit_number("probability", probability)
     if not 0 < chance < 1:
         raise ConfigError(f"probability must be above 0 and below 1; got {chance}: .05 is usual")
     gammas, windows = np.array(scales.gammas), scales.n_steps
@@ -168,7 +168,7 @@ def _ranges(gammas: FloatArray, kind: str, states: Any, values: Any) -> tuple[in
         if states is None:
             raise ConfigError("the worst-case bound needs the number of states: pass states=mdp.states")
         largest = 1 / (1 - gammas)
-        return _ladders.length("states", states), largest, np.diff(largest, prepend=0.0)
+        return _plain.whole("states", states), largest, np.diff(largest, prepend=0.0)
     if values is None:
         raise ConfigError("the known-range bound needs exact values: pass values=mdp.exact_values(scales.gammas)")
     exact = _checks.numbers("values", values)
@@ -266,7 +266,7 @@ def counterexample_probability(
         (0.6718, 0.0003)
     """
     scales = TimeScales.single(0.9, n_step=1) if scales is None else scales
-    mdp, n = counterexample(), _ladders.length("samples", samples)
+    mdp, n = counterexample(), _plain.whole("samples", samples)
     values = mdp.exact_values(scales.gammas)
     bound = error_bound(scales, kind, samples=n, probability=probability, states=mdp.states, values=values)
     limit, size = bound.epsilon * bound.coefficient, scales.gammas[-1] / (1 - scales.gammas[-1])

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tddelta import _ladders
+from tddelta import _plain
 from tddelta.errors import own_checks
 from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
 from tddelta.tabular.log_fitting import backwards, powers
@@ -63,7 +63,7 @@ class Calibration:
         Raises:
             ConfigError: The number is no whole number of at least 1.
         """
-        number = _ladders.length("number", number)
+        number = _plain.whole("number", number)
         scales = self.predicted.shape[1]
         means = np.full((2, scales, number), np.nan)
         counts = np.zeros((scales, number), dtype=np.int64)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
-from tddelta import _ladders
+from tddelta import _plain
 from tddelta.errors import MissingExtra
 from tddelta.runs.origin import available_cores
 
@@ -26,7 +26,7 @@ def thread_count(threads: int | None) -> int:
     """Number of threads to use: the one given, or as many as there are cores; ConfigError unless it is at least 1."""
     if threads is None:
         return available_cores()
-    return _ladders.length("threads", threads)
+    return _plain.whole("threads", threads)
 
 
 def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders
+from tddelta import _plain
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, own_checks
@@ -189,7 +189,7 @@ def evaluate(
     else:
         given_steps = None
         numbers = _checks.seeds(1 if seeds is None else seeds)
-        length = 1000 if steps is None else _ladders.length("steps", steps)
+        length = 1000 if steps is None else _plain.whole("steps", steps)
     default = 1.0 if method == "phased" else 0.1
     alphas, decaying = _settings.step_sizes(default if step_sizes is None else step_sizes, len(scales))
     columns, strengths, width = _settings.features(features, mdp.states)
@@ -208,19 +208,19 @@ def evaluate(
         columns=columns,
         strengths=strengths,
         exact_last=np.ascontiguousarray(exact[:, -1]),
-        weights=_settings.weights(_plain(initial_deltas), shape, "states" if features is None else "features"),
+        weights=_settings.weights(_start_of(initial_deltas), shape, "states" if features is None else "features"),
         visits=_settings.visits(before, len(numbers), mdp.states),
         length=length,
         checkpoints=points,
         averaged=averaged,
-        threads=None if threads is None else _ladders.length("threads", threads),
+        threads=None if threads is None else _plain.whole("threads", threads),
     )
     if chunk is not None:
-        chunk = _ladders.length("chunk", chunk)
+        chunk = _plain.whole("chunk", chunk)
     else:
         cut = time_limit is not None or mdp.terminal.any() or (given_steps is not None and given_steps.truncated.any())
         chunk = length if cut else min(length, _ENDLESS_CHUNK)
-    number = 1 if trajectories is None else _ladders.length("trajectories", trajectories)
+    number = 1 if trajectories is None else _plain.whole("trajectories", trajectories)
     lesson = _learning.Lesson(method, record, chunk, number, time_limit, given_steps)
     if checkpoint is None:
         errors, visits = lesson.learn(task)
@@ -248,7 +248,7 @@ def _name(method: Any) -> str:
     return _settings.known_method(method, METHODS, also="a target function or ")
 
 
-def _plain(initial: Any) -> Any:
+def _start_of(initial: Any) -> Any:
     """The array to begin with."""
     if isinstance(initial, TabularResult):
         return initial.deltas if initial.weights is None else initial.weights

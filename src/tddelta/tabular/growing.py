@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders
+from tddelta import _ladders, _plain
 from tddelta._arrays import check_scales
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
@@ -88,13 +88,14 @@ def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple
         ((0.5, 0.99), array([1., 6.]))
     """
     components = _components(scales, deltas)
-    whole = hasattr(index, "__index__") and not isinstance(index, bool)
-    if len(scales) == 1 or not whole or not -len(scales) <= index < len(scales):
+    z = _plain.as_whole(index)
+    fits = isinstance(z, int) and not isinstance(z, bool) and -len(scales) <= z < len(scales)
+    if len(scales) == 1 or not fits:
         raise ConfigError(
             f"index must be a whole number that names one of {len(scales)} scales and leaves another; got {index!r}: "
             f"they are {scales.gammas}"
         )
-    z = int(index) % len(scales)
+    z %= len(scales)
     if z + 1 < len(scales):
         components[..., z + 1] += components[..., z]
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from tddelta._plain import tidy
 from tddelta.errors import ConfigError, DataError, MissingExtra
 from tddelta.runs.files import UNREADABLE
 
@@ -66,7 +67,7 @@ def read_columns(log: Any, wanted: Sequence[str], optional: Sequence[str] = ()) 
         raise DataError(f"{what} is empty: pass a log with columns such as {', '.join(wanted)}")
     for name in wanted:
         if name not in columns:
-            known = ", ".join(sorted(map(str, columns.names)))
+            known = ", ".join(sorted(repr(one) for one in columns.names))
             raise ConfigError(
                 f"the log has no column {name!r}; its columns are {known}: say what yours is called, as in "
                 "reward='score', and None for flags that it does not have"
@@ -85,8 +86,11 @@ class _Columns(dict[str, Any]):
     """Columns that were read, and the names of all that there are."""
 
     def __init__(self, columns: Mapping[str, Any], names: Sequence[str] = ()) -> None:
-        super().__init__(columns)
-        self.names = list(names) or list(columns)
+        super().__init__({tidy(name): column for name, column in columns.items()})
+        self.names = [tidy(name) for name in names or columns]
+        twice = {name for name in self.names if self.names.count(name) > 1}
+        if twice:
+            raise DataError(f"the log names columns twice, {', '.join(map(repr, twice))}: give each a name of its own")
 
 
 def _columns(log: Any, asked: set[str]) -> _Columns:
@@ -104,11 +108,11 @@ def _columns(log: Any, asked: set[str]) -> _Columns:
         return _Columns({name: log[name] for name in log.dtype.names})
     if hasattr(log, "column_names"):  # a pyarrow table
         return _Columns(
-            {name: _arrow(log.column(name)) for name in log.column_names if name in asked}, log.column_names
+            {name: _arrow(log.column(name)) for name in log.column_names if tidy(name) in asked}, log.column_names
         )
     if hasattr(log, "columns"):  # pandas, Polars
         names = [name for name in log.columns if isinstance(name, str)]
-        return _Columns({name: log[name].to_numpy() for name in names if name in asked}, names)
+        return _Columns({name: log[name].to_numpy() for name in names if tidy(name) in asked}, names)
     raise ConfigError(
         f"a log must be a mapping of arrays, a table, a Minari dataset or a path ({FORMATS}); got "
         f"{type(log).__name__}: pass one of these"
@@ -139,7 +143,7 @@ def _file(path: Path, asked: set[str]) -> _Columns:
 def _npz(path: Path, asked: set[str]) -> _Columns:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return _Columns({name: archive[name] for name in archive.files if name in asked}, archive.files)
+            return _Columns({name: archive[name] for name in archive.files if tidy(name) in asked}, archive.files)
     except UNREADABLE as error:
         raise DataError(
             f"{path} cannot be read as NPZ ({error}): write it with np.savez, with arrays of numbers, flags or text"
@@ -153,7 +157,7 @@ def _parquet(path: Path, asked: set[str]) -> _Columns:
         raise MissingExtra('reading Parquet needs pyarrow: pip install "tddelta[tabular]"') from error
     try:
         names = parquet.read_schema(path).names
-        table = parquet.read_table(path, columns=[name for name in names if name in asked])
+        table = parquet.read_table(path, columns=[name for name in names if tidy(name) in asked])
         return _Columns({name: _arrow(table.column(name)) for name in table.column_names}, names)
     except (pyarrow.ArrowException, OSError, ValueError) as error:  # a text that is no UTF-8 is a ValueError
         raise DataError(f"{path} cannot be read as Parquet ({error}): write it anew") from error
@@ -172,8 +176,9 @@ def _arrow(column: Any) -> Column:
 def _csv(path: Path, asked: set[str], delimiter: str) -> _Columns:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, delimiter=delimiter, strict=True)
-            heads, *rows = [line for line in lines if line] or [[]]
+            lines = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
+            heads, *rows = [[field.strip() for field in line] for line in lines if line] or [[]]
+            heads = [tidy(head) for head in heads]
     except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path} cannot be read as CSV ({error}): write it as UTF-8 with one header line") from error
     other = next((mark for mark in ",;\t|" if mark != delimiter and len(heads) == 1 and mark in heads[0]), None)
@@ -187,7 +192,7 @@ def _csv(path: Path, asked: set[str], delimiter: str) -> _Columns:
     ragged = [row for row, line in enumerate(rows) if len(line) != len(heads)]
     if ragged:
         refuse(ragged, f"has {len(rows[ragged[0]])} fields under {len(heads)} names", "write one field per column")
-    places = [place for place, name in enumerate(heads) if name in asked]
+    places = [place for place, name in enumerate(heads) if tidy(name) in asked]
     return _Columns({heads[place]: _typed([line[place] for line in rows]) for place in places}, heads)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tddelta import _ladders
+from tddelta import _ladders, _plain
 from tddelta.errors import ConfigError, MissingExtra
 from tddelta.tabular import _checks
 
@@ -15,7 +15,7 @@ Parts = dict[str, Any]
 
 def ring(reward_on: Any, states: Any, slip: Any) -> Parts:
     """See `FiniteMDP.ring`."""
-    states, slip = _ladders.length("states", states, least=4), _ladders.unit_number("slip", slip)
+    states, slip = _plain.whole("states", states, least=4), _ladders.unit_number("slip", slip)
     if slip == 1:
         raise ConfigError("slip must be below 1; got 1.0: a ring whose state never advances is no ring")
     ahead = np.roll(np.eye(states), 1, axis=1)
@@ -34,7 +34,7 @@ def ring(reward_on: Any, states: Any, slip: Any) -> Parts:
 
 def chain(length: Any, forward: Any, reward: Any, step_reward: Any, left_reward: Any) -> Parts:
     """See `FiniteMDP.chain`."""
-    length, forward = _ladders.length("length", length), _ladders.unit_number("forward", forward)
+    length, forward = _plain.whole("length", length), _ladders.unit_number("forward", forward)
     reward, step_reward = _checks.number("reward", reward), _checks.number("step_reward", step_reward)
     left_reward = _checks.number("left_reward", left_reward)
     if forward == 0:
@@ -60,16 +60,16 @@ def chain(length: Any, forward: Any, reward: Any, step_reward: Any, left_reward:
 
 def garnet(states: Any, actions: Any, branching: Any, seed: Any, ends: Any) -> Parts:
     """See `FiniteMDP.random`."""
-    states, actions = _ladders.length("states", states), _ladders.length("actions", actions)
-    branching = _ladders.length("branching", branching)
+    states, actions = _plain.whole("states", states), _plain.whole("actions", actions)
+    branching = _plain.whole("branching", branching)
     if branching > states:
         raise ConfigError(f"branching must be at most the number of states, {states}; got {branching}: pass less")
-    ends = _ladders.length("ends", ends, least=0)
+    ends = _plain.whole("ends", ends, least=0)
     if ends >= states:
         raise ConfigError(
             f"ends must be below the number of states, {states}; got {ends}: one must be left to start in"
         )
-    rng = np.random.default_rng(_ladders.length("seed", seed, least=0))
+    rng = np.random.default_rng(_plain.whole("seed", seed, least=0))
     transition = np.zeros((states, actions, states))
     for state in range(states):
         for action in range(actions):

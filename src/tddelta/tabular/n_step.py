@@ -5,14 +5,14 @@ Blocks of (seed × step sizes) are independent and do their arithmetic in a fixe
 same bytes for any number of threads, and for a seed or step size alone or among others.
 """
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, no_type_check
 
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import ShapeError, own_checks
+from tddelta import _plain
+from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _settings
 from tddelta.tabular.arrays import FloatArray
 from tddelta.tabular.compiled import compiled, over_blocks
@@ -108,10 +108,10 @@ def run(
     if alphas.ndim != 2 or alphas.shape[1] != scales:
         raise ShapeError(f"step_sizes must have shape (A, {scales}); got {alphas.shape}: one column per discount")
     try:
-        lengths = [operator.index(steps) for steps in n_steps]
-    except TypeError:  # a fraction
+        lengths = [_plain.whole("n_steps", steps) for steps in n_steps]
+    except ConfigError:  # a fraction
         lengths = []
-    if len(lengths) != scales or any(steps < 1 for steps in lengths):
+    if len(lengths) != scales:
         raise ShapeError(f"n_steps must be {scales} whole numbers ≥ 1; got {tuple(n_steps)}: one per discount")
     for name, array in (("states", states), ("next_states", np.where(terminated, 0, successors))):
         if array.size and not 0 <= array.min() <= array.max() < table:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tddelta import _ladders
+from tddelta import _plain
 from tddelta.errors import own_checks
 from tddelta.tabular import _checks
 from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
@@ -61,8 +61,8 @@ def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_l
         array([[0, 1, 0, 1, 0]])
     """
     check_mdp(mdp)
-    steps = _ladders.length("steps", steps)
-    limit = None if time_limit is None else _ladders.length("time_limit", time_limit)
+    steps = _plain.whole("steps", steps)
+    limit = None if time_limit is None else _plain.whole("time_limit", time_limit)
     numbers = _checks.seeds(seeds)
     shape = (len(numbers), steps)
     out = Trajectory(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders
+from tddelta import _plain
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
 from tddelta.tabular.arrays import FloatArray, IntArray
@@ -57,7 +57,7 @@ class TileCoding:
         if not all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in self._bounds):
             raise ConfigError(f"low must not exceed high; got {self.low} and {self.high}: pass finite bounds in order")
         for name in ("tiles", "tilings"):
-            object.__setattr__(self, name, _ladders.length(name, getattr(self, name)))
+            object.__setattr__(self, name, _plain.whole(name, getattr(self, name)))
         if self.size > _LARGEST:
             raise ConfigError(
                 f"{self.tilings} grids over {len(self.low)} features have {self.size} tiles, more than can be "

@@ -1,6 +1,5 @@
 """A callback that writes the run directory of this library, for our algorithms and for SB3's own."""
 
-import operator
 import os
 import time
 import weakref
@@ -15,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from tddelta._plain import whole
 from tddelta.adapters.sb3 import describing
 from tddelta.adapters.sb3.playing import Player
 from tddelta.adapters.sb3.record import STOPS, Record
@@ -106,13 +106,15 @@ class RunDirectory(BaseCallback):
                 "leave eval_every out"
             )
         self.out, self.environment, self.agent, self.eval_env = Path(out), environment, agent, eval_env
-        self.seed = None if seed is None else _whole("seed", seed, 0, "leave it out for the seed of the model")
-        self.every = None if every is None else _whole("every", every, 1, "leave it out for the default")
+        self.seed = None if seed is None else whole("seed", seed, 0, advice="leave it out for the seed of the model")
+        self.every = None if every is None else whole("every", every, 1, advice="leave it out for the default")
         self.eval_every = (
-            None if eval_every is None else _whole("eval_every", eval_every, 1, "leave it out for one at the end")
+            None if eval_every is None else whole("eval_every", eval_every, 1, advice="leave it out for one at the end")
         )
-        self.eval_episodes = _whole(
-            "eval_episodes", eval_episodes, 1, f"leave it out for {EVALUATION_EPISODES}, or leave eval_env out for none"
+        self.eval_episodes = whole(
+            "eval_episodes",
+            eval_episodes,
+            advice=f"leave it out for {EVALUATION_EPISODES}, or leave eval_env out for none",
         )
         self.path: Path | None = None
         self._record: Record | None = None
@@ -258,17 +260,6 @@ class RunDirectory(BaseCallback):
         if self._record is None:
             raise ConfigError("RunDirectory was told of training before its start: pass it as learn(callback=…)")
         return self._record
-
-
-def _whole(name: str, value: Any, least: int, advice: str) -> int:
-    """A whole number of at least `least`, from Python or NumPy."""
-    try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r:.80}: {advice}")
-    return number
 
 
 def _numbers(logged: Any) -> dict[str, float]:

@@ -10,6 +10,7 @@ from tensordict.nn import set_skip_existing
 from torchrl.modules import ValueOperator
 
 from tddelta._arrays import check_scales
+from tddelta._plain import is_number, plain
 from tddelta.adapters.torchrl.reading import entry
 from tddelta.adapters.torchrl.settings import check_critic, named_scales
 from tddelta.errors import ConfigError, DataError, own_checks
@@ -47,13 +48,9 @@ def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None 
 
 
 def _coefficient(coefficient: Any) -> float:
-    if not isinstance(coefficient, str | bytes | bool):
-        try:
-            number = float(coefficient)
-        except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is PyTorch's, of several elements
-            number = math.nan
-        if 0 <= number < math.inf:
-            return number
+    number = plain(coefficient)
+    if is_number(number) and 0 <= number < math.inf:
+        return float(number)
     raise ConfigError(
         f"coefficient must be a finite number of at least 0; got {coefficient!r}: "
         "1 is the sum of half the squared errors"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tddelta import _ladders
+from tddelta import _ladders, _plain
 from tddelta.adapters.ladders import resolve
 from tddelta.errors import ConfigError
 from tddelta.timescales import TimeScales
@@ -27,7 +27,7 @@ def named_scales(scales: Any, gamma: Any, lmbda: float | None) -> TimeScales:
     """
     plain = scales is None or isinstance(scales, str | Mapping | TimeScales)
     if not plain and isinstance(scales, Iterable):
-        scales = list(_ladders.entries("scales", scales))
+        scales = list(_plain.entries("scales", scales))
     if gamma is None:
         gamma = _largest(scales)
     gamma = _ladders.unit_number("gamma", gamma)

@@ -1,0 +1,127 @@
+"""Values at the door: what comes in from a person, made plain in one place before anything judges it."""
+
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tddelta.errors import ConfigError
+
+
+def plain(value: Any) -> Any:
+    """A value as Python's own: numbers, text and flags of NumPy, JAX or PyTorch, also within lists, tuples and dicts.
+
+    Arrays become lists. What is traced by a compiler, and everything else, stays as it is.
+    """
+    if isinstance(value, Mapping):
+        return {plain(key): plain(entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, Decimal | Fraction):
+        return float(value)
+    if isinstance(value, np.generic):
+        found = value.item()
+        return float(value) if isinstance(found, np.generic) else found  # such as a long double, or half precision
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        try:
+            return plain(value.tolist())
+        except (TypeError, RuntimeError):  # traced
+            return value
+    return value
+
+
+def tidy(name: Any) -> Any:
+    """A name without blanks around it and without invisible characters, such as a byte order mark."""
+    if not isinstance(name, str):
+        return name
+    return "".join(one for one in name if unicodedata.category(one) != "Cf").strip()
+
+
+def is_number(value: Any) -> bool:
+    """Whether a plain value is a number; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number(name: str, value: Any) -> float:
+    """One number, which may be infinite or NaN."""
+    value = as_real(value)
+    if not is_number(value):
+        advice = unquoted(value) or ": pass a Python float"
+        raise ConfigError(f"{name} must be a plain number, known before compilation; got {value!r:.80}{advice}")
+    return float(value)
+
+
+def as_whole(value: Any) -> Any:
+    """A whole number as an int, also where it is written as 1e6; anything else as plain as it can be."""
+    value = plain(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def whole_text(text: str) -> int:
+    """A whole number from text such as 200_000 or 1e6; a ValueError where it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+def as_real(value: Any) -> Any:
+    """A whole number as a float, anything else as plain as it can be; infinity for one that no float can hold."""
+    value = plain(value)
+    if type(value) is not int:
+        return value
+    return float(value) if abs(value) < 10**300 else math.inf if value > 0 else -math.inf
+
+
+def whole(name: str, value: Any, least: int = 1, most: int | None = None, advice: str = "") -> int:
+    """A whole number of at least `least` and at most `most`, with a ConfigError that ends in `advice` otherwise."""
+    found = as_whole(value)
+    if type(found) is not int or found < least:
+        advice = f": {advice or ('pass a positive int' if least == 1 else 'pass a larger int')}"
+        raise ConfigError(
+            f"{name} must be a whole number of at least {least}; got {value!r:.80}{unquoted(found) or advice}"
+        )
+    if most is not None and found > most:
+        raise ConfigError(f"{name} must be at most {most:,}; got {value!r:.80}: pass a smaller one")
+    return found
+
+
+def entries(name: str, values: Any) -> tuple[Any, ...]:
+    """Any sequence as a tuple."""
+    values = plain(values)
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name} must be a sequence of numbers; got {values!r}: pass a list or tuple")
+    return tuple(map(plain, values))
+
+
+class Options(dict[Any, Any]):
+    """Plain options that can be a key: what a program is compiled for, and found again by."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def unquoted(value: Any) -> str:
+    """The end of a sentence about a number that came as text; empty for anything else."""
+    return ": write it without quotes" if isinstance(value, str) and _reads(value) else ""
+
+
+def frozen(value: Any) -> Any:
+    """A plain value with tuples in place of lists and `Options` in place of dicts, so that it has a hash."""
+    if isinstance(value, Mapping):
+        return Options((key, frozen(entry)) for key, entry in value.items())
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def _reads(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,0 +1,126 @@
+"""Numbers and names at the door: what is right, written in an unusual way, is taken as what is usual."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import tddelta as tdd
+from tddelta import _plain
+from tddelta.adapters.ladders import resolve
+from tddelta.deep import ppo
+from tddelta.errors import ConfigError
+from tddelta.experiments.plan import plan_runs, whole_seeds
+from tddelta.tabular import _checks, _settings
+
+POLE = "gym:CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.longdouble(0.5), 0.5),
+        (np.array(3), 3),
+        (np.bool_(False), False),
+        (np.str_("a"), "a"),
+        (jnp.float32(0.5), 0.5),
+        (jnp.bfloat16(0.5), 0.5),
+        (torch.tensor(2), 2),
+        (torch.tensor([0.5, 1.0], requires_grad=True), [0.5, 1.0]),
+        (Decimal("0.5"), 0.5),
+        (Fraction(1, 2), 0.5),
+        ({np.str_("a"): (np.int64(1), [np.array([1, 2])])}, {"a": (1, [[1, 2]])}),
+    ],
+)
+def test_values_become_pythons_own(value, plain):
+    found = _plain.plain(value)
+    assert found == plain and type(found) is type(plain)
+
+
+def test_what_is_traced_stays():
+    assert jax.jit(lambda x: _plain.plain(x) * 2)(3.0) == 6.0
+
+
+def test_settings_of_other_libraries_are_those_of_python():
+    usual = ppo.preset(
+        POLE,
+        environment_kwargs={"max_episode_steps": 50},
+        steps=1_000_000,
+        environments=32,
+        hidden_sizes=(32, 32),
+        gamma=0.5,
+        components=1,
+        component_weights=(2.0,),
+        learning_rate=0.5,
+        anneal_learning_rate=False,
+        activation="relu",
+    )
+    other = ppo.preset(
+        np.str_(f" {POLE}\u200b"),
+        environment_kwargs={np.str_("max_episode_steps"): np.int64(50)},
+        steps=1e6,
+        environments=np.float64(32),
+        hidden_sizes=np.array([32, 32]),
+        gamma=np.float32(0.5),
+        components=np.array(1),
+        component_weights=(torch.tensor(2),),
+        learning_rate=jnp.float32(0.5),
+        anneal_learning_rate=np.bool_(False),
+        activation=np.str_("relu"),
+    )
+    assert other == usual and hash(other.environment_kwargs) == hash(usual.environment_kwargs)
+    assert repr(other) == repr(usual) and other.to_dict() == usual.to_dict()
+
+
+def test_whole_numbers_of_a_ladder_name_the_same_run():
+    paths = {
+        plan_runs("Catch", "ppo-delta", seeds=[0], out="o", horizons=horizons, lam=lam)[0].path
+        for horizons, lam in (([2, 10], 1), ((2.0, 10.0), 1.0), (np.array([2, 10]), np.int64(1)))
+    }
+    assert len(paths) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": "1e6"}, "steps must be a whole number of at least 1; got '1e6': write it without quotes"),
+        ({"steps": True}, "steps must be a whole number of at least 1; got True"),
+        ({"learning_rate": np.bool_(True)}, "learning_rate must be a number; got True"),
+        ({"learning_rate": 10**400}, "learning_rate must be above 0 and finite; got inf"),
+        ({"steps": 10**23}, r"steps must be at most 9,223,372,036,854,775,807; got 1000"),
+        ({"steps": 2**62}, r"steps / \(environments × rollout_length\) must be at most 2,147,483,647; got 2,25"),
+        ({"environments": 10**11}, "environments must be at most 2,147,483,647; got 100000000000: pass a smaller"),
+        ({"rollout_length": 10**9}, "environments × rollout_length must be at most 2,147,483,647; got 16,000"),
+        ({"hidden_sizes": (2**30, 2**30)}, "the network need at least .* GiB, and there are .* GiB: pass fewer env"),
+        ({"hidden_sizes": ()}, r"hidden_sizes must be whole numbers of at least 1; got \(\): name one for each layer"),
+        ({"minibatches": 7}, "minibatches must divide .* = 2048; got 7: use 8"),
+        ({"environment_kwargs": {1: 2}}, r"environment_kwargs must be a dict of names and values; got \{1: 2\}"),
+    ],
+)
+def test_numbers_that_cannot_be(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ppo.preset("CartPole-v1", **settings)
+
+
+def test_options_nested_in_options_have_a_hash():
+    frozen = _plain.frozen({"a": {"b": [1, {"c": 2}]}})
+    assert frozen == {"a": {"b": (1, {"c": 2})}} and hash(frozen) == hash(_plain.frozen(frozen))
+
+
+def test_ladders_and_seeds_and_step_sizes():
+    usual = tdd.TimeScales.from_gammas([0.5, 0.75], lam=0.5, n_step=4)
+    for gammas in (np.array([0.5, 0.75], np.float32), jnp.array([0.5, 0.75]), (Fraction(1, 2), torch.tensor(0.75))):
+        assert tdd.TimeScales.from_gammas(gammas, lam=np.array(0.5), n_step=4.0) == usual
+    named = resolve({"ladder": "halving", "components": np.float64(2)}, gamma=0.75, lam=0.5)
+    assert named == tdd.TimeScales.halving(0.75, components=2, lam=0.5)
+    with pytest.raises(ConfigError, match=r"lam must be a plain number.*; got True"):
+        tdd.TimeScales.single(0.5, lam=np.bool_(True))
+    assert whole_seeds(3.0) == whole_seeds(np.array([0, 1, 2])) == [0, 1, 2]
+    assert _checks.seeds(3.0) == _checks.seeds(torch.arange(3)) == (0, 1, 2)
+    rates, _ = _settings.step_sizes(jnp.array([0.5, 0.25]), 1)
+    assert rates.tolist() == [[0.5], [0.25]]
