@@ -288,10 +288,10 @@ def _check_step(name: str, instance: Any, parameters: Any) -> None:
         ("the observation of step", outcome[0]),
         ("final_observation", outcome[5]["final_observation"]),
     ):
-        if getattr(value, "shape", None) != getattr(first, "shape", None):
+        if hasattr(first, "shape") and getattr(value, "shape", None) != first.shape:
             raise ConfigError(
-                f"environment {name}: {what} must have the shape of that of reset, {getattr(first, 'shape', first)}; "
-                f"got {getattr(value, 'shape', value)}"
+                f"environment {name}: {what} must have the shape of reset's, {first.shape}; got "
+                f"{getattr(value, 'shape', type(value).__name__)}"
             )
 
 
