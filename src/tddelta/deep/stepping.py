@@ -183,7 +183,7 @@ class Vector:
         return array if "f" in kinds else array.astype(bool)
 
     def _frames(self, information: Any) -> np.ndarray:
-        if not self._environment.lives:
+        if self._environment.rom is None and not self._environment.lives:
             return self.frames
         return np.array(information.get("episode_frame_number", self.frames), np.int64)
 
