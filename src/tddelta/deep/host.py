@@ -22,6 +22,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
+from numpy.random import mtrand
 
 from tddelta.deep import making
 from tddelta.deep.agents import closest
@@ -171,7 +172,7 @@ def _try_out(environment: HostEnvironment, instance: Any) -> None:
         return vector
 
     # Environments that draw random numbers from these are not moved on.
-    python, legacy = random.getstate(), np.random.get_bit_generator()
+    python, legacy = random.getstate(), mtrand.get_bit_generator()
     numpy = legacy.state
     space = environment.action_space
     action = environment.first_action if environment.discrete else np.clip(np.zeros(space.shape), space.low, space.high)
