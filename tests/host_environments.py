@@ -135,6 +135,22 @@ class Poisoned(Counting):
         return seen, np.nan if second and len(self.actions) == 9 else reward, *rest
 
 
+class Reusing(Counting):
+    """Gives one array again and again, whichever of its kind is asked, and information that cannot be merged."""
+
+    array: ClassVar[np.ndarray] = np.zeros(2)
+
+    def seen(self) -> np.ndarray:
+        self.array[:] = super().seen()
+        return self.array
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        *rest, _ = super().step(action)
+        first = self.clock % 2
+        unlike = np.zeros(self.clock), "text" if first else 3, {"deep": {} if first else np.zeros((2, 2))}
+        return *rest, dict(zip("abc", unlike, strict=True)) | {"episode_frame_number": "none"}
+
+
 class OfProbe(gymnasium.Env):
     """An environment of `tddelta.deep.probes` on the host."""
 

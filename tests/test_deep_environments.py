@@ -163,6 +163,18 @@ class SeveralObservations(Scripted):
         return {"camera": observation}, state
 
 
+class ManyRewards(Scripted):
+    def step(self, key, state, action, params=None):
+        observation, state, reward, *rest = super().step(key, state, action, params)
+        return observation, state, jnp.full(1, reward), *rest
+
+
+class LongSteps(Scripted):
+    def step(self, key, state, action, params=None):
+        observation, *rest = super().step(key, state, action, params)
+        return jnp.append(observation, 0), *rest
+
+
 class NoReset:
     step = observation_space = action_space = lambda self: None
 
@@ -173,6 +185,8 @@ class NoReset:
         (FiveValues(), r"FiveValues: step returned five values .* return six.*final_observation.*or subclass gymnax"),
         (NoFinalObservation(), 'NoFinalObservation: step must return .*info\\["final_observation"\\]'),
         (FloatFlags(), "FloatFlags: terminated must be boolean; got float32: return terminated > 0"),
+        (ManyRewards(), r"ManyRewards: reward must be one number; got an array of shape \(1,\)"),
+        (LongSteps(), r"LongSteps: the observation of step must have the shape of reset's, \(\d+,\); got \(\d+,\)"),
         (SeveralObservations(), "SeveralObservations must return one array as observation; got dict"),
         (NoReset(), "NoReset has no method reset: it must have gymnax 1.0's interface"),
     ],

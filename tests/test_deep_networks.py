@@ -1,13 +1,17 @@
 """The convolution for MinAtar: that it is one, its sizes, and that it trains."""
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from deep_environments import state_of, tiny, update
-from tddelta.deep import ppo
+from host_environments import Counting
+from tddelta import ConfigError
+from tddelta.deep import host, ppo
 from tddelta.deep.networks import Trunk, patches
+from tddelta.experiments.plan import plan_runs
 
 
 @pytest.mark.parametrize("shape", [(10, 10, 4), (3, 3, 1), (5, 7, 3)])
@@ -73,3 +77,38 @@ def test_an_update_trains_every_layer(shared):
     assert len(old) == (4 if shared else 8) + 4
     unchanged = [path for (path, first), (_, second) in zip(old, new, strict=True) if np.array_equal(first, second)]
     assert not unchanged
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "network"),
+    [
+        ((7, 7, 3), {}, "mlp"),
+        ((7, 7, 3), {"network": "mlp"}, "mlp"),
+        ((7, 7, 3), {"network": "minatar-conv"}, "minatar-conv"),
+        ((40, 40, 40), {}, "mlp"),
+        ((40, 40, 40), {"image_channels": "first"}, "nature-conv"),
+        ((84, 84, 3), {}, "nature-conv"),
+        ((84, 84), {"network": "nature-conv"}, "nature-conv"),
+        ((7, 7), {"network": "minatar-conv"}, "minatar-conv"),
+    ],
+)
+def test_images_of_every_size_have_a_network(shape, settings, network, tmp_path):
+    space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+    kind = type("Images", (Counting,), {"observation_space": space, "seen": lambda self: space.low})
+    (plan,) = plan_runs(host.from_factory(kind), "ppo-delta", seeds=1, out=tmp_path, **settings)
+    config, environment = plan.config, plan.config.environment_object()
+    assert config.network == network
+
+    def heads(key):
+        spaces = environment.observation_space, environment.action_space
+        return config.network_factory()(key, *spaces, config.heads)(jnp.zeros(shape))[1]
+
+    assert jax.eval_shape(heads, jax.random.key(0)).shape == (config.heads,)
+
+
+@pytest.mark.parametrize("channels", ["first", "last"])
+def test_an_image_that_is_too_small_for_the_convolutions_names_a_network(channels):
+    space = gymnasium.spaces.Box(0, 255, (7, 7, 3), np.uint8)
+    kind = type("Images", (Counting,), {"observation_space": space, "seen": lambda self: space.low})
+    with pytest.raises(ConfigError, match=r"at least 36×36 pixels; got \(7, 7, 3\): use network mlp"):
+        ppo.preset(host.from_factory(kind), image_channels=channels)

@@ -3,7 +3,10 @@
 import dataclasses
 import functools
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 
 import jax
@@ -14,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tddelta as tdd
 from deep_environments import QUICKLY
-from host_environments import Broken, Counting, Lives, OfProbe, Poisoned, Pushed, tiny, vectors
+from host_environments import Broken, Counting, Lives, OfProbe, Poisoned, Pushed, Reusing, tiny, vectors
 from tddelta import ConfigError, DataError
 from tddelta.deep import evaluation, host, host_evaluation, host_rollout, policy, ppo, record, training
 from tddelta.deep.host_rollout import Player
@@ -90,6 +93,54 @@ def test_a_truncated_episode_is_continued_by_the_value_of_its_last_observation()
     np.testing.assert_allclose(rollout.last_heads, jax.vmap(acting)(jnp.asarray(last))[1], rtol=1e-5)
     # A reset observation would have clock 0.
     assert not np.allclose(rollout.final_heads[2, 0], acting(jnp.array([0.0, own]))[1])
+
+
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+def test_environments_that_write_into_an_array_again_are_learned_from_alike(mode):
+    def again(num_envs):
+        made = [lambda: Reusing(truncates=True)] * num_envs
+        return SyncVectorEnv(made, copy=False, autoreset_mode=mode)
+
+    expected = rollouts(tiny(environment(mode, truncates=True)), 2)
+    found = rollouts(tiny(host.from_factory(again, name="Plant")), 2)
+    assert expected[1][0][0].truncated.any()
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_evaluations_name_an_observation_that_is_no_number():
+    class Lost(Counting):
+        def seen(self):
+            return np.array([self.clock, np.nan if len(self.actions) == 7 else 0])
+
+    config = tiny(host.from_factory(Lost, name="Plant"))
+    learned = ppo.initial(config, jax.random.key(0))
+    with pytest.raises(DataError, match="Plant: observation not finite in environment 0, step 6: check the env"):
+        host_evaluation.quota(config, learned, np.array([9]), greedy=True, seed=0, limit=100)
+
+
+WIDE = """
+import jax, numpy as np
+from gymnasium.vector import AutoresetMode
+from host_environments import tiny, vectors
+from tddelta.deep import host
+from tddelta.deep.host_rollout import Player
+for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+    config = tiny(host.from_factory(vectors(mode, truncates=True), name="Plant"))
+    player = Player(config, 0)
+    state, metrics = player.update(config, player.programs.init(config, jax.random.key(0)))
+    player.close()
+    assert not metrics.fault and metrics.component_means.dtype == np.float64
+    assert state.learned.parameters.policy.weight.dtype == np.float64
+"""
+
+
+@pytest.mark.slow
+def test_training_works_with_64_bits():
+    surroundings = os.environ | {"JAX_ENABLE_X64": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", WIDE], env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_time_limit_can_be_an_end():

@@ -2,6 +2,7 @@
 
 import builtins
 import dataclasses
+import functools
 import os
 import signal
 import sys
@@ -65,6 +66,24 @@ def test_the_true_successor_of_a_truncated_step_is_known(mode):
     assert found[2].observations[0, 0] == (0 if mode is SAME else 3)
 
 
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+@pytest.mark.parametrize("copy", [True, False])
+def test_what_a_step_gave_stays_whatever_comes_after(mode, copy):
+    def make(num_envs):
+        makers = [lambda: host_environments.Reusing(truncates=True)] * num_envs
+        return gymnasium.vector.SyncVectorEnv(makers, copy=copy, autoreset_mode=mode)
+
+    expected = steps(opened(vectors(mode, truncates=True), 2), 9)
+    factories = [make] if mode is NEXT else [make, functools.partial(host_environments.Reusing, truncates=True)]
+    for factory in factories:
+        for one, other in zip(steps(opened(factory, 2), 9), expected, strict=True):
+            np.testing.assert_array_equal(one.observations, other.observations)
+            np.testing.assert_array_equal(one.played, other.played)
+            assert one.finals.keys() == other.finals.keys()
+            for place, final in one.finals.items():
+                np.testing.assert_array_equal(final, other.finals[place])
+
+
 class Renamed(gymnasium.vector.SyncVectorEnv):
     """Tells the final observation as Gymnasium before 1.0 did, or not at all."""
 
@@ -92,8 +111,8 @@ def test_a_final_observation_of_another_name_or_none(kind):
     if kind is Renamed:
         assert steps(opened(make), 3)[2].finals[0][0] == 3
     else:
-        with pytest.raises(DataError, match=r"Plant: environment 0 was truncated, and .* no final_obs"):
-            steps(opened(make), 3)
+        with pytest.raises(ConfigError, match=r"Plant: environment 0 was truncated, and .* no final_obs"):
+            opened(make)
 
 
 def test_shifted_actions_reach_the_environment_shifted():
@@ -113,6 +132,128 @@ def test_boxes_clip_at_the_environment_only():
     np.testing.assert_allclose(found, [[0.1, 0.0], [0.05, 0.1]], rtol=1e-5)
 
 
+ANSWERS = [
+    ("reset", np.zeros(2), r"reset must return 2 values, \(observation, info\); got an array of shape \(2,\)"),
+    ("reset", (np.zeros(3), {}), r"reset must return observations of shape \(2,\); got shape \(3,\)"),
+    ("reset", (None, {}), r"reset must return observations of Box.*; got None"),
+    ("step", (np.zeros(2), 1.0, False, {}), "step must return 5 values, .*; got 4: it is written for the old Gym API"),
+    ("step", (np.zeros(2), 1.0, False, False), "step must return 5 values, .*; got 4: add them"),
+    ("step", None, r"step must return 5 values, .*; got None \(NoneType\)"),
+    (
+        "step",
+        (np.zeros(2), np.ones(1), False, False, {}),
+        r"one number as reward; got an array of shape \(1,\): return f",
+    ),
+    ("step", (np.zeros(2), 1j, False, False, {}), r"one number as reward; got 1j \(complex\)"),
+    ("step", (np.zeros(2), "1", False, False, {}), r"one number as reward; got '1' \(str\)"),
+    ("step", (np.zeros(2), None, False, False, {}), "one number as reward; got None"),
+    ("step", (np.zeros(2), np.nan, False, False, {}), "Plant: reward not finite in environment 0, step 0"),
+    ("step", (np.full(2, np.inf), 1.0, False, False, {}), "Plant: observation not finite in environment 0, step 0"),
+    ("step", (np.zeros(2), 1.0, None, False, {}), "one number as terminated; got None"),
+    ("step", (np.zeros(2), 1.0, False, "no", {}), "one number as truncated; got 'no'"),
+    ("step", (np.zeros(2), 1.0, False, False, None), "a dictionary as info; got None"),
+    (
+        "step",
+        (np.zeros(2, complex), 1.0, False, False, {}),
+        "observations of float64; got complex128 that does not fit",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "answer", "sentence"), ANSWERS)
+def test_an_answer_of_the_wrong_form_is_told_before_anything_is_trained(method, answer, sentence):
+    kind = type("Odd", (Counting,), {method: lambda self, *given, **named: answer})
+    for made in (kind, lambda: gymnasium.wrappers.TimeLimit(kind(), 5), vectors(SAME, kind)):
+        with pytest.raises(ConfigError, match=sentence):
+            host.from_factory(made, name="Plant")
+    assert all(one.closed for one in Counting.made if isinstance(one, kind))
+
+
+@pytest.mark.parametrize("reward", [True, 2, np.float32(2), np.array(2.0), np.bool_(True)])
+@pytest.mark.parametrize("flag", [0, np.bool_(False), np.array(False), np.int8(0)])
+def test_numbers_and_flags_may_be_written_in_many_ways(reward, flag):
+    answer = [0.5, 1], reward, flag, flag, {}
+    kind = type("Odd", (Counting,), {"step": lambda self, action: answer})
+    (moved,) = steps(opened(kind), 1)
+    assert moved.rewards == [float(reward)] and not moved.over[0]
+    np.testing.assert_array_equal(moved.observations, [[0.5, 1]])
+
+
+@pytest.mark.parametrize(("pixel", "fits"), [(255, True), (256, False), (-1, False), (0.5, False)])
+def test_whole_numbers_are_taken_for_bytes_where_they_fit(pixel, fits):
+    space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)
+    kind = type("Bytes", (Counting,), {"observation_space": space, "seen": lambda self: np.array([0, pixel])})
+    if fits:
+        np.testing.assert_array_equal(steps(opened(kind), 1)[0].observations, [[0, 255]])
+    else:
+        with pytest.raises(ConfigError, match=r"Plant: reset must return observations of uint8; got .* does not fit"):
+            opened(kind)
+
+
+class OldReset(Counting):
+    def reset(self):
+        return super().reset()
+
+
+def test_a_reset_without_a_seed_is_refused():
+    with pytest.raises(ConfigError, match=r"Plant: reset must take the arguments seed and options .*'seed'"):
+        opened(OldReset)
+
+
+class ShortVectors(gymnasium.vector.SyncVectorEnv):
+    """Gives `answer` in place of what the step gave at `place`."""
+
+    place, answer = 1, np.ones((1, 1))
+
+    def step(self, actions):
+        found = list(super().step(actions))
+        found[self.place] = self.answer
+        return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("place", "answer", "sentence"),
+    [
+        (0, np.zeros(2), r"Plant: step must return observations of shape \(1, 2\); got shape \(2,\)"),
+        (
+            1,
+            np.ones((1, 1)),
+            r"step must return rewards of shape \(1,\), numbers; got float64 of shape \(1, 1\)",
+        ),
+        (2, np.array(["no"]), r"Plant: step must return terminated of shape \(1,\), True or False; got <U2"),
+    ],
+)
+def test_vectors_of_the_wrong_form_are_refused(place, answer, sentence):
+    kind = type("Odd", (ShortVectors,), {"place": place, "answer": answer})
+    with pytest.raises(ConfigError, match=sentence):
+        opened(lambda num_envs: kind([Counting] * num_envs, autoreset_mode=SAME))
+
+
+def test_a_factory_makes_a_new_environment_every_time():
+    one = Counting()
+    with pytest.raises(ConfigError, match="Plant: the factory must make a new environment every time"):
+        opened(lambda: one, 2)
+
+
+def test_trying_an_environment_moves_no_random_numbers_on():
+    class Drawing(Counting):
+        def seen(self):
+            return np.array([np.random.get_bit_generator().random_raw() % 7, 0])
+
+    state = np.random.get_bit_generator().state
+    host.from_factory(Drawing)
+    np.testing.assert_equal(np.random.get_bit_generator().state, state)
+
+
+def test_actions_stay_within_bounds_that_float32_rounds():
+    space = gymnasium.spaces.Box(-0.7, 0.7, (1,), np.float64)
+    kind = type("Fine", (Counting,), {"action_space": space})
+    with opened(kind) as vector:
+        vector.reset()
+        vector.begin(np.float32([[0.7]]))  # a little more than 0.7
+        assert vector.finish().rewards[0] == 1
+
+
 class Buttons(Counting):
     action_space = gymnasium.spaces.MultiDiscrete([2, 3])
 
@@ -127,6 +268,21 @@ class Unshown(Counting):
         (Buttons, "environment Buttons: actions must be Discrete or a Box of real numbers; got MultiDiscrete"),
         (Rooms, "environment Rooms: observations must be one array, a Box; got Dict.*FlattenObservation"),
         (Unshown, "environment Unshown: observations must be one array, a Box; got Text"),
+        (
+            type("Empty", (Counting,), {"observation_space": gymnasium.spaces.Box(0, 1, (0,))}),
+            "environment Empty: observations must hold at least one number; got Box",
+        ),
+        (
+            type("Spaceless", (Counting,), {"action_space": None}),
+            "environment Spaceless must have a space of gymnasium.spaces as action_space; got None",
+        ),
+        (lambda: None, "the factory must make a Env of Gymnasium; got NoneType"),
+        (
+            lambda: Counting,
+            "the factory must make a Env of Gymnasium; got the class Counting: call it",
+        ),
+        (lambda: 1 / 0, "cannot be made, ZeroDivisionError: division by zero .*test_host_stepping.py, line"),
+        (3, "pass a function that makes it; got an object, int"),
         (dict, "environment dict: the factory must make a Env of Gymnasium; got dict"),
     ],
 )

@@ -351,6 +351,30 @@ def test_taxi_ends_in_a_state_of_its_own(gymnasium, kwargs):
         assert taxi.start @ best == pytest.approx(7.93, abs=0.01)
 
 
+class Tables:
+    """An environment whose states and actions do not start at 0: action 3 ends with reward 2, action 2 stays."""
+
+    def __init__(self):
+        self.P = {
+            5: {2: [(1.0, 5, -1.0, False)], 3: [(1.0, 6, 2.0, True)]},
+            6: {2: [(1.0, 6, 0.0, True)], 3: [(1.0, 6, 0.0, True)]},
+        }
+        self.initial_state_distrib = np.array([1.0, 0.0])
+
+
+def test_states_and_actions_that_do_not_start_at_zero():
+    mdp = FiniteMDP.from_gymnasium(Tables())
+    assert (mdp.states, mdp.actions) == (2, 2) and mdp.terminal.tolist() == [False, True]
+    np.testing.assert_array_equal(mdp.optimal_action_values(0.5), [[0.0, 2.0], [0.0, 0.0]])
+    fewer, lost = Tables(), Tables()
+    del fewer.P[6][3]
+    with pytest.raises(ConfigError, match=r"must have the actions \[2, 3\]; state 6 has \[2\]"):
+        FiniteMDP.from_gymnasium(fewer)
+    lost.P[5][2] = [(1.0, 0, 0.0, False)]
+    with pytest.raises(ConfigError, match="action 2 of state 5 leads to 0, which is no state of the table P"):
+        FiniteMDP.from_gymnasium(lost)
+
+
 def test_gymnasium_errors(gymnasium, monkeypatch):
     with pytest.raises(ConfigError, match="Gymnasium cannot make 'FrozenLak-v1'"):
         FiniteMDP.from_gymnasium("FrozenLak-v1")

@@ -45,7 +45,7 @@ def log_probability(environment: Task, policy: Policy, action: jax.Array) -> jax
         return jnp.sum(jnp.where(chosen, logs, 0.0), axis=-1)
     mean, log_deviation = policy
     standard = (action - mean) * jnp.exp(-log_deviation)
-    return jnp.sum(-0.5 * standard**2 - log_deviation - 0.5 * math.log(2 * math.pi), axis=-1)
+    return jnp.sum(-0.5 * standard**2 - log_deviation - 0.5 * math.log(2 * math.pi), axis=_dimensions(environment))
 
 
 def entropy(environment: Task, policy: Policy) -> jax.Array:
@@ -54,7 +54,13 @@ def entropy(environment: Task, policy: Policy) -> jax.Array:
         logs = jax.nn.log_softmax(policy)
         return -jnp.sum(jnp.exp(logs) * logs, axis=-1)
     mean, log_deviation = policy
-    return jnp.sum(jnp.broadcast_to(log_deviation, mean.shape) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+    entropies = jnp.broadcast_to(log_deviation, mean.shape) + 0.5 * math.log(2 * math.pi * math.e)
+    return jnp.sum(entropies, axis=_dimensions(environment))
+
+
+def _dimensions(environment: Task) -> tuple[int, ...]:
+    """The axes of one action: none of a single number, two of a table."""
+    return tuple(range(-len(environment.action_space.shape), 0))
 
 
 def to_environment(environment: Task, action: jax.Array) -> jax.Array:

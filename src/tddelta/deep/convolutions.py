@@ -45,16 +45,21 @@ def images_of(space: Any, channels: Channels) -> Images:
 
     Args:
         space: Of the observations.
-        channels: "auto" takes the first or last axis, whichever is smaller; the other words say it.
+        channels: "auto" takes the first or last axis, whichever is smaller; the other words say it. Grey images of two
+            axes have none.
 
     Raises:
         ConfigError: If these are no images of at least 36×36, or either axis could hold the channels.
     """
-    shape = tuple(space.shape)
+    given = tuple(space.shape)
+    shape = (*given, 1) if len(given) == 2 else given
     if len(shape) != 3:
         raise ConfigError(
-            f"nature-conv needs images (channels, height, width) or (height, width, channels); got {shape}"
+            f"nature-conv needs images (height, width), (channels, height, width) or (height, width, channels); got "
+            f"{shape}: use network mlp"
         )
+    if len(given) == 2:
+        channels = "last"
     if channels == "auto" and shape[0] == shape[-1]:
         raise ConfigError(
             f"either end of {shape} could be the channels of the image: set image_channels to first or last"
@@ -62,9 +67,18 @@ def images_of(space: Any, channels: Channels) -> Images:
     first = shape[0] < shape[-1] if channels == "auto" else channels == "first"
     height, width, count = (*shape[1:], shape[0]) if first else shape
     if min(height, width) < 36:
-        raise ConfigError(f"nature-conv needs images of at least 36×36 pixels; got {shape}: use another network")
+        raise ConfigError(f"nature-conv needs images of at least 36×36 pixels; got {given}: use network mlp")
     whole = np.dtype(space.dtype) == np.uint8
     return Images(first, (height, width, count), 255.0 if whole else 1.0)
+
+
+def is_image(space: Any) -> bool:
+    """Whether `images_of` takes a space for images without being told their axes."""
+    try:
+        images_of(space, "auto")
+    except ConfigError:
+        return False
+    return True
 
 
 class ImageConvolutions(eqx.Module):
@@ -94,6 +108,7 @@ class ImageConvolutions(eqx.Module):
         """Features (H, W, C) of one observation."""
         if self.images.channels_first:
             x = jnp.moveaxis(x, 0, -1)
+        x = x.reshape(self.images.size)  # grey images may have no axis of channels
         x = x / self.images.largest
         for weight, bias, (_, _, stride) in zip(self.filters, self.biases, LAYERS, strict=True):
             x = activation(convolved(x, weight, stride) + bias)

@@ -268,11 +268,11 @@ def _discard(made: Any) -> None:
 
 def _check_step(name: str, instance: Any, parameters: Any) -> None:
     def one_step(key: jax.Array) -> Any:
-        _, state = instance.reset(key, parameters)
-        return instance.step(key, state, instance.action_space(parameters).sample(key), parameters)
+        first, state = instance.reset(key, parameters)
+        return first, instance.step(key, state, instance.action_space(parameters).sample(key), parameters)
 
     try:
-        outcome = jax.eval_shape(one_step, jax.random.key(0))
+        first, outcome = jax.eval_shape(one_step, jax.random.key(0))
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"environment {name} cannot make a step ({error}): check its options and parameters"
@@ -291,6 +291,20 @@ def _check_step(name: str, instance: Any, parameters: Any) -> None:
     for flag, value in (("terminated", outcome[3]), ("truncated", outcome[4])):
         if value.dtype != jnp.bool_:
             raise ConfigError(f"environment {name}: {flag} must be boolean; got {value.dtype}: return {flag} > 0")
+    if jnp.iscomplexobj(outcome[2]):
+        raise ConfigError(f"environment {name}: the reward must be a real number; got {outcome[2].dtype}")
+    for what, value in (("reward", outcome[2]), ("terminated", outcome[3]), ("truncated", outcome[4])):
+        if value.shape != ():
+            raise ConfigError(f"environment {name}: {what} must be one number; got an array of shape {value.shape}")
+    for what, value in (
+        ("the observation of step", outcome[0]),
+        ("final_observation", outcome[5]["final_observation"]),
+    ):
+        if hasattr(first, "shape") and getattr(value, "shape", None) != first.shape:
+            raise ConfigError(
+                f"environment {name}: {what} must have the shape of reset's, {first.shape}; got "
+                f"{getattr(value, 'shape', type(value).__name__)}"
+            )
 
 
 def _storage(name: str, space: Any, dtype: Any) -> Any:

@@ -11,9 +11,9 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import json
 import math
 import os
+import random
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,58 +22,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
+from numpy.random import mtrand
 
 from tddelta._plain import plain, whole
 from tddelta.deep import making
 from tddelta.deep.agents import closest
-from tddelta.deep.tasks import Task
-from tddelta.errors import ConfigError, MissingExtra
+from tddelta.deep.stepping import Vector, check_finite
+from tddelta.deep.tasks import HostEnvironment as HostEnvironment
+from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, own_checks
 
 PREFIX = "gym:"
 """What names of Gymnasium environments begin with."""
 
 _OURS = ("frame_stack", "worker_processes")
 
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class HostEnvironment(Task):
-    """An environment that runs on the host.
-
-    Attributes:
-        make: f(count) → a Gymnasium vector environment of so many.
-        factory: The function that was given to make it, or None where a name says all.
-        description: What the record says of it.
-        rom: Name of the ROM of an Atari game, else None.
-        lives: Whether the loss of a life terminates for the learner while the game goes on.
-        overlaps: Whether it can step while something else is computed.
-        draws: Like `make`, with `render` giving pictures; None where it cannot.
-    """
-
-    make: Callable[[int], Any] = dataclasses.field(repr=False)
-    factory: Any = dataclasses.field(default=None, repr=False)
-    description: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-    rom: str | None = None
-    lives: bool = False
-    overlaps: bool = False
-    draws: Callable[[int], Any] | None = dataclasses.field(default=None, repr=False)
-
-    def _kind(self) -> tuple[Any, ...]:
-        observations, actions = self.observation_space, self.action_space
-        ends = [() if self.discrete else (actions.low.tobytes(), actions.high.tobytes())]
-        traits = (self.name, self.observation_shape, str(np.dtype(self.storage)), self.time_limit, self.first_action)
-        spaces = (np.asarray(observations.high).tobytes(), actions.n if self.discrete else actions.shape, *ends)
-        return (*traits, *spaces, self.rom, self.lives, json.dumps(dict(self.description), sort_keys=True))
-
-    def __eq__(self, other: object) -> bool:
-        # Those that are the same to the learner share their programs, whatever makes them.
-        return isinstance(other, HostEnvironment) and self._kind() == other._kind()
-
-    def __hash__(self) -> int:
-        return hash(self._kind())
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the name and the options meant."""
-        return dict(self.description)
+_TRIED = 5
+"""Steps that an environment must make before it is trained in."""
 
 
 def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
@@ -128,6 +92,7 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         one.close()
 
 
+@own_checks
 def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> HostEnvironment:
     """An environment of a function of your own.
 
@@ -144,13 +109,21 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
     name = name or str(getattr(factory, "__name__", type(factory).__name__))
     gymnasium = _gymnasium(name)
     several = makes_vectors(factory)
-    made = factory(num_envs=1) if several else factory()
+    if not callable(factory):
+        raise ConfigError(f"environment {name}: pass a function that makes it; got an object, {type(factory).__name__}")
     try:
-        kind = gymnasium.vector.VectorEnv if several else gymnasium.Env
-        if not isinstance(made, kind):
-            raise ConfigError(
-                f"environment {name}: the factory must make a {kind.__name__} of Gymnasium; got {type(made).__name__}"
-            )
+        made = factory(num_envs=1) if several else factory()
+    except TDDeltaError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"environment {name} cannot be made, {type(error).__name__}: {error} ({making.place_of(error)})"
+        ) from error
+    kind = gymnasium.vector.VectorEnv if several else gymnasium.Env
+    if not isinstance(made, kind):
+        got = f"the class {made.__name__}: call it, or pass it alone" if isinstance(made, type) else type(made).__name__
+        raise ConfigError(f"environment {name}: the factory must make a {kind.__name__} of Gymnasium; got {got}")
+    try:
         make = functools.partial(_several, factory) if several else functools.partial(_vectorised, factory)
         draws = make if made.render_mode == "rgb_array" else None
         return from_space_of(made, name, make, factory=factory, draws=draws)
@@ -170,12 +143,10 @@ def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: 
     Raises:
         ConfigError: If the learner cannot use one of the spaces.
     """
-    observations = getattr(instance, "single_observation_space", instance.observation_space)
-    actions = getattr(instance, "single_action_space", instance.action_space)
-    observation_space = _observations(name, observations)
-    action_space, first = _actions(name, actions)
+    observation_space = _observations(name, _space(name, instance, "observation_space"))
+    action_space, first = _actions(name, _space(name, instance, "action_space"))
     limit = getattr(instance.spec, "max_episode_steps", None) if instance.spec is not None else None
-    return HostEnvironment(
+    environment = HostEnvironment(
         name=name,
         make=make,
         observation_space=observation_space,
@@ -186,6 +157,39 @@ def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: 
         first_action=first,
         **{"time_limit": limit, **more},
     )
+    _try_out(environment, instance)
+    return environment
+
+
+def _try_out(environment: HostEnvironment, instance: Any) -> None:
+    """Reset one instance and make a few steps with it: what it answers wrongly is told before anything is trained."""
+    alone = not hasattr(instance, "single_action_space")
+    vector = None
+
+    def make(count: int) -> Any:
+        nonlocal vector
+        vector = _vectorised(lambda: instance, count) if alone else instance
+        return vector
+
+    # Environments that draw random numbers from these are not moved on.
+    python, legacy = random.getstate(), mtrand.get_bit_generator()
+    numpy = legacy.state
+    space = environment.action_space
+    action = environment.first_action if environment.discrete else np.clip(np.zeros(space.shape), space.low, space.high)
+    try:
+        made = Vector(dataclasses.replace(environment, make=make, overlaps=False), [0])
+        check_finite(environment.name, "when reset", observation=made.reset())
+        for step in range(_TRIED):
+            made.begin(np.asarray(action)[None])
+            moved = made.finish()
+            check_finite(environment.name, f"step {step}", observation=moved.observations, reward=moved.rewards)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        random.setstate(python)
+        legacy.state = numpy
+        if alone and vector is not None:
+            vector.closed = True  # who made the instance closes it
 
 
 def is_gymnasiums_own(name: str) -> bool:
@@ -273,12 +277,24 @@ def _several(factory: Callable[..., Any], count: int) -> Any:
     return factory(num_envs=count)
 
 
+def _space(name: str, instance: Any, which: str) -> Any:
+    space = getattr(instance, f"single_{which}", None) or getattr(instance, which, None)
+    if not hasattr(space, "shape"):
+        raise ConfigError(
+            f"environment {name} must have a space of gymnasium.spaces as {which}; got {space!r:.99}: set it "
+            "in __init__"
+        )
+    return space
+
+
 def _observations(name: str, space: Any) -> spaces.Box:
     if type(space).__name__ != "Box":
         raise ConfigError(
             f"environment {name}: observations must be one array, a Box; got {space}: wrap it in "
             "gymnasium.wrappers.FlattenObservation"
         )
+    if math.prod(space.shape) == 0:
+        raise ConfigError(f"environment {name}: observations must hold at least one number; got {space}")
     whole = space.dtype == np.uint8
     low, high = (np.asarray(end) if whole else np.asarray(end, np.float32) for end in (space.low, space.high))
     return spaces.Box(low, high, tuple(space.shape), jnp.uint8 if whole else jnp.float32)

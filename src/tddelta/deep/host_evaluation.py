@@ -13,7 +13,7 @@ from tddelta.deep import actions, ppo
 from tddelta.deep.config import Config
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.rollout import inputs
-from tddelta.deep.stepping import Moved, Vector, spawned_seeds
+from tddelta.deep.stepping import Moved, Vector, check_finite, spawned_seeds
 
 STREAMS, STREAM_LENGTH = 4, 2048
 """Held-out data: fewer streams than of device environments, which are hundreds of times faster."""
@@ -102,6 +102,8 @@ class Play:
         """Let the environments make these moves."""
         self._vector.begin(moves)
         moved = self._vector.finish()
+        name = self._config.environment_object().name
+        check_finite(name, f"step {self._time}", observation=moved.observations, reward=moved.rewards)
         self.observations, self._time = moved.observations, self._time + 1
         return moved
 

@@ -158,9 +158,9 @@ def _shapes(config: Config, lanes: tuple[int, int], one: Acted) -> tuple[Rollout
     finished = {"lanes": (config.rollout_length, config.environments)}
     rollout = Rollout(
         **{name: every(leaf.dtype, *leaf.shape[1:]) for name, leaf in one._asdict().items()},
-        final_heads=every(jnp.float32, config.heads),
+        final_heads=every(one.heads.dtype, config.heads),
         final_finite=every(bool),
-        last_heads=every(jnp.float32, config.heads, lanes=lanes[1:]),
+        last_heads=every(one.heads.dtype, config.heads, lanes=lanes[1:]),
         rewards=every(jnp.float32),
         reward_returns=every(jnp.float32),
         terminated=every(bool),
@@ -218,6 +218,7 @@ class Player:
             self.close()
             raise
         self._acted = [self.programs.empty() for _ in self._vectors]
+        self._dtype = self._acted[0].heads.dtype  # float64 where JAX computes with 64 bits
         count = config.environments
         self._rows = Rows(*(np.zeros((self.programs.rows, count), kind) for kind in (np.float32,) * 2 + (bool,) * 4))
         self._finals: dict[tuple[int, int], np.ndarray] = {}
@@ -275,7 +276,7 @@ class Player:
             self._note(part, self.programs.rows - 1, vector.finish())
         acted = self._acted[0] if len(self._acted) == 1 else self.programs.join(self._acted)
         rows = self._rows
-        final_heads: np.ndarray = np.zeros((*rows.rewards.shape, self._config.heads), np.float32)
+        final_heads: np.ndarray = np.zeros((*rows.rewards.shape, self._config.heads), self._dtype)
         for place, heads in zip(self._finals, self._values(learned, list(self._finals.values())), strict=True):
             final_heads[place] = heads
         last = np.concatenate(self._seen)
@@ -295,7 +296,7 @@ class Player:
         environments, steps = np.nonzero(taken.T)
         places = steps * width + environments
         picked = Rows(*(array.reshape(-1)[places][:, None] for array in rows))
-        final_heads: np.ndarray = np.zeros((needed, 1, self._config.heads), np.float32)
+        final_heads: np.ndarray = np.zeros((needed, 1, self._config.heads), self._dtype)
         # The step before a cut of ours, or before an end that was truncated, is followed by what is known of there.
         following = {place: seen for place, seen in self._finals.items() if taken[place]}
         for last in np.flatnonzero(np.append(np.diff(environments) > 0, True)):
@@ -309,7 +310,7 @@ class Player:
             final_heads[index], picked.truncated[index] = heads, True
         acted = self.programs.pick(self._acted[0], places)
         last_seen = self._seen[0][-1:]
-        rollout = self._rollout(acted, picked, final_heads, np.zeros((1, self._config.heads), np.float32))
+        rollout = self._rollout(acted, picked, final_heads, np.zeros((1, self._config.heads), self._dtype))
         self._keep(row, left)
         return rollout, last_seen, places
 
@@ -382,7 +383,7 @@ class Player:
 
     def _values(self, learned: ppo.Learned, observations: list[np.ndarray]) -> np.ndarray:
         """The critic's outputs for so many observations, (N, heads); the program takes one part's number at a time."""
-        found = [np.zeros((0, self._config.heads), np.float32)]
+        found = [np.zeros((0, self._config.heads), self._dtype)]
         for start in range(0, len(observations), self._width):
             some = observations[start : start + self._width]
             filled = some + [some[0]] * (self._width - len(some))

@@ -91,7 +91,7 @@ class Trunk(eqx.Module):
         if isinstance(self.convolution, ImageConvolutions):
             x = self.convolution(x, activation)
         elif self.convolution is not None:
-            x = activation(self.convolution(patches(x)))
+            x = activation(self.convolution(patches(x if x.ndim == 3 else x[..., None])))
         x = x.reshape(-1)
         for layer in self.layers:
             x = activation(layer(x))
@@ -174,6 +174,8 @@ class ActorCritic(eqx.Module):
         critic_gain: float = 1.0,
     ):
         shape = tuple(observation_space.shape)
+        if filters is not None and len(shape) == 2:
+            shape = (*shape, 1)
         if filters is not None and (len(shape) != 3 or min(shape[:2]) < 3):
             raise ConfigError(
                 f"the convolution needs images (height, width, channels) of at least 3×3; got {shape}: use network mlp"

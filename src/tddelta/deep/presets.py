@@ -17,7 +17,7 @@ from tddelta._plain import is_number, plain, tidy, unquoted, whole
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
-from tddelta.deep.convolutions import Channels
+from tddelta.deep.convolutions import Channels, is_image
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS
 from tddelta.deep.preset_files import read_preset, with_preset_files
@@ -73,6 +73,8 @@ _CONTINUOUS: Mapping[str, Any] = {
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Atari": {**_IMAGES, "reward_clipping": "sign"},
     "gym, images": _IMAGES,
+    # Too small for the convolutions of `_IMAGES`: what a pixel may be is unknown, so it is standardised.
+    "gym, small images": {**_CLASSIC, "steps": 1_000_000, "normalize_observations": True},
     "gym, continuous actions": _CONTINUOUS,
     "gym": {**_CLASSIC, "steps": 1_000_000},
     "Asterix-MinAtar": _MINATAR,
@@ -167,7 +169,8 @@ def _preset_of(environment: Any, options: Any, overrides: Mapping[str, Any]) -> 
     if made.rom is not None:
         kind = "Atari"
     elif len(made.observation_shape) == 3 and made.storage == np.uint8:
-        kind = "gym, images"
+        asked = overrides.get("image_channels", "auto") != "auto" or overrides.get("network") == "nature-conv"
+        kind = "gym, images" if asked or is_image(made.observation_space) else "gym, small images"
     found = dict(PRESETS[kind])
     if overrides.get("network", "nature-conv") != "nature-conv" and "network" in found:
         # These belong to that network.

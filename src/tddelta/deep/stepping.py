@@ -1,5 +1,6 @@
 """Stepping host environments: what a step did, whichever automatic reset they have, and whose fault an error is."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -7,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tddelta.deep.host import HostEnvironment
-from tddelta.deep.making import RemoteError, place_of
+from tddelta.deep.making import AnswerError, RemoteError, guard, place_of
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 
 
@@ -56,6 +57,7 @@ class Vector:
         self._made: Any = None
         with self._blamed("being made"):
             self._made = environment.make(len(seeds))
+            _prepare(environment.name, self._made)
         self.waits = _waits(environment.name, self._made, len(seeds))
         self._resetting: np.ndarray = np.zeros(len(seeds), bool)
         self.frames: np.ndarray = np.zeros(len(seeds), np.int64)
@@ -75,14 +77,19 @@ class Vector:
         of_ale = type(self._made.unwrapped).__module__.startswith("ale_py")
         seeds = np.array(self._seeds) if of_ale else self._seeds
         with self._blamed("reset"):
-            observations, information = self._made.reset(seed=seeds)
-        self.frames = _frames(information, len(self._seeds))
-        return self._kept(observations)
+            found = self._made.reset(seed=seeds)
+            if not (isinstance(found, tuple) and len(found) == 2):
+                raise AnswerError("reset must return 2 values, (observations, information)")
+            observations = self._batch("reset", found[0])
+        self.frames = self._frames(found[1])
+        return observations
 
     def begin(self, actions: np.ndarray) -> None:
         """Hand over the actions, (B, …); environments that overlap step from now on."""
         space = self._made.single_action_space
         self._actions = actions.astype(space.dtype)
+        if not self._environment.discrete and space.dtype != np.float32:  # whose bounds were rounded to float32
+            self._actions = np.clip(self._actions, space.low, space.high)
         if self._environment.overlaps:
             send = self._made.step_async if _is_gymnasiums(self._made) else self._made.send
             with self._blamed("step"):
@@ -95,9 +102,18 @@ class Vector:
                 found = self._made.step(self._actions)
             else:
                 found = self._made.step_wait() if _is_gymnasiums(self._made) else self._made.recv()
+            if not (isinstance(found, tuple) and len(found) == 5):
+                number = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
+                raise AnswerError(
+                    f"step must return 5 values, (observations, rewards, terminated, truncated, information); got "
+                    f"{number}"
+                )
+            kept, information = self._batch("step", found[0]), found[4]
+            rewards, terminated, truncated = (
+                self._column(name, column, kinds)
+                for name, column, kinds in zip(("rewards", "terminated", "truncated"), found[1:4], _KINDS, strict=True)
+            )
         self._steps += 1
-        observations, rewards, terminated, truncated, information = found
-        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
         truncated &= ~terminated
         played = ~self._resetting
         if self.waits:
@@ -105,16 +121,15 @@ class Vector:
             terminated, truncated = terminated & played, truncated & played
             self._resetting = terminated | truncated
         over = terminated | truncated
-        frames = _frames(information, len(self._seeds))
+        frames = self._frames(information)
         if self._environment.lives:
             # Where a life was lost the game's frames go on.
             over = truncated | (terminated & (frames <= self.frames))
         self.frames = frames
-        kept = self._kept(observations)
         finals = {}
         for place in np.flatnonzero(truncated):
             finals[int(place)] = kept[place] if self.waits else self._final(information, int(place))
-        return Moved(kept, np.asarray(rewards, np.float32), terminated, truncated, over, played, finals)
+        return Moved(kept, rewards.astype(np.float32), terminated, truncated, over, played, finals)
 
     def picture(self) -> np.ndarray:
         """What the first environment shows now, (H, W, 3) bytes.
@@ -124,7 +139,7 @@ class Vector:
         """
         with self._blamed("render"):
             shown = self._made.render()
-            first = np.asarray(shown[0] if shown is not None and len(shown) else ())
+            first = np.array(shown[0] if shown is not None and len(shown) else ())
         if first.dtype != np.uint8 or first.ndim != 3 or first.shape[2] != 3 or 0 in first.shape:
             raise DataError(
                 f"{self._environment.name}: render must give (H, W, 3) bytes; got {first.dtype} of shape {first.shape}"
@@ -148,7 +163,29 @@ class Vector:
         )
 
     def _kept(self, observations: Any) -> np.ndarray:
-        return np.asarray(observations, self._environment.storage)
+        # A copy: environments may write into their arrays again.
+        return np.array(observations, self._environment.storage)
+
+    def _batch(self, what: str, observations: Any) -> np.ndarray:
+        wanted = (len(self._seeds), *self._environment.observation_shape)
+        if np.shape(observations) != wanted:
+            raise AnswerError(f"{what} must return observations of shape {wanted}; got shape {np.shape(observations)}")
+        return self._kept(observations)
+
+    def _column(self, name: str, values: Any, kinds: str) -> np.ndarray:
+        """One number of every environment, as a new array."""
+        array = np.array(values)
+        if array.shape != (len(self._seeds),) or array.dtype.kind not in kinds:
+            raise AnswerError(
+                f"step must return {name} of shape {(len(self._seeds),)}, "
+                f"{'numbers' if 'f' in kinds else 'True or False'}; got {array.dtype} of shape {array.shape}"
+            )
+        return array if "f" in kinds else array.astype(bool)
+
+    def _frames(self, information: Any) -> np.ndarray:
+        if self._environment.rom is None and not self._environment.lives:
+            return self.frames
+        return np.array(information.get("episode_frame_number", self.frames), np.int64)
 
     @contextmanager
     def _blamed(self, what: str) -> Iterator[None]:
@@ -156,6 +193,8 @@ class Vector:
             yield
         except (DataError, ConfigError):
             raise
+        except AnswerError as error:
+            raise DataError(f"{self._environment.name}: {error} (in {what} after {self._steps} steps)") from error
         except Exception as error:
             name, when = self._environment.name, f"after {self._steps} steps of {len(self._seeds)} environments"
             if isinstance(error, (EOFError, ConnectionError)) and hasattr(self._made, "processes"):
@@ -168,6 +207,48 @@ class Vector:
             if isinstance(error, RemoteError):
                 kind, message, where = error.described()
             raise DataError(f"{name} raised {kind} in {what} {when}: {message} ({where})") from error
+
+
+_KINDS = ("biuf", "biu", "biu")
+"""Kinds of numbers that rewards and the two flags may be."""
+
+
+def _prepare(name: str, made: Any) -> None:
+    """Guard the environments of a vector of Gymnasium's, and let none of their information but the last be merged."""
+    together = getattr(made.unwrapped, "envs", ())
+    if len({id(one.unwrapped) for one in together}) < len(together):
+        raise ConfigError(f"environment {name}: the factory must make a new environment every time; it gave one twice")
+    for one in together:
+        guard(one)
+    if type(made).__module__.startswith("gymnasium.vector."):
+        # Nobody reads the rest, which Gymnasium cannot merge where its shapes or types differ.
+        made._add_info = functools.partial(_merge_final, made.num_envs)
+
+
+def _merge_final(count: int, merged: dict[str, Any], information: dict[str, Any], place: int) -> dict[str, Any]:
+    """The final observations of a vector, as its method `_add_info` merges them."""
+    if "final_obs" in information:
+        merged.setdefault("final_obs", np.full(count, None))[place] = information["final_obs"]
+    return merged
+
+
+def check_finite(name: str, when: str, **arrays: np.ndarray) -> None:
+    """Refuse numbers of B environments that are not finite.
+
+    Args:
+        name: Of the environment.
+        when: For the error.
+        **arrays: (B, …) each, by what they are.
+
+    Raises:
+        DataError: Naming the first such environment.
+    """
+    for what, array in arrays.items():
+        finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        if not finite.all():
+            raise DataError(
+                f"{name}: {what} not finite in environment {finite.argmin()}, {when}: check the environment"
+            )
 
 
 def spawned_seeds(entropy: int, purpose: str, count: int, part: int = 0) -> list[int]:
@@ -207,7 +288,3 @@ def _kill(made: Any) -> None:
         process.kill()
         process.join()
     made.closed = True
-
-
-def _frames(information: Any, count: int) -> np.ndarray:
-    return np.array(information.get("episode_frame_number", np.zeros(count)), np.int64)

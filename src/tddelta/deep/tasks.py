@@ -1,7 +1,11 @@
 """What a learner knows of an environment, wherever that runs."""
 
 import dataclasses
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,3 +36,44 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """What of it the run's record says."""
         raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class HostEnvironment(Task):
+    """An environment that runs on the host.
+
+    Attributes:
+        make: f(count) → a Gymnasium vector environment of so many.
+        factory: The function that was given to make it, or None where a name says all.
+        description: What the record says of it.
+        rom: Name of the ROM of an Atari game, else None.
+        lives: Whether the loss of a life terminates for the learner while the game goes on.
+        overlaps: Whether it can step while something else is computed.
+        draws: Like `make`, with `render` giving pictures; None where it cannot.
+    """
+
+    make: Callable[[int], Any] = dataclasses.field(repr=False)
+    factory: Any = dataclasses.field(default=None, repr=False)
+    description: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    rom: str | None = None
+    lives: bool = False
+    overlaps: bool = False
+    draws: Callable[[int], Any] | None = dataclasses.field(default=None, repr=False)
+
+    def _kind(self) -> tuple[Any, ...]:
+        observations, actions = self.observation_space, self.action_space
+        ends = [() if self.discrete else (actions.low.tobytes(), actions.high.tobytes())]
+        traits = (self.name, self.observation_shape, str(np.dtype(self.storage)), self.time_limit, self.first_action)
+        spaces = (np.asarray(observations.high).tobytes(), actions.n if self.discrete else actions.shape, *ends)
+        return (*traits, *spaces, self.rom, self.lives, json.dumps(dict(self.description), sort_keys=True))
+
+    def __eq__(self, other: object) -> bool:
+        # Those that are the same to the learner share their programs, whatever makes them.
+        return isinstance(other, HostEnvironment) and self._kind() == other._kind()
+
+    def __hash__(self) -> int:
+        return hash(self._kind())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the name and the options meant."""
+        return dict(self.description)

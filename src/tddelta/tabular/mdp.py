@@ -337,10 +337,11 @@ class FiniteMDP:
     def from_gymnasium(cls, environment: Any, **kwargs: Any) -> "FiniteMDP":
         """Any Gymnasium environment that holds its transition table in `P`: FrozenLake, CliffWalking, Taxi.
 
-        States keep their numbers. A state that every transition enters with `terminated` becomes terminal; where some
-        transitions end an episode in a state that others only pass through, as in Taxi, the former lead to one more
-        state, the last one. The reward of s, a, s' is the mean over the table's entries for them. Time limits are no
-        part of the process: pass `time_limit` where episodes are sampled.
+        States and actions keep their numbers; where those do not start at 0, the first one is 0 here. A state that
+        every transition enters with `terminated` becomes terminal; where some transitions end an episode in a state
+        that others only pass through, as in Taxi, the former lead to one more state, the last one. The reward of s, a,
+        s' is the mean over the table's entries for them. Time limits are no part of the process: pass `time_limit`
+        where episodes are sampled.
 
         Args:
             environment: Id such as "FrozenLake-v1", or an environment.

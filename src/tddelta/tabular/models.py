@@ -83,13 +83,30 @@ def garnet(states: Any, actions: Any, branching: Any, seed: Any, ends: Any) -> P
 def from_gymnasium(environment: Any, kwargs: dict[str, Any]) -> Parts:
     """See `FiniteMDP.from_gymnasium`."""
     table, start = _table(environment, kwargs)
-    states, actions = len(table), len(table[0])
-    entries = [
+    numbers = {state: number for number, state in enumerate(_keys(table))}
+    names = _keys(table[next(iter(numbers))])
+    states, actions = len(numbers), len(names)
+    for state in numbers:
+        if _keys(table[state]) != names:
+            raise ConfigError(
+                f"every state of the transition table P must have the actions {names}; state {state} has "
+                f"{_keys(table[state])}: let those that do nothing lead back to the state"
+            )
+    if start.shape != (states,):
+        raise ConfigError(f"initial_state_distrib must have one number for each of {states} states; got {start.shape}")
+    found = [
         (state, action, probability, after, gain, bool(ended))
-        for state in range(states)
-        for action in range(actions)
+        for state in numbers
+        for action in names
         for probability, after, gain, ended in table[state][action]
         if probability > 0
+    ]
+    for state, action, _, after, *_ in found:
+        if after not in numbers:
+            raise ConfigError(f"action {action} of state {state} leads to {after!r}, which is no state of the table P")
+    entries = [
+        (numbers[state], names.index(action), *rest, numbers[after], gain, end)
+        for state, action, *rest, after, gain, end in found
     ]
     ended = {after for *_, after, _, end in entries if end}
     passed = {after for *_, after, _, end in entries if not end} | set(np.flatnonzero(start).tolist())
@@ -108,6 +125,11 @@ def from_gymnasium(environment: Any, kwargs: dict[str, Any]) -> Parts:
         "terminal": terminal,
         "start": np.append(start, np.zeros(size - states)),
     }
+
+
+def _keys(table: Any) -> list[Any]:
+    """What states, or the actions of one, are called, in order: spaces of Gymnasium need not start at 0."""
+    return sorted(table) if isinstance(table, dict) else list(range(len(table)))
 
 
 def _table(environment: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
