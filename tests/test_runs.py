@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tddelta.errors import CheckpointError, ConfigError, DataError
 from tddelta.runs import (
@@ -273,6 +274,23 @@ def test_damage_is_named(tmp_path):
         (path / "config.json").write_text(text)
         with pytest.raises(CheckpointError, match=rf"config\.json.*{message}"):
             load_runs(path)
+
+
+def test_a_flipped_bit_in_the_parameters_is_noticed(tmp_path):
+    with RunWriter(tmp_path / "seed-0", config(), PROVENANCE) as writer:
+        writer.parameters({"weight": np.arange(3, dtype=np.float32)}, {"note": "kept"})
+    path = tmp_path / "seed-0" / "parameters.safetensors"
+    whole = path.read_bytes()
+    np.testing.assert_array_equal(read_parameters(path)["weight"], [0, 1, 2])
+    for place in (len(whole) - 2, whole.index(b"kept")):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"parameters\.safetensors is damaged: its checksum"):
+            read_parameters(path)
+    # those of before have none
+    save_file({"weight": np.arange(3, dtype=np.float32)}, path, {"format": "1"})
+    np.testing.assert_array_equal(read_parameters(path)["weight"], [0, 1, 2])
 
 
 def test_pickles_are_refused_and_never_run(tmp_path):

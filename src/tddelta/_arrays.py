@@ -88,7 +88,7 @@ def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> Mo
 
     Raises:
         ShapeError: Another framework, shape or dtype than `deltas` asks for.
-        DataError: A duration is not above 0; looked at in NumPy only, where it costs nothing.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only, where it costs nothing.
     """
     xp = component_namespace("deltas", deltas)
     shape = tuple(deltas.shape)
@@ -107,10 +107,14 @@ def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> Mo
         if array is not None:
             _check_beside(name, array, deltas, xp)
     durations = arrays.get("durations")
-    if durations is not None and is_numpy_array(durations) and (durations <= 0).any():
-        step = int(np.argwhere(durations <= 0)[0][0])
+    if (
+        durations is not None
+        and is_numpy_array(durations)
+        and (wrong := ~((durations > 0) & (durations < np.inf))).any()
+    ):
+        step = int(np.argwhere(wrong)[0][0])
         raise DataError(
-            f"durations must be above 0; got {durations[durations <= 0].flat[0]} at step {step}: "
+            f"durations must be above 0 and finite; got {durations[wrong].flat[0]} at step {step}: "
             "give every step the time that it takes"
         )
     return xp

@@ -73,7 +73,7 @@ def td_errors(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `scales` is not a `TimeScales`.
 
     Example:
@@ -126,7 +126,7 @@ def n_step_targets(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `scales` has no `n_steps`, or is not a `TimeScales`.
 
     Example:
@@ -202,7 +202,7 @@ def lambda_targets(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `scales` has no `trace_decays` or is not a `TimeScales`, or `form` is unknown.
 
     Example:
@@ -278,7 +278,7 @@ def advantages(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `trace_decay` is outside [0, 1], or neither given nor known from `scales`.
 
     Example:
