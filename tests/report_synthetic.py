@@ -82,7 +82,7 @@ def write_run(
     if end_steps is None:
         end_steps = np.linspace(steps / max(len(returns), 1), steps, len(returns)).astype(np.int64)
     done = int(end_steps[-1]) if len(end_steps) else 0
-    status = {"state": state, "steps": done if state != "finished" else steps, "updates": 37, "episodes": len(returns)}
+    status = {"state": state, "steps": done if state != "finished" else steps, "updates": 0, "episodes": len(returns)}
     timing: list[dict[str, Any]] = [
         {
             "event": "start",

@@ -16,6 +16,7 @@ import pytest
 import pretend
 import tddelta
 import tddelta.deep
+from report_synthetic import write_run
 from tddelta.cli import COMMANDS, main
 from tddelta.cli.reading import words_of
 from tddelta.cli.training import Compare, Train, with_settings
@@ -210,6 +211,16 @@ def test_damaged_files_are_code_1(capsys):
     assert call("report", ".") == 1
     err = capsys.readouterr().err
     assert err.startswith("tddelta: config.json is damaged") and err.count("\n") == 1
+
+
+def test_a_report_tells_on_the_terminal_and_the_page_what_was_left_out(tmp_path, capsys):
+    write_run(tmp_path)
+    bad = write_run(tmp_path, seed=1)
+    (bad / "config.json").write_text('{"format": 1, "envi')
+    assert call("report", tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert "Breakout-MinAtar" in out and err.count("seed-1/config.json is damaged") == 1
+    assert "this run was left out" in err and "this run was left out" in (tmp_path / "report.html").read_text("utf-8")
 
 
 # ---------------------------------------------------------------- training

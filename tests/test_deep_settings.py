@@ -19,6 +19,9 @@ from tddelta import ConfigError, ContractionWarning
 from tddelta.deep import agents, networks, ppo
 from tddelta.deep.agents import AGENTS, Agent
 from tddelta.deep.rollout import Moments, no_moments, shuffled
+from tddelta.deep.training import run_config
+from tddelta.experiments.plan import differences
+from tddelta.runs import config_hash
 from tddelta.targets import lambda_targets
 
 RANDOM = np.random.default_rng(0)
@@ -395,3 +398,11 @@ def test_gamma_1_without_a_time_limit_warns():
     with pytest.warns(ContractionWarning, match="only if episodes end"):
         ppo.preset("tddelta.deep.probes:ConstantReward", **settings)
     ppo.preset("CartPole-v1", **settings)
+
+
+def test_the_precision_is_part_of_what_a_run_is():
+    single = run_config(tiny(), 0)
+    with jax.enable_x64(True):
+        double = run_config(tiny(), 0)
+    assert differences(single, double) == ['precision null there and "float64" now']
+    assert config_hash(single) != config_hash(double) and "precision" not in single

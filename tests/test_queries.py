@@ -271,7 +271,7 @@ def test_advantages_of_every_scale_are_those_of_its_value_alone():
             np.testing.assert_allclose(found[t, :, z], running)
     with pytest.raises(ConfigError, match="needs trace decays"):
         scale_advantages(rewards, deltas, following, scales=TimeScales.halving(0.99, components=3), **flags)
-    with pytest.raises(ShapeError, match="next_deltas must have the shape"):
+    with pytest.raises(ShapeError, match="next_deltas must have axes"):
         scale_advantages(rewards, deltas, following[:-1], scales=scales, **flags)
 
 

@@ -156,6 +156,19 @@ class TestUnfinished:
         assert len(study.group("Breakout-MinAtar", "ppo").seeds) == 2
         assert "Breakout-MinAtar, ppo, seed 1 was left out" in study.problems[0]
 
+    def test_metrics_that_are_cut_short_or_missing_are_told(self, tmp_path):
+        write_scores(tmp_path, SCORES)
+        path = tmp_path / "Breakout-MinAtar/ppo/seed-1"
+        status = json.loads((path / "status.json").read_text()) | {"updates": 2}
+        (path / "status.json").write_text(json.dumps(status))
+        assert "metrics.jsonl lacks rows: 0 of 2 are there" in study_of(tmp_path).problems[0]
+        (path / "metrics.jsonl").write_text('{"update": 1}\n{"update": 2}\n')
+        assert study_of(tmp_path).problems == []
+        (path / "metrics.jsonl").write_text('{"update": 1}\n{"update\n')
+        assert "metrics.jsonl is damaged in line 2" in study_of(tmp_path).problems[0]
+        (path / "metrics.jsonl").unlink()
+        assert "lacks rows: 0 of 2" in study_of(tmp_path).problems[0]
+
     def test_nothing_readable(self, tmp_path):
         path = write_run(tmp_path)
         (path / "status.json").write_text("{}")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from tddelta.errors import CheckpointError, ConfigError, DataError
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError
 from tddelta.runs import (
     Run,
     RunWriter,
@@ -19,6 +20,7 @@ from tddelta.runs import (
     is_being_written,
     load_runs,
     read_parameters,
+    readable_runs,
     run_path,
 )
 from tddelta.timescales import TimeScales
@@ -219,6 +221,31 @@ def test_the_same_seed_twice_is_refused(tmp_path):
         load_runs(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b'{"format": 1, "envi', b"\xff\x00\x9c", b"[]", b'{"format": 99}', b""])
+def test_one_bad_config_spoils_no_other_run(tmp_path, content):
+    good = write(tmp_path / "runs")
+    bad = write(tmp_path / "runs" / "more")
+    for folder in (bad, tmp_path / "runs"):  # also above the good one
+        (folder / "config.json").write_bytes(content)
+    runs = readable_runs(tmp_path / "runs")
+    assert [run.path for run in runs] == [good]
+    foreign = content.startswith(b'{"format": 99')
+    assert sum("this run was left out" in sentence for sentence in runs.left_out) == (0 if foreign else 2)
+    if not foreign:
+        with pytest.warns(CheckpointWarning, match=r"config\.json is damaged|holds a list"):
+            load_runs(tmp_path / "runs")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_runs(bad)
+
+
+@pytest.mark.parametrize("change", [{"agent": "ppo"}, {"seed": "0"}, {"settings": []}, {"scales": None}, {"agent": {}}])
+def test_a_config_with_entries_of_another_kind_is_no_config(tmp_path, change):
+    path = write(tmp_path)
+    (path / "config.json").write_text(json.dumps(config() | change))
+    with pytest.raises(CheckpointError, match=r"config\.json has entries of another kind"):
+        Run(path)
+
+
 # ---------------------------------------------------------------- safety
 
 
@@ -276,6 +303,23 @@ def test_damage_is_named(tmp_path):
         (path / "config.json").write_text(text)
         with pytest.raises(CheckpointError, match=rf"config\.json.*{message}"):
             load_runs(path)
+
+
+def test_a_flipped_bit_in_the_parameters_is_noticed(tmp_path):
+    with RunWriter(tmp_path / "seed-0", config(), PROVENANCE) as writer:
+        writer.parameters({"weight": np.arange(3, dtype=np.float32)}, {"note": "kept"})
+    path = tmp_path / "seed-0" / "parameters.safetensors"
+    whole = path.read_bytes()
+    np.testing.assert_array_equal(read_parameters(path)["weight"], [0, 1, 2])
+    for place in (len(whole) - 2, whole.index(b"kept")):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"parameters\.safetensors is damaged: its checksum"):
+            read_parameters(path)
+    # those of before have none
+    save_file({"weight": np.arange(3, dtype=np.float32)}, path, {"format": "1"})
+    np.testing.assert_array_equal(read_parameters(path)["weight"], [0, 1, 2])
 
 
 def test_pickles_are_refused_and_never_run(tmp_path):

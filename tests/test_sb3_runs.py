@@ -191,6 +191,15 @@ def test_a_report_reads_monitor_logs(tmp_path: Path) -> None:
     assert "other" in page
 
 
+def test_a_monitor_log_that_a_second_process_went_on_with_keeps_its_order(tmp_path: Path) -> None:
+    log = '#{{"t_start": 1000.0, "env_id": "CartPole-v1"}}\nr,l,t\n{}'
+    rows = "1,10,0.1\n2,10,0.2\n3,10,0.3\n4,10,0.15\n5,10,0.25\n"
+    (tmp_path / "0.monitor.csv").write_text(log.format(rows), encoding="utf-8")
+    np.testing.assert_array_equal(Run(tmp_path).episodes["returns"], [1, 2, 3, 4, 5])
+    (tmp_path / "1.monitor.csv").write_text(log.format(rows.replace(",10", "0,10")), encoding="utf-8")
+    np.testing.assert_array_equal(Run(tmp_path).episodes["returns"], [1, 10, 2, 20, 3, 30, 4, 40, 5, 50])
+
+
 def test_monitor_logs_of_several_environments_are_one_run(tmp_path: Path) -> None:
     log = '#{{"t_start": {}, "env_id": "Task-v0"}}\nr,l,t\n{}'
     (tmp_path / "0.monitor.csv").write_text(log.format(10, "1.5,3,1.0\n2.5,4,5.0\n9.9,9,"), encoding="utf-8")

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,7 +177,7 @@ class TestSlurm:
         assert main(["sweep", str(study), "--slurm"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "#!/bin/bash"
-        assert "#SBATCH --array=0,2-3,5" in lines and "#SBATCH --time=1-0" in lines
+        assert "#SBATCH --array=0-3" in lines and "runs=(0 {2..3} 5)" in lines and "#SBATCH --time=1-0" in lines
         assert "#SBATCH --cpus-per-task=2" in lines and "#SBATCH --gpus-per-task=1" in lines
         assert "#SBATCH --signal=B:TERM@120" in lines and "#SBATCH --requeue" in lines
         assert (folder / "my study" / "slurm").is_dir()  # Slurm does not make the folder of its logs
@@ -202,6 +204,30 @@ class TestSlurm:
         assert done.stdout.splitlines() == [
             *(str(folder), "sweep", "my study.toml", "--checkpoint-every", "60.0", "--only", "1")
         ]
+
+    def test_more_runs_than_an_array_takes_are_several_arrays(self):
+        write()
+        planned = sweeping.plan(Path("study.toml"))
+        (state,) = Board(entries(planned.plans[:1])).look()
+        states = [replace(state, state="finished" if index == 1500 else "waiting") for index in range(2500)]
+        text = script(planned.study, states)
+        assert "| bash" in text.splitlines()[1]
+        bin = Path("bin").absolute()
+        bin.mkdir()
+        # keeps what it is given as 1, 2, 3, as the real one would
+        (bin / "sbatch").write_text(f'#!/bin/bash\ncat > "{bin}/$(ls {bin} | wc -l).sh"\n')
+        (bin / "tddelta").write_text('#!/bin/bash\necho "${@: -1}"\n')
+        for program in bin.iterdir():
+            program.chmod(0o755)
+        program = str(Path(sys.executable).with_name("tddelta"))
+        environment = {"PATH": f"{bin}:/usr/bin:/bin"}
+        subprocess.run(["bash"], input=text.replace(program, "tddelta"), text=True, check=True, env=environment)
+        arrays = sorted(bin.glob("*.sh"))
+        assert [re.search(r"--array=0-(\d+)", one.read_text())[1] for one in arrays] == ["999", "999", "498"]
+        for number, job, run in ((0, 0, 0), (0, 999, 999), (1, 0, 1000), (1, 500, 1501), (2, 498, 2499)):
+            job = environment | {"SLURM_ARRAY_TASK_ID": str(job)}
+            done = subprocess.run(["bash", arrays[number]], text=True, check=True, capture_output=True, env=job)
+            assert done.stdout == f"{run}\n"
 
     def test_nothing_is_left(self):
         write()

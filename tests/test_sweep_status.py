@@ -17,6 +17,7 @@ from tddelta.cli import main
 from tddelta.errors import CheckpointError
 from tddelta.experiments import sweeping
 from tddelta.experiments.board import Board, Entry, RunState, entries, summary
+from tddelta.experiments.display import describe
 from tddelta.experiments.loop import Outcome
 from tddelta.experiments.sweep_display import SweepDisplay, table, whole
 from tddelta.runs import RunWriter
@@ -47,6 +48,18 @@ def states():
 
 
 class TestStatus:
+    def test_a_finished_run_has_the_return_that_its_training_told(self):
+        write()
+        planned = sweeping.plan(Path("study.toml"))
+        for plan, state in zip(planned.plans, ("finished", "running"), strict=True):
+            with RunWriter(plan.path, plan.content, {}) as writer:
+                writer.metrics([{"update": 1, "steps": 1000, "return_mean": -0.625}])
+                writer.episodes([500, 1000], [-1.0, -0.5], [500, 500])
+                writer.status(state, steps=1000, updates=1, episodes=2)
+        found = Board(entries(planned.plans), locks=False).look()
+        assert [state.return_mean for state in found] == [-0.75, -0.625]
+        assert describe(Outcome(planned.plans[0], "finished")).endswith("return -0.75")
+
     def test_every_state_is_told_from_the_files(self, capsys):
         write(STUDY.replace("seeds = 2", "seeds = 6"))
         planned = sweeping.plan(Path("study.toml"))

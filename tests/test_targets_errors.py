@@ -150,9 +150,12 @@ def test_decay_of_the_policy_as_a_number(decay):
     np.testing.assert_array_equal(call(advantages, trace_decay=decay), call(advantages, trace_decay=float(decay)))
 
 
-def test_durations_must_be_positive():
-    with pytest.raises(DataError, match=r"durations must be above 0; got 0.0 at step 0"):
-        call(td_errors, durations=np.zeros((STEPS, STREAMS)))
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+def test_durations_must_be_positive(wrong):
+    durations = np.ones((STEPS, STREAMS))
+    durations[1, 0] = wrong
+    with pytest.raises(DataError, match=rf"durations must be above 0 and finite; got {wrong} at step 1"):
+        call(td_errors, durations=durations)
 
 
 # successors

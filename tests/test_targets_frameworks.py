@@ -12,8 +12,10 @@ import pytest
 
 from targets_literal import Problem, make_scales
 from tddelta.decomposition import compose, decompose
+from tddelta.queries import compose_discount, scale_advantages, value_at
 from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
 from tddelta.testing import check_targets
+from tddelta.timescales import TimeScales
 
 LADDER = (0.0, 0.68, 0.9, 0.99, 1.0), (0.3, 0.9, 0.9, 0.5, 1.0), (1, 2, 3, 7, 40)
 SHORT = (0.0, 0.9, 1.0), (0.3, 0.9, 0.5), (1, 2, 9)
@@ -213,6 +215,80 @@ def test_results_have_the_dtype_of_deltas(dtype):
         assert result.dtype == dtype, name
 
 
+def discounted_end(kind, dtype, reward_dtype=None):
+    """First targets and advantages with γ = 0.999, λ = 1: of a reward of 100 at the end, and of 1 in every step."""
+    if kind == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def cast(array, name):
+        if kind == "torch":
+            return torch.asarray(array).to(getattr(torch, name))
+        return {"numpy": np.asarray, "jax": jnp.asarray}[kind](array, name)
+
+    found = []
+    for rewards in (100.0 * (np.arange(3000) == 2999), np.ones(400)):
+        critic = cast(np.zeros((len(rewards), 1), np.float32), dtype)
+        no = cast(np.zeros(len(rewards), bool), "bool")
+        given = cast(rewards.astype(np.float32), reward_dtype or dtype), critic, critic
+        options = {"terminated": no, "truncated": no, "scales": TimeScales.single(0.999, lam=1.0, n_step=4000)}
+        results = lambda_targets(*given, **options), n_step_targets(*given, **options), advantages(*given, **options)
+        assert {result.dtype for result in results} == {critic.dtype}
+        found += [float(result.reshape(-1)[0]) for result in results]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["numpy", "jax", "torch"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("reward_dtype", [None, "float32"])
+def test_half_precision_keeps_the_discount(kind, dtype, reward_dtype):
+    wanted = [4.976] * 3 + [329.8] * 3  # 256 where γ is rounded to 1 and the sum to 8 bits
+    np.testing.assert_allclose(discounted_end(kind, dtype, reward_dtype), wanted, rtol=0.01)
+    np.testing.assert_allclose(discounted_end(kind, "float32"), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("default", ["float16", "bfloat16", "float64"])
+def test_half_precision_under_autocast_and_other_defaults(torch, default):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, default))
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            for dtype, tolerance in (("bfloat16", 0.01), ("float32", 1e-4)):
+                wanted = [4.976] * 3 + [329.8] * 3
+                np.testing.assert_allclose(discounted_end("torch", dtype), wanted, rtol=tolerance)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_half_precision_may_overflow_on_the_way_and_takes_a_decay_as_an_array(kind):
+    scales = TimeScales(gammas=(0.5, 1.0))
+    rewards, no = kind(np.array([6e4, 6e4, -6e4], np.float16)), kind(np.zeros(3, bool))
+    critic = kind(np.zeros((3, 2), np.float16))
+    flags = {"terminated": no, "truncated": no, "scales": scales}
+    assert float(advantages(rewards, critic, critic, **flags, trace_decay=kind(np.float32(1.0)))[0]) == 6e4
+    near_one = advantages(rewards, critic, critic, **flags, trace_decay=kind(np.float32(0.99999)))
+    assert np.isfinite(np.asarray(near_one)).all()
+
+
+def test_half_precision_where_components_are_summed(torch):
+    scales = TimeScales.halving(0.999, lam=1.0)
+    deltas = np.full((2, len(scales)), 1.0 / 3, np.float32)
+    no = np.zeros(2, bool)
+
+    def answers(critic, flags):
+        wide = [compose(critic)[..., -1], value_at(critic, scales, 0.99), compose_discount(critic, scales, [1.0] * 9)]
+        wide.append(scale_advantages(critic[:, 0], critic, critic, terminated=flags, truncated=flags, scales=scales))
+        return [np.asarray(one if one.dtype != torch.bfloat16 else one.float(), np.float64) for one in wide]
+
+    for got in (
+        answers(deltas.astype(jnp.bfloat16), no),
+        answers(jnp.asarray(deltas, jnp.bfloat16), jnp.asarray(no)),
+        answers(torch.asarray(deltas).bfloat16(), torch.asarray(no)),
+    ):
+        for one, wanted in zip(got, answers(deltas.astype(jnp.bfloat16).astype(np.float32), no), strict=True):
+            np.testing.assert_allclose(one, wanted, rtol=2**-8)  # one rounding
+
+
 @pytest.mark.parametrize("kind", [np.int64, np.float64, np.bool_])
 def test_rewards_are_cast_to_the_dtype_of_deltas(kind):
     problem = make_problem(dtype="float32")
@@ -225,6 +301,17 @@ def test_rewards_are_cast_to_the_dtype_of_deltas(kind):
 
 def test_check_targets_takes_jax_functions():
     check_targets(lambda_targets, asarray=jnp.asarray, rollouts=1)
+
+
+def test_check_targets_takes_half_precision(torch):
+    check_targets(
+        lambda_targets, asarray=lambda array: array.astype(array.dtype if array.dtype == bool else "bfloat16")
+    )
+    check_targets(
+        lambda_targets,
+        asarray=lambda array: torch.asarray(array).to(torch.bool if array.dtype == bool else torch.bfloat16),
+        rollouts=10,
+    )
 
 
 def test_no_framework_is_loaded_for_numpy():

@@ -157,6 +157,21 @@ def test_with_equal_decays_the_components_sum_to_gae() -> None:
     assert ours["value_target"].std((0, 1)).min() > 0.01  # no component is empty
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_keeps_the_discount(dtype: torch.dtype) -> None:
+    rewards = torch.zeros(3000, 1)
+    rewards[-1] = 100
+    no = torch.zeros(3000, 1, dtype=torch.bool)
+    critic = torch.zeros(3000, 1, dtype=dtype)
+    following = {"state_value": critic, "reward": rewards, "done": no, "terminated": no}
+    data = TensorDict({"state_value": critic, "next": following}, [3000])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = DeltaGAE(gamma=0.999, lmbda=1.0, scales="single", value_network=None)(data)
+    for key in ("advantage", "value_target"):
+        assert found[key].dtype == dtype
+        assert float(found[key][0]) == pytest.approx(4.976, rel=0.01)
+
+
 def test_lambda_of_the_policy_stands_apart_from_the_traces_of_the_critic() -> None:
     data = rollout(3, 8, width=3, double=True)
     own, other = (DeltaGAE(scales=SCALES, value_network=None, lmbda=lmbda)(data.clone()) for lmbda in (None, 0.25))

@@ -1,7 +1,7 @@
 """Array arguments at the door: which framework, which shape, which dtype.
 
 Whatever passes here needs no broadcasting and no conversion later, except that rewards and durations are cast to the
-dtype of the components.
+dtype of the components, and components of half precision to single precision.
 """
 
 from types import ModuleType
@@ -50,7 +50,7 @@ def component_namespace(name: str, array: Array) -> ModuleType:
             "convert it, for instance with np.asarray"
         )
     xp: ModuleType = array_namespace(array)
-    if not xp.isdtype(array.dtype, "real floating"):
+    if not is_kind(array, "real floating", xp):
         raise ShapeError(f"{name} must be floating point; got dtype {array.dtype}: cast it to float32 or float64")
     if array.ndim == 0 or array.shape[-1] == 0:
         raise ShapeError(
@@ -88,7 +88,7 @@ def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> Mo
 
     Raises:
         ShapeError: Another framework, shape or dtype than `deltas` asks for.
-        DataError: A duration is not above 0; looked at in NumPy only, where it costs nothing.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only, where it costs nothing.
     """
     xp = component_namespace("deltas", deltas)
     shape = tuple(deltas.shape)
@@ -107,10 +107,14 @@ def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> Mo
         if array is not None:
             _check_beside(name, array, deltas, xp)
     durations = arrays.get("durations")
-    if durations is not None and is_numpy_array(durations) and (durations <= 0).any():
-        step = int(np.argwhere(durations <= 0)[0][0])
+    if (
+        durations is not None
+        and is_numpy_array(durations)
+        and (wrong := ~((durations > 0) & (durations < np.inf))).any()
+    ):
+        step = int(np.argwhere(wrong)[0][0])
         raise DataError(
-            f"durations must be above 0; got {durations[durations <= 0].flat[0]} at step {step}: "
+            f"durations must be above 0 and finite; got {durations[wrong].flat[0]} at step {step}: "
             "give every step the time that it takes"
         )
     return xp
@@ -146,7 +150,7 @@ def _check_beside(name: str, array: Array, deltas: Array, xp: ModuleType) -> Non
             f"{name} must have axes {axes} and, beside deltas of shape {tuple(deltas.shape)}, the shape {wanted}; "
             f"got {got}: {advice}"
         )
-    if not xp.isdtype(array.dtype, kinds):
+    if not is_kind(array, kinds, xp):
         asked = "boolean" if kinds == "bool" else "floating point" if kinds == "real floating" else "real"
         raise ShapeError(f"{name} must be {asked}; got dtype {array.dtype}: cast it, say what it means")
     if name.endswith("deltas") and array.dtype != deltas.dtype:
@@ -174,10 +178,26 @@ def check_never_cut(terminated: Array, truncated: Array, xp: Any) -> None:
     )
 
 
+def is_kind(array: Array, kinds: Any, xp: ModuleType) -> bool:
+    """Whether an array has a dtype of these kinds, which also knows those of `ml_dtypes`, unlike NumPy."""
+    return kinds != "bool" if "float" in str(array.dtype) else bool(xp.isdtype(array.dtype, kinds))
+
+
+def single(dtype: Any, xp: ModuleType) -> Any:
+    """A floating-point dtype, or float32 in place of a smaller one, in which a discount of 0.999 can be 1."""
+    return dtype if dtype.itemsize >= 4 else xp.float32
+
+
+def widened(array: Array) -> Array:
+    """The same array, as float32 if its dtype is smaller."""
+    xp = array_namespace(array)
+    return xp.astype(array, single(array.dtype, xp), copy=False)
+
+
 def constant(values: Any, like: Array, xp: ModuleType) -> Array:
-    """Numbers of double precision, cast once, as an array of the dtype and on the device of another."""
+    """Numbers of double precision, cast once, on the device of another array and of its dtype, or float32 for half."""
     place = {"device": like.device} if is_torch_array(like) else {}
-    return xp.asarray(values, dtype=like.dtype, **place)
+    return xp.asarray(values, dtype=single(like.dtype, xp), **place)
 
 
 def opaque(array: Array) -> Array:

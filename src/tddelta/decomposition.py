@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Float
 
-from tddelta._arrays import ArrayT, component_namespace
+from tddelta._arrays import ArrayT, component_namespace, widened
 from tddelta.errors import own_checks
 
 
@@ -33,7 +33,8 @@ def compose(deltas: Float[ArrayT, "*batch Z"]) -> Float[ArrayT, "*batch Z"]:
     array: Any = deltas
     if array.shape[-1] == 1:
         return deltas
-    values: ArrayT = xp.cumulative_sum(array, axis=-1, dtype=array.dtype)
+    wide = widened(array)
+    values: ArrayT = xp.astype(xp.cumulative_sum(wide, axis=-1, dtype=wide.dtype), array.dtype, copy=False)
     return values
 
 

@@ -39,7 +39,7 @@ class StorageError(TDDeltaError, OSError):
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over: the run goes on from an older one, or from its beginning."""
+    """A damaged checkpoint was passed over, for an older one or a new start; or a damaged run was left out."""
 
 
 class ContractionWarning(UserWarning):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped
 
-from tddelta._arrays import Array, ArrayT, check_scales, component_namespace, constant
+from tddelta._arrays import Array, ArrayT, check_scales, check_steps, component_namespace, constant, widened
 from tddelta._plain import is_number, plain, unquoted
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
@@ -70,7 +70,7 @@ def value_at(
         Sherstan et al., "Generalizing value estimation over timescale", 2018: values for all discounts from one critic.
     """
     xp = _checked(deltas, scales)
-    values = compose(deltas)
+    values = compose(widened(deltas))
     given: Any = plain(gamma)
     single = is_number(given)
     if not single and (isinstance(given, str) or not np.iterable(given)):
@@ -79,8 +79,7 @@ def value_at(
     if not asked:
         raise ConfigError("gamma must name at least one discount; got none")
     found = [_at(values, scales, one, extrapolate, xp) for one in asked]
-    answer: ArrayT = found[0] if single else xp.stack(found, axis=-1)
-    return answer
+    return _as_given(found[0] if single else xp.stack(found, axis=-1), deltas, xp)
 
 
 @own_checks
@@ -122,8 +121,7 @@ def compose_discount(
         raise ConfigError(f"weights must be one per scale, {len(scales)}; got shape {numbers.shape}")
     if not np.isfinite(numbers).all():
         raise ConfigError(f"weights must be finite; got {numbers.tolist()}")
-    mixture: ArrayT = _weighted(compose(deltas), numbers, xp)
-    return mixture
+    return _as_given(_weighted(compose(widened(deltas)), numbers, xp), deltas, xp)
 
 
 @own_checks
@@ -175,8 +173,7 @@ def hyperbolic(
             f"off by {fit.error:.3g}, more than the tolerance {tolerance:g}; train shorter or longer horizons, lower "
             "steps, or accept it with a higher tolerance"
         )
-    value: ArrayT = _weighted(compose(deltas), np.array(fit.weights), xp)
-    return value
+    return _as_given(_weighted(compose(widened(deltas)), np.array(fit.weights), xp), deltas, xp)
 
 
 @own_checks
@@ -221,13 +218,12 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
     )
     grid = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in looked_at]
     horizons = np.array([1 / (1 - gamma) for gamma in grid])
-    values: Any = value_at(deltas, scales, grid)
+    values: Any = value_at(widened(deltas), scales, grid)
     worth = values - constant(cost * horizons, deltas, xp)
     answers = constant(np.append(horizons[:-1], math.inf), deltas, xp)
     best = xp.reshape(xp.argmax(worth, axis=-1), (-1,))
     horizon = xp.reshape(xp.take(answers, best, axis=0), tuple(worth.shape[:-1]))
-    stopped: ArrayT = xp.where(xp.max(worth, axis=-1) > 0, horizon, xp.zeros_like(horizon))
-    return stopped
+    return _as_given(xp.where(xp.max(worth, axis=-1) > 0, horizon, xp.zeros_like(horizon)), deltas, xp)
 
 
 @own_checks
@@ -264,13 +260,11 @@ def scale_advantages(
     Reference:
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016.
     """
-    xp, given = _checked(deltas, scales), deltas  # type: Any, Any
+    xp = _checked(deltas, scales)
     if scales.trace_decays is None:
         raise ConfigError("scale_advantages needs trace decays; these scales have none: pass lam=, as in lam=0.95")
-    shape, other = (tuple(array.shape) for array in (given, next_deltas))
-    if other != shape:
-        raise ShapeError(f"next_deltas must have the shape of deltas, {shape}; got {other}")
-    values, next_values = (compose(array) for array in (deltas, next_deltas))  # type: Any, Any
+    check_steps(scales, deltas, next_deltas=next_deltas)
+    values, next_values = (compose(widened(array)) for array in (deltas, next_deltas))
     found = [
         advantages(
             rewards,
@@ -283,8 +277,7 @@ def scale_advantages(
         )
         for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True))
     ]
-    stacked: ArrayT = xp.stack(found, axis=-1)
-    return stacked
+    return _as_given(xp.stack(found, axis=-1), deltas, xp)
 
 
 @functools.lru_cache(maxsize=256)
@@ -302,6 +295,13 @@ def _checked(deltas: Any, scales: Any) -> Any:
             f"{tuple(deltas.shape)}: pass the scales that the components belong to"
         )
     return xp
+
+
+def _as_given(answer: Any, deltas: ArrayT, xp: Any) -> ArrayT:
+    """An answer, computed in single precision at least, in the dtype of the components."""
+    given: Any = deltas
+    cast: ArrayT = xp.astype(answer, given.dtype, copy=False)
+    return cast
 
 
 def _weighted(values: Any, weights: npt.NDArray[np.float64], xp: Any) -> Any:

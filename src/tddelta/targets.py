@@ -8,6 +8,9 @@ it is not a number, in values or in gradients.
 
 Nothing is detached. In a loss a target is a constant: put `jax.lax.stop_gradient` or `.detach()` around it.
 
+Everything is computed in single precision at least: where `deltas` are bfloat16 or float16, discounts, decays, rewards
+and all steps back are float32, and only the result is cast to the dtype of `deltas`.
+
 Not a number or infinity in the data stays in its own stream (its entry of the batch axes). Where a batch axis is as
 long as the scale axis, swapped axes cannot be told by their shape.
 """
@@ -16,11 +19,21 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
-from array_api_compat import is_jax_array
+from array_api_compat import array_namespace, is_jax_array
 from jaxtyping import Bool, Float, Shaped
 
 from tddelta import _recursions as recursions
-from tddelta._arrays import Array, ArrayT, check_form, check_never_cut, check_scales, check_steps, constant, framework
+from tddelta._arrays import (
+    Array,
+    ArrayT,
+    check_form,
+    check_never_cut,
+    check_scales,
+    check_steps,
+    constant,
+    framework,
+    single,
+)
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -47,7 +60,7 @@ def td_errors(
     TD(0); `deltas + td_errors(…)` are the targets of one-step TD(Δ).
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`.
+        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
         deltas: W(s_t), (T, *batch, Z).
         next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`.
         terminated: d_t, whether s'_t is terminal, (T, *batch), boolean.
@@ -60,7 +73,7 @@ def td_errors(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `scales` is not a `TimeScales`.
 
     Example:
@@ -100,7 +113,7 @@ def n_step_targets(
     episode's end the Monte Carlo return. With equal k_z the sum over components is the ordinary n-step return.
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`.
+        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
         deltas: W(s_t), (T, *batch, Z). Only shape and dtype matter.
         next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`.
         terminated: d_t, whether s'_t is terminal, (T, *batch), boolean.
@@ -113,7 +126,7 @@ def n_step_targets(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `scales` has no `n_steps`, or is not a `TimeScales`.
 
     Example:
@@ -173,7 +186,7 @@ def lambda_targets(
     data, is r + γV for any λ, since (1−λ)V + λV = V: the bootstrap is not counted twice and λ has nothing to weigh.
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`.
+        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
         deltas: W(s_t), (T, *batch, Z).
         next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`. The last step
             bootstraps from `next_deltas[T−1]`.
@@ -189,7 +202,7 @@ def lambda_targets(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `scales` has no `trace_decays` or is not a `TimeScales`, or `form` is unknown.
 
     Example:
@@ -250,7 +263,7 @@ def advantages(
     the baseline for c = γ_Z. The traces of the critic's other components do not enter.
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`.
+        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
         deltas: W(s_t), (T, *batch, Z).
         next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`.
         terminated: d_t, whether s'_t is terminal, (T, *batch), boolean.
@@ -265,7 +278,7 @@ def advantages(
 
     Raises:
         ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0; looked at in NumPy only.
+        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
         ConfigError: `trace_decay` is outside [0, 1], or neither given nor known from `scales`.
 
     Example:
@@ -375,7 +388,7 @@ def _actor_decay(trace_decay: Any, scales: TimeScales, deltas: Array, xp: Any) -
                 f"trace_decay must be a float, or an array without axes of the framework of deltas; got a "
                 f"{framework(trace_decay)} array of shape {tuple(trace_decay.shape)}: pass one number"
             )
-        return xp.astype(trace_decay, deltas.dtype, copy=False)
+        return xp.astype(trace_decay, single(deltas.dtype, xp), copy=False)
     elif isinstance(trace_decay, bool) or not isinstance(trace_decay, (int, float)) or not 0 <= trace_decay <= 1:
         raise ConfigError(
             f"trace_decay must be in [0, 1]; got {trace_decay!r}: it is the product λγ, pass for instance 0.95 * 0.99"
@@ -385,10 +398,26 @@ def _actor_decay(trace_decay: Any, scales: TimeScales, deltas: Array, xp: Any) -
 
 def _run(core: Callable[..., Any], like: ArrayT, *arrays: Any, **static: Any) -> ArrayT:
     """Compile for JAX, so that a call outside jit costs one launch and gives the bytes that it gives inside."""
+    given: Any = like
+    if given.dtype.itemsize < 4:
+        core = _in_single_precision(core, given.dtype)
     if is_jax_array(like):
         core = _compiled(core, tuple(static))
     result: ArrayT = core(*arrays, **static)
     return result
+
+
+@cache
+def _in_single_precision(core: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
+    """The same function for arrays of a smaller dtype, which its result has."""
+
+    def wider(*arrays: Any, **static: Any) -> Any:
+        xp = array_namespace(*arrays)
+        flags = [array is None or array.dtype == xp.bool for array in arrays]
+        wide = [array if flag else xp.astype(array, xp.float32) for array, flag in zip(arrays, flags, strict=True)]
+        return xp.astype(core(*wide, **static), dtype)
+
+    return wider
 
 
 @cache

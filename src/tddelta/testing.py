@@ -4,6 +4,7 @@
 the rollout at hand. It needs NumPy only and always makes the same rollouts for the same seed.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tddelta._arrays import widened
 from tddelta._rollouts import ARRAYS, KINDS, SIZES, Rollout, follow, make_rollout, one_step_target
 from tddelta.errors import ConfigError, TDDeltaError
 
@@ -46,6 +48,9 @@ IDENTITIES = {
     "telescoping, any decays": "as telescoping, whatever the decays: holds for the difference form only",
 }
 """The identities by name. All but the last hold for every sound target and are checked unless you choose."""
+
+# The distance from 1 to the next number.
+_HALF = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 _OPTIONAL = ("telescoping, any decays",)
 
@@ -115,11 +120,12 @@ class _Check:
         self.f = f
         self.asarray = asarray
         self.identity = ""
+        self.tolerance = 0.0  # half the digits of what f returns
         self.kinds = dict(KINDS)  # what f may still be
 
     def targets(self, rollout: Rollout) -> np.ndarray:
         arrays = [self.asarray(getattr(rollout, name).copy()) for name in ARRAYS]
-        before = [np.asarray(array).copy() for array in arrays]
+        before = [_plain(array)[0].copy() for array in arrays]
         rewards, deltas, next_deltas, terminated, truncated = arrays
         try:
             with np.errstate(all="ignore"):  # a warning about 0 · ∞ would say less than the identity
@@ -129,17 +135,18 @@ class _Check:
         except Exception as error:
             error.add_note(f"in tddelta.testing.check_targets, {self.identity!r}, called with\n{rollout}")
             raise
-        targets = np.asarray(result)
+        targets, epsilon = _plain(result)
+        self.tolerance = math.sqrt(epsilon)
         if targets.shape != rollout.deltas.shape:
             raise self.failure(rollout, f"targets have shape {targets.shape} for deltas of {rollout.deltas.shape}")
         for name, array, copy in zip(ARRAYS, arrays, before, strict=True):
-            if not np.array_equal(np.asarray(array), copy, equal_nan=copy.dtype != bool):
+            if not np.array_equal(_plain(array)[0], copy, equal_nan=copy.dtype != bool):
                 raise self.failure(rollout, f"the function changes its argument {name} in place")
         return targets
 
     def equal(self, rollout: Rollout, got: np.ndarray, wanted: np.ndarray, when: str) -> None:
         """IdentityError with the first entry that differs."""
-        difference = _differing(got, wanted)
+        difference = self.differing(got, wanted)
         if len(difference):
             place = tuple(int(index) for index in difference[0])
             entry = ", ".join(map(str, place))
@@ -147,16 +154,21 @@ class _Check:
                 rollout, f"targets[{entry}] is {got[place]:.6g} where {wanted[place]:.6g} is wanted, {when}"
             )
 
+    def differing(self, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Places where two arrays differ by more than the tolerance."""
+        size = max(1.0, float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))))
+        return np.argwhere(~(np.abs(got - wanted) <= self.tolerance * size))
+
     def failure(self, rollout: Rollout, what: str) -> IdentityError:
         message = f"{self.identity}: {what}. The identity: {IDENTITIES[self.identity]}. It fails for\n{rollout}"
         return IdentityError(message, self.identity)
 
 
-def _differing(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Places where two arrays differ by more than half the digits of the first one's dtype."""
-    tolerance = float(np.sqrt(np.finfo(got.dtype).eps)) if np.issubdtype(got.dtype, np.floating) else 0.0
-    size = max(1.0, float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))))
-    return np.argwhere(~(np.abs(got - wanted) <= tolerance * size))
+def _plain(array: Any) -> tuple[np.ndarray, float]:
+    """An array as one of NumPy's, in single precision at least, and the distance from 1 to the next number in it."""
+    half = _HALF.get(str(getattr(array, "dtype", None)).removeprefix("torch."))
+    plain = np.asarray(array if half is None else widened(array))
+    return plain, half or (float(np.finfo(plain.dtype).eps) if np.issubdtype(plain.dtype, np.floating) else 0.0)
 
 
 def _check_shape(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
@@ -169,7 +181,7 @@ def _check_one_scale(check: _Check, rollout: Rollout, generator: np.random.Gener
         alone = rollout.value(z)
         got = check.targets(alone)
         wanted = {kind: ordinary(alone) for kind, ordinary in check.kinds.items()}
-        fits = {kind: check.kinds[kind] for kind in wanted if not len(_differing(got, wanted[kind]))}
+        fits = {kind: check.kinds[kind] for kind in wanted if not len(check.differing(got, wanted[kind]))}
         if not fits:
             kind = min(wanted, key=lambda name: float(np.nan_to_num(np.abs(got - wanted[name]), nan=np.inf).max()))
             check.equal(alone, got, wanted[kind], f"the {kind}")

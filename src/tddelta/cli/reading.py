@@ -227,18 +227,22 @@ def print_report(
     from tddelta.report import summary_table, write_report
     from tddelta.report.study import Study
     from tddelta.report.tables import difference_table, score_table
-    from tddelta.runs import load_runs
+    from tddelta.runs import readable_runs
 
     page = write_report(paths, out, baselines=baselines)
-    runs = load_runs(*paths)
+    runs = readable_runs(*paths)
+    study = Study(runs, baselines)
     rows = summary_table(runs, baselines=baselines) if table else []
     if rows:
-        study = Study(runs, baselines)
         print()
         print_table(list(rows[0]), [list(row.values()) for row in rows], left=2)
         print()
         notes = score_table(study).notes + (difference_table(study).notes if study.comparisons() else ())
         print(textwrap.fill(" ".join(notes), 100))
+    for group in study.groups.values():
+        _ = group.critic, group.recorded  # which name what they cannot read
+    for problem in study.problems:
+        print(printable(f"tddelta: {problem}"), file=sys.stderr)
     print(f"report: {page}", file=sys.stdout if table else sys.stderr)
 
 

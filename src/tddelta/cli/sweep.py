@@ -82,6 +82,12 @@ class Sweep:
             remember(planned)
             (planned.study.out / "slurm").mkdir(exist_ok=True)
             print(text, end="")
+            if (arrays := text.count("#SBATCH --array")) > 1:
+                print(
+                    f"tddelta: {arrays} arrays of at most {slurm.LARGEST_ARRAY:,} jobs, since clusters take no larger "
+                    "indices (MaxArraySize): pipe this script into bash in place of sbatch, and it submits them all",
+                    file=sys.stderr,
+                )
             return 0
 
         def say(outcome: "Outcome") -> str:

@@ -7,7 +7,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
+from array_api_compat import array_namespace
+
 from tddelta import targets as core
+from tddelta._arrays import widened
 from tddelta._plain import tidy
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, own_checks
@@ -41,14 +44,14 @@ def multi_discount_targets(
     """
     deltas = core.lambda_targets(
         rewards,
-        decompose(values),
-        decompose(next_values),
+        decompose(widened(values)),
+        decompose(widened(next_values)),
         terminated=terminated,
         truncated=truncated,
         scales=scales,
         form="difference",
     )
-    return compose(deltas)
+    return array_namespace(values).astype(compose(deltas), values.dtype, copy=False)
 
 
 def difference_targets(

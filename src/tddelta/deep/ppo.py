@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tddelta._arrays import widened
 from tddelta.decomposition import decompose
 from tddelta.deep import actions, losses, shards
 from tddelta.deep.config import Config
@@ -187,7 +188,11 @@ def outputs(config: Config, learned: Learned, observations: jax.Array) -> tuple[
 
 
 def critic(config: Config, heads: jax.Array) -> jax.Array:
-    """From the network's outputs (…, heads) to what is learned (…, Z): a critic that is a sum has one scale."""
+    """From the network's outputs (…, heads) to what is learned (…, Z): a critic that is a sum has one scale.
+
+    In single precision at least, also where a network of the user's computes in half.
+    """
+    heads = widened(heads)
     return jnp.sum(heads, axis=-1, keepdims=True) if config.agent.basis == "sum" else heads
 
 

@@ -69,6 +69,8 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
     """What `config.json` says of a run: equal for equal runs, no times, no machine."""
     environment = config.environment_object()
     settings = config.to_dict()
+    # Other numbers: no run of the other precision may be taken for the same.
+    precision = {"precision": "float64"} if jnp.result_type(float) == jnp.float64 else {}
     return {
         "format": FORMAT,
         "environment": environment.name,
@@ -79,6 +81,7 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
         "steps": config.steps,
         "settings": settings,
         "scales": config.scales.to_dict(),
+        **precision,
     }
 
 

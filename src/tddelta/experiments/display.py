@@ -18,7 +18,7 @@ from tddelta.errors import printable
 from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan
 from tddelta.runs import Run
-from tddelta.runs.files import number_in
+from tddelta.runs.files import Arrays, number_in
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
@@ -48,14 +48,14 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
             "new_steps": number_in(end, "steps"),
             "seconds": number_in(end, "seconds"),
             "steps_per_second": number_in(end, "steps_per_second"),
-            "return_mean": recent_return(run),
+            "return_mean": recent_return(run.episodes),
         }
     return summary
 
 
-def recent_return(run: Run) -> float | None:
-    """Mean return of the last training episodes of a run; None if none ended."""
-    returns = run.episodes["returns"][-LAST_EPISODES:]
+def recent_return(episodes: Arrays) -> float | None:
+    """Mean return of the last training episodes of a run, of its `episodes`; None if none ended."""
+    returns = episodes["returns"][-LAST_EPISODES:]
     return float(returns.mean()) if returns.size else None
 
 

@@ -28,7 +28,7 @@ _LEVEL = 0.95
 
 def final_score(run: Run) -> float:
     """Mean return of the last training episodes of a run; NaN if none ended."""
-    found = recent_return(run)
+    found = recent_return(run.episodes)
     return math.nan if found is None else found
 
 

@@ -1,4 +1,4 @@
-"""A job array for Slurm: one job per run that is not finished."""
+"""Job arrays for Slurm: one job per run that is not finished."""
 
 import math
 import shlex
@@ -14,12 +14,16 @@ _NOTICE = 120
 """Seconds before the end of a job's time in which it can save its run."""
 
 
-def script(study: Study, states: Sequence[RunState], further: Sequence[str] = ()) -> str:
-    """Return the script that `sbatch` takes.
+LARGEST_ARRAY = 1000
+"""Jobs of one array. Clusters take indices up to 1000 unless they say otherwise (MaxArraySize 1001)."""
 
-    A job runs `tddelta sweep STUDY --only INDEX`: it skips a run that is finished meanwhile and goes on with one that
-    was interrupted. Two minutes before its time is over Slurm sends it SIGTERM, and it saves its run; the next script
-    goes on from there.
+
+def script(study: Study, states: Sequence[RunState], further: Sequence[str] = ()) -> str:
+    """Return the script that `sbatch` takes; for more runs than one array has jobs, one for `bash` that calls `sbatch`.
+
+    A job looks its run up in the list of open runs and runs `tddelta sweep STUDY --only RUN`: it skips a run that is
+    finished meanwhile and goes on with one that was interrupted. Two minutes before its time is over Slurm sends it
+    SIGTERM, and it saves its run; the next script goes on from there.
 
     Args:
         study: The study.
@@ -44,19 +48,31 @@ def script(study: Study, states: Sequence[RunState], further: Sequence[str] = ()
         "signal": f"B:TERM@{_NOTICE}",
         "requeue": "",
         **study.slurm,
-        "array": _ranges(left),
     }
     directives = [f"#SBATCH --{name}{'=' + _quoted(value) if value else ''}" for name, value in options.items()]
     command = [*_program(), "sweep", study.path.name, *further, "--only"]
-    lines = [
-        "#!/bin/bash",
-        f"# {len(left)} of {len(states)} runs; to start them: tddelta sweep {study.path.name} --slurm | sbatch",
-        *directives,
-        "set -eu",
-        f"cd {shlex.quote(str(folder))}",
-        # in the place of the shell, so that the signal reaches it
-        f'exec {shlex.join(command)} "$SLURM_ARRAY_TASK_ID"',
-    ]
+    opening = f"# {len(left)} of {len(states)} runs; to start them: tddelta sweep {study.path.name} --slurm |"
+
+    def array(runs: Sequence[int]) -> list[str]:
+        return [
+            "#!/bin/bash",
+            *directives,
+            f"#SBATCH --array=0-{len(runs) - 1}",
+            "set -eu",
+            f"cd {shlex.quote(str(folder))}",
+            f"runs=({_ranges(runs)})",
+            # in the place of the shell, so that the signal reaches it
+            f'exec {shlex.join(command)} "${{runs[$SLURM_ARRAY_TASK_ID]}}"',
+        ]
+
+    chunks = [left[begin : begin + LARGEST_ARRAY] for begin in range(0, len(left), LARGEST_ARRAY)]
+    if len(chunks) == 1:
+        first, *others = array(left)
+        lines = [first, f"{opening} sbatch", *others]
+    else:
+        lines = ["#!/bin/bash", f"{opening} bash", "set -eu"]
+        for chunk in chunks:
+            lines += ["sbatch <<'END'", *array(chunk), "END"]
     return "\n".join(lines) + "\n"
 
 
@@ -72,11 +88,11 @@ def _quoted(value: str) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write increasing numbers as Slurm reads them, as in "0-3,7"."""
+    """Write increasing numbers as bash reads them, as in "{0..3} 7"."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
             parts[-1] = [parts[-1][0], number]
         else:
             parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return " ".join(f"{{{part[0]}..{part[1]}}}" if len(part) == 2 else str(part[0]) for part in parts)

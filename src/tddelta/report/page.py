@@ -21,7 +21,7 @@ from tddelta.report.formatting import Table, text_of
 from tddelta.report.groups import Measure
 from tddelta.report.headline import critic_sentences, headline
 from tddelta.report.study import Study
-from tddelta.runs import find_runs, load_runs
+from tddelta.runs import find_runs, readable_runs
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A run directory, a folder above some, or several of these."""
@@ -59,7 +59,7 @@ def write_report(
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise ConfigError("paths must not be empty; got none: name a folder that holds some runs")
-    study = Study(load_runs(*given), baselines, references)
+    study = Study(readable_runs(*given), baselines, references)
     target = _target(given, out)
     _make_folder(target.parent)
     made = list(drawings(study))

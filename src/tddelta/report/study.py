@@ -99,6 +99,7 @@ class Study:
     def __post_init__(self) -> None:
         if not len(self.runs):
             raise ConfigError("runs must not be empty; got no run: name a folder that holds some")
+        self.problems += getattr(self.runs, "left_out", ())
         names = agent_names(self.runs)
         seeds = [
             seed for run, name in zip(self.runs, names, strict=True) if (seed := self._read(run, name)) is not None
@@ -123,10 +124,21 @@ class Study:
             with warnings.catch_warnings():  # whoever trained it was warned; the ladder table shows the factors
                 warnings.simplefilter("ignore", ContractionWarning)
                 _ = run.scales  # read once here: an unreadable ladder must not stop the report
+            self._check_metrics(seed)
         except (TDDeltaError, KeyError, TypeError, ValueError) as error:
             self.problems.append(f"{run.environment}, {run.agent}, seed {run.seed} was left out: {error}")
             return None
         return seed
+
+    def _check_metrics(self, seed: Seed) -> None:
+        """Tell of a finished run whose metrics were cut short, or cannot be read."""
+        try:
+            there, updates = len(seed.run.metrics["update"]), int(seed.run.status["updates"])
+        except (TDDeltaError, KeyError, TypeError, ValueError) as error:
+            self.problems.append(f"The metrics of {seed.title} were left out: {error}")
+            return
+        if seed.finished and there < updates:
+            self.problems.append(f"{seed.run.path / 'metrics.jsonl'} lacks rows: {there:,} of {updates:,} are there")
 
     def _resolve(self, wanted: Sequence[str] | None) -> tuple[str, ...]:
         found: dict[str, None] = {}

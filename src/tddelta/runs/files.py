@@ -1,6 +1,7 @@
 """Files of a run directory, one by one: strict JSON, JSON lines, archives of arrays, tensors."""
 
 import errno
+import hashlib
 import json
 import os
 import zipfile
@@ -236,20 +237,33 @@ def read_parameters(path: str | os.PathLike[str]) -> Arrays:
     Raises:
         CheckpointError: The file is missing, damaged, of another kind, or of a newer format.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
     path = Path(path)
     path = path / "parameters.safetensors" if path.is_dir() else path
     if not path.exists():
         raise CheckpointError(f"{path} is missing: the run saved no parameters, so train it again")
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+        content = path.read_bytes()
+        tensors = load(content)
+        size = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:size])
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not a safetensors file, or damaged ({error}): train it again") from error
+    metadata = header.get("__metadata__", {})
     check_format(path, metadata.get("format"))
+    # runs of before have no digest
+    if metadata.get("sha256") not in (None, parameter_digest(header, content[size:])):
+        raise CheckpointError(f"{path} is damaged: its checksum is not the one that it names, so train it again")
     return tensors
+
+
+def parameter_digest(header: Mapping[str, Any], data: bytes) -> str:
+    """Checksum of a safetensors file: of the bytes of its tensors, and of its header without the checksum."""
+    metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}
+    described = json.dumps({**header, "__metadata__": metadata}, sort_keys=True).encode()
+    return hashlib.sha256(described + data).hexdigest()
 
 
 def check_format(path: Path, found: object) -> None:

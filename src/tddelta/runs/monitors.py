@@ -1,6 +1,7 @@
 """Logs of the `Monitor` of Stable-Baselines3, read as runs: episodes, and nothing else."""
 
 import csv
+import heapq
 import json
 import re
 from collections.abc import Iterable
@@ -32,12 +33,12 @@ def read_monitors(files: Iterable[Path]) -> tuple[str | None, Arrays]:
 
     Returns:
         Name of the environment, if a log names it, and the episodes as `Run.episodes`: `steps` are the lengths added
-        up, in the order in which episodes ended.
+        up, in the order in which episodes ended: that of the lines in a file, by the clock among several files.
 
     Raises:
         CheckpointError: A file is no such log, or damaged.
     """
-    name, rows = None, []
+    name, logs = None, []
     for path in files:
         try:
             text = path.read_text(encoding="utf-8")
@@ -46,16 +47,31 @@ def read_monitors(files: Iterable[Path]) -> tuple[str | None, Arrays]:
             # Without a line break at its end the last line is still being written.
             lines = table[: table.rfind("\n") + 1].splitlines()
             started = float(header.get("t_start", 0.0))
-            rows += [(started + float(row["t"]), float(row["r"]), int(row["l"])) for row in csv.DictReader(lines)]
+            logs.append(_in_order(started, csv.DictReader(lines)))
             name = name or header.get("env_id")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} is not a monitor log of Stable-Baselines3, or damaged ({error}): leave it out"
             ) from error
-    rows.sort(key=lambda row: row[0])
+    rows = list(heapq.merge(*logs, key=lambda row: row[0]))
     _, returns, lengths = zip(*rows, strict=True) if rows else ((), (), ())
     counted = np.asarray(lengths, np.int64)
     return name, {"steps": counted.cumsum(), "returns": np.asarray(returns, np.float64), "lengths": counted}
+
+
+def _in_order(started: float, lines: Iterable[dict[str, str]]) -> list[tuple[float, float, int]]:
+    """Time, return and length of every episode, with times that never fall.
+
+    A second process that goes on with a file starts its clock anew: its times count from the last one before.
+    """
+    rows, before = [], 0.0
+    for row in lines:
+        time = float(row["t"])
+        if time < before:
+            started += before
+        before = time
+        rows.append((started + time, float(row["r"]), int(row["l"])))
+    return rows
 
 
 class MonitorLog:

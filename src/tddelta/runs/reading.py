@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError
 from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
 from tddelta.runs.monitors import ENDING as MONITOR
 from tddelta.runs.monitors import MonitorLog, monitor_files
@@ -63,26 +64,28 @@ def _runs_at(given: Path) -> list[Path]:
         raise ConfigError(f"{given} does not exist: name a run directory or a folder above some")
     runs, logs = [], []
     for folder, folders, files in os.walk(given):
-        ours = "config.json" in files and (Path(folder) == given or _is_ours(Path(folder, "config.json")))
-        if ours:
+        ours = "config.json" in files and _is_ours(Path(folder, "config.json"))
+        if ours is not False:
             runs.append(Path(folder))
+        if ours:
             folders.clear()
         elif any(name.endswith(MONITOR) for name in files):
             logs.append(Path(folder))
         folders[:] = sorted(name for name in folders if not name.startswith(".") and ".unfinished" not in name)
     # The logs of the environments of a run of ours are that run once more.
     runs += [log for log in logs if not any(run.is_relative_to(log) for run in runs)]
-    if not runs:  # a file of a run directory, or a folder in one
-        runs = [above for above in list(given.absolute().parents)[:2] if (above / "config.json").is_file()][:1]
+    if not runs:  # a file of a run directory, or a folder in one; or a config.json of something else, to be reported
+        places = [given, *list(given.absolute().parents)[:2]]
+        runs = [place for place in places if (place / "config.json").is_file()][:1]
     return runs
 
 
-def _is_ours(path: Path) -> bool:
-    """Tell whether a config.json is of a run; one that is damaged counts, for its reader to report."""
+def _is_ours(path: Path) -> bool | None:
+    """Tell whether a config.json is of a run; None if it is damaged: that is for its reader to report."""
     try:
         return {"format", "environment", "agent"} <= set(read_json(path))
     except CheckpointError:
-        return True
+        return None
 
 
 class Run:
@@ -101,17 +104,19 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._monitor: MonitorLog | None = None
-        if not (self.path / "config.json").exists() and monitor_files(self.path):
+        config = self.path / "config.json"
+        if monitor_files(self.path) and (not config.exists() or _is_ours(config) is False):
             self._monitor = MonitorLog(self.path)
             self.config = self._monitor.config
             return
-        self.config = read_json(self.path / "config.json")
-        check_format(self.path / "config.json", self.config.get("format"))
+        self.config = read_json(config)
+        check_format(config, self.config.get("format"))
         missing = [key for key in ("environment", "agent", "seed", "settings", "scales") if key not in self.config]
         if missing:
-            raise CheckpointError(
-                f"{self.path / 'config.json'} lacks {', '.join(missing)}: it is no complete config of a run"
-            )
+            raise CheckpointError(f"{config} lacks {', '.join(missing)}: it is no complete config of a run")
+        named = all(isinstance(self.config[key], Mapping) for key in ("agent", "settings", "scales"))
+        if not named or "name" not in self.config["agent"] or not isinstance(self.config["seed"], int):
+            raise CheckpointError(f"{config} has entries of another kind than a run's: it is no config of a run")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -195,12 +200,17 @@ class Runs(Sequence[Run]):
 
     Args:
         runs: The runs, in any order.
+        left_out: See there.
+
+    Attributes:
+        left_out: A sentence for every run that was found and could not be read.
 
     Raises:
         ConfigError: Two runs have the same environment, agent and seed: together they would count as two seeds.
     """
 
-    def __init__(self, runs: Iterable[Run]) -> None:
+    def __init__(self, runs: Iterable[Run], left_out: Iterable[str] = ()) -> None:
+        self.left_out = tuple(left_out)
         self._runs = sorted(runs, key=lambda run: (run.environment, run.agent, run.seed))
         for first, second in zip(self._runs, self._runs[1:], strict=False):
             if (first.environment, first.agent, first.seed) == (second.environment, second.agent, second.seed):
@@ -264,14 +274,31 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     """Load every run at or below the given paths, in order of environment, agent and seed.
 
     Args:
-        *paths: Run directories, folders above them, or files within them.
+        *paths: Run directories, folders above them, or files within them. A run whose `config.json` cannot be
+            read is left out: a CheckpointWarning names it.
 
     Returns:
         The runs. Their files are read when they are first asked for.
 
     Raises:
         ConfigError: There is no run at or below a path.
-        CheckpointError: A `config.json` is damaged or of a newer format.
+        CheckpointError: The `config.json` of every run is damaged or of a newer format.
         ConfigError: Two runs have the same environment, agent and seed.
     """
-    return Runs([Run(path) for path in find_runs(*paths)])
+    runs = readable_runs(*paths)
+    for sentence in runs.left_out:
+        warnings.warn(sentence, CheckpointWarning, stacklevel=2)
+    return runs
+
+
+def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
+    """The same without a warning: whoever calls tells of `left_out`."""
+    runs, errors = [], []
+    for path in find_runs(*paths):
+        try:
+            runs.append(Run(path))
+        except CheckpointError as error:
+            errors.append(error)
+    if not runs:
+        raise errors[0]
+    return Runs(runs, [f"{error}; this run was left out" for error in errors])

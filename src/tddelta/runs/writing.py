@@ -22,6 +22,7 @@ from tddelta.runs.files import (
     Arrays,
     append_rows,
     number_in,
+    parameter_digest,
     read_json,
     read_rows,
     read_status,
@@ -231,13 +232,14 @@ class RunWriter:
         replace(self.path / f"{name}.npz", lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
     def parameters(self, tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> None:
-        """Replace `parameters.safetensors`; the metadata gets the format beside what is given."""
+        """Replace `parameters.safetensors`; the metadata gets the format and a digest beside what is given."""
         from safetensors.numpy import save
 
         content = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
         size = 8 + int.from_bytes(content[:8], "little")
         # safetensors writes metadata in random order, so two equal runs would differ: write the header here
         header = {"__metadata__": {"format": str(FORMAT), **metadata}, **json.loads(content[8:size])}
+        header["__metadata__"]["sha256"] = parameter_digest(header, content[size:])
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
         whole = len(text).to_bytes(8, "little") + text + content[size:]
