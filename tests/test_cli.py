@@ -337,3 +337,15 @@ def test_options_come_from_the_config_alone():
         settings = {field.name: field for field in dataclasses.fields(with_settings(command))}["settings"]
         assert {field.name for field in dataclasses.fields(settings.type)} == known
         assert all(field.default is None for field in dataclasses.fields(settings.type))
+
+
+def test_a_table_that_is_wider_than_the_terminal_goes_on_below(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert call("scales") == 0
+    whole = capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("COLUMNS", "40")
+    assert call("scales") == 0
+    blocks = [block.splitlines() for block in capsys.readouterr().out.split("\n\n")][:2]
+    assert all(len(line) <= 40 for block in blocks for line in block)
+    beside = [first + rest[len("component") :] for first, rest in zip(*blocks, strict=True)]
+    assert [line.split() for line in beside] == [line.split() for line in whole[: len(beside)]]
