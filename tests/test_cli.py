@@ -435,3 +435,15 @@ def test_a_device_that_is_not_there_is_one_sentence(platform):
     assert done.returncode == 2 and done.stderr == (
         f"tddelta: JAX_PLATFORMS must name devices that JAX finds here; got '{platform}': unset it, or set it to cpu\n"
     )
+
+
+def test_a_table_that_is_wider_than_the_terminal_goes_on_below(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert call("scales") == 0
+    whole = capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("COLUMNS", "40")
+    assert call("scales") == 0
+    blocks = [block.splitlines() for block in capsys.readouterr().out.split("\n\n")][:2]
+    assert all(len(line) <= 40 for block in blocks for line in block)
+    beside = [first + rest[len("component") :] for first, rest in zip(*blocks, strict=True)]
+    assert [line.split() for line in beside] == [line.split() for line in whole[: len(beside)]]

@@ -15,11 +15,12 @@ from tddelta.runs import load_runs
 
 CATCH = "Catch-bsuite"
 HERE = Path(__file__).parent
+PLACES = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 PROGRAM = "import sys, pretend; pretend.install(); from tddelta.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def start(*arguments):
-    environment = os.environ | {"PYTHONPATH": str(HERE)}
+    environment = os.environ | {"PYTHONPATH": PLACES}
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments],
         stdout=subprocess.PIPE,
@@ -61,7 +62,7 @@ def test_xla_is_quiet_unless_the_user_says_otherwise(own, level):
 @pytest.mark.slow
 def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
     master, slave = os.openpty()
-    environment = os.environ | {"PYTHONPATH": str(HERE), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    environment = os.environ | {"PYTHONPATH": PLACES, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     arguments = ["compare", CATCH, "--agents", "ppo", "--seeds", "4", "--steps", "40_000", "--out", "o"]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment
@@ -88,7 +89,7 @@ def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_readable_runs_and_says_how_to_go_on(number, code):
     process = start("compare", CATCH, "--agents", "ppo", "--seeds", "9", "--steps", "900_000_000", "--out", "my runs")
     wait_for(lambda: list(Path("my runs").rglob("metrics.jsonl")), process)
@@ -114,6 +115,100 @@ def test_a_second_signal_stops_at_once():
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and err == "tddelta: interrupted\n"
+
+
+@pytest.mark.slow
+def test_nohup_keeps_a_run_alive_and_a_second_hang_up_does_not_cut_it_off():
+    training = ["train", CATCH, "--steps", "900_000_000", "--out"]
+    for out, ignored in (("o", True), ("p", False)):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if ignored else signal.getsignal(signal.SIGHUP)
+        process = start(*training, out)
+        signal.signal(signal.SIGHUP, before)
+        wait_for(lambda out=out: list(Path(out).rglob("metrics.jsonl")), process)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)
+        if ignored:
+            time.sleep(0.3)
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode in ((143,) if ignored else (129, -signal.SIGHUP))
+        assert load_runs(out)[0].status["state"] == "interrupted"
+
+
+# ---------------------------------------------------------------- what becomes of the terminal
+
+
+def shell(redirection, *arguments, **variables):
+    """Run the command line with redirected streams, in a shell."""
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": PLACES} | variables,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONIOENCODING": "cp1252"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
+    ],
+)
+def test_what_a_terminal_cannot_write_has_a_replacement(variables):
+    done = shell("", "scales", "--gammas", "0.5", "1", **variables)
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.decode("ascii").splitlines()
+    assert lines[0].split()[:6] == ["component", "horizon", "gamma", "lambda", "c", "="]
+    assert len({len(line) for line in lines[:4]}) == 1 and "inf" in lines[3] and set(lines[1]) == {"-", " "}
+
+
+def test_training_goes_on_when_nobody_reads_and_when_streams_are_closed():
+    process = start("compare", CATCH, "--agents", "ppo", "--seeds", "3", "--steps", "1000", "--out", "o")
+    with process:
+        process.stdout.close()
+        assert process.wait(60) == 0 and process.stderr.read() == ""
+    assert [run.status["state"] for run in load_runs("o")] == ["finished"] * 3 and Path("o", "report.html").exists()
+    done = shell("2>&- >&- <&-", "train", CATCH, "--steps", "1000", "--out", "p")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert load_runs("p")[0].status["state"] == "finished"
+
+
+def test_output_that_is_lost_for_another_reason_is_an_error():
+    done = shell("> /dev/full", "scales")
+    assert done.returncode == 1
+    assert done.stderr == b"tddelta: the output cannot be written: No space left on device\n"
+
+
+MISSING = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from tddelta.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "command"),
+    [
+        ("jax", "train", ["sweep", "study.toml"]),
+        ("jax", "train", ["inspect", "run"]),
+        ("gymnasium", "gym", ["train", "gym:CartPole-v1"]),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(module, extra, command):
+    Path("study.toml").write_text('environments = ["Catch-bsuite"]\nagents = ["ppo"]\nseeds = 1\n', encoding="utf-8")
+    Path("run").mkdir()
+    Path("run", "checkpoint.json").touch()
+    done = subprocess.run([sys.executable, "-c", MISSING, module, *command], capture_output=True, text=True)
+    assert done.stderr == f'tddelta: {module} is not installed: pip install "tddelta[{extra}]"\n'
+    assert done.returncode == 2
 
 
 # ---------------------------------------------------------------- with real training

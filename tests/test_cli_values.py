@@ -33,6 +33,15 @@ def call(*arguments):
         return stop.code
 
 
+def test_files_are_written_before_the_words(monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Values, "_print", stopped)
+    assert call("log.npz", "--out", "o") == 130
+    assert table("o/values.csv")
+
+
 def table(name):
     with Path(name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

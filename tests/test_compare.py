@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pretend
+import tddelta
 import tddelta.deep
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import compare, execute, plan_runs, train
@@ -359,3 +360,16 @@ def test_a_signal_saves_the_runs_and_then_does_what_it_always_does(number, code,
     assert {run.status["state"] for run in runs} == {"interrupted"}
     assert len(runs) < 6  # the rest was not started
     assert all(len(run.metrics["steps"]) == run.status["updates"] for run in runs)
+
+
+def broken_targets(rewards, heads, next_heads, **options):
+    raise ValueError("no such thing\nin detail")
+
+
+def test_a_function_of_the_users_that_raises_is_named(tmp_path):
+    settings = {"environments": 2, "rollout_length": 4, "minibatches": 1, "epochs": 1, "hidden_sizes": (4,)}
+    agent = tddelta.AGENTS["ppo"].replace(name="mine", targets=broken_targets)
+    sentence = r"^the target function .*:broken_targets raised ValueError in .*, line \d+: no such thing"
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        tddelta.train(CATCH, agent, steps=8, out=tmp_path, **settings)
+    assert isinstance(caught.value.__cause__, ValueError)

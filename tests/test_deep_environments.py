@@ -1,6 +1,7 @@
 """Which environments there are, what is refused, and what reaches the learner of an observation and an action."""
 
 import json
+import subprocess
 import sys
 
 import equinox as eqx
@@ -282,3 +283,14 @@ def test_distributions_of_actions():
     np.testing.assert_allclose([found.mean(), found.std()], [1, np.exp(0.5)], rtol=0.03)
     np.testing.assert_allclose(actions.entropy(pendulum, gaussian), 0.5 + 0.5 * np.log(2 * np.pi) + 0.5, rtol=1e-5)
     assert actions.mode(pendulum, gaussian) == gaussian[0]
+
+
+def test_training_needs_no_plotting_library_and_pictures_still_can_be_drawn():
+    program = (
+        "import sys; sys.modules['matplotlib'] = sys.modules['seaborn'] = None\n"
+        "from tddelta.deep import training, environments\n"
+        "assert not [name for name in sys.modules if name.startswith(('matplotlib', 'seaborn', 'pandas'))]\n"
+        "from gymnax.environments.misc import pong; print(pong.colors.ListedColormap.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("ListedColormap\n", "")

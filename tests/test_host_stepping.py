@@ -491,3 +491,15 @@ def test_worker_processes_step_the_same():
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one.observations, other.observations)
         np.testing.assert_array_equal(one.over, other.over)
+
+
+def test_a_script_that_would_run_again_in_every_process_is_told_so(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("import tddelta\n", encoding="utf-8")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    sentence = r"worker_processes would run .*script\.py again.*below the line if __name__ == \"__main__\":"
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        environments.resolve("gym:CartPole-v1", {"worker_processes": True})
+    assert isinstance(caught.value, SystemExit) and caught.value.code == str(caught.value)  # the text and no more
+    script.write_text("if __name__ == '__main__': pass\n", encoding="utf-8")
+    environments.resolve("gym:CartPole-v1", {"worker_processes": True})

@@ -1,9 +1,13 @@
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -343,3 +347,28 @@ def test_the_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="disk full"):
         write_report(tmp_path)
     assert report.read_text() == "old"
+
+
+def test_the_users_plotting_settings_change_nothing(tmp_path):
+    write_run(tmp_path / "runs", agent="ppo", seed=0)
+    contents = []
+    for name, settings in (("plain", {}), ("changed", CHANGED)):
+        with matplotlib.rc_context(settings):
+            page = write_report(tmp_path / "runs", tmp_path / name)
+        assert matplotlib.rcParams["font.size"] == matplotlib.rcParamsDefault["font.size"]
+        contents.append({path.relative_to(page.parent): path.read_bytes() for path in page.parent.rglob("*.*")
+                         if path.is_file()})  # fmt: skip
+    assert contents[0] == contents[1] and len(contents[0]) > 3
+
+
+CHANGED = {
+    "text.usetex": True, "savefig.dpi": 33, "savefig.bbox": "tight", "font.size": 22, "lines.linewidth": 9,
+    "figure.facecolor": "black", "svg.fonttype": "path", "path.sketch": (1, 100, 2), "axes.grid": True,
+}  # fmt: skip
+
+
+def test_a_backend_that_cannot_be_loaded_does_not_matter():
+    program = "import os, tddelta.report, matplotlib; print(os.environ['MPLBACKEND'], matplotlib.__name__)"
+    environment = os.environ | {"MPLBACKEND": "misspelt"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == ("misspelt matplotlib\n", "")

@@ -388,3 +388,26 @@ def test_all_json_is_strict(tmp_path):
         lines = [file.read_text()] if file.suffix == ".json" else file.read_text().splitlines()
         for line in lines:
             json.loads(line, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["a"]])
+def test_what_is_no_path_is_a_sentence(wrong):
+    for read in (Run, load_runs, find_runs):
+        with pytest.raises(ConfigError, match=r"a run is named by its path; got .*: pass the path of a run directory"):
+            read(wrong)
+
+
+def test_names_that_are_no_text_survive_in_json(tmp_path):
+    folder = tmp_path / "caf\udce9"  # a byte that is no UTF-8
+    with RunWriter(folder / "seed-0", config(), {"command": ["tddelta", str(folder)]}) as writer:
+        writer.status("finished", message=str(folder))
+    run = Run(folder / "seed-0")
+    assert run.status["message"] == run.timing[0]["command"][1] == str(folder)
+    (run.path / "timing.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_name_that_the_system_cannot_write_is_a_sentence(monkeypatch):
+    monkeypatch.setattr("os.fsencode", lambda name: str(name).encode("ascii"))
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
+    with pytest.raises(ConfigError, match=r"ppo-γ.seed-0 cannot be the name of a file here, where names are ascii"):
+        run_path("o", "Catch", "ppo-γ", 0)

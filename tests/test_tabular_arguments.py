@@ -178,3 +178,12 @@ def test_features_must_be_finite():
 def test_a_stream_alone_is_enough():
     alone = Trajectory(*(field[0] for field in STEPS))
     np.testing.assert_array_equal(run(trajectory=alone).deltas, run(trajectory=STEPS).deltas)
+
+
+def test_loops_compile_where_no_cache_can_be_written(monkeypatch):
+    from numba.core import caching
+
+    from tddelta.tabular.compiled import compiled
+
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    assert compiled(lambda x: x + 1)(1) == 2

@@ -1,6 +1,6 @@
 """The command line: `tddelta COMMAND ...`. Parse, call, print; everything it does can be done from Python.
 
-Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, 129 after SIGHUP, 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 import inspect
@@ -17,6 +17,7 @@ import tyro
 
 import tddelta
 from tddelta._plain import whole_text
+from tddelta._streams import lasting_streams
 from tddelta.cli.inspection import Inspect
 from tddelta.cli.reading import Evaluate, Report, Scales, in_words_of
 from tddelta.cli.reproduce import Reproduce
@@ -49,6 +50,15 @@ COMMANDS: dict[str, Any] = {
 }
 """The commands by name. Each is a frozen dataclass: its fields are the options, `run()` does the work."""
 
+_EXTRAS = {
+    **dict.fromkeys(("equinox", "flax", "gymnax", "jax", "optax", "six"), "train"),
+    **dict.fromkeys(("numba", "pyarrow"), "tabular"),
+    **dict.fromkeys(("tensorboardX", "wandb"), "track"),
+    **dict.fromkeys(("imageio_ffmpeg", "PIL"), "video"),
+    **{"ale_py": "atari", "gymnasium": "gym", "optuna": "tune", "ray": "ray"},
+}
+"""The extra that each package belongs to, for those that are found missing where they are imported."""
+
 _DESCRIPTION = """Value functions split across time scales: train agents with and without.
   First steps:
     tddelta scales --gamma 0.99                 the ladder of time scales below a discount
@@ -57,8 +67,8 @@ _DESCRIPTION = """Value functions split across time scales: train agents with an
                                                 agents and seeds, a table, report.html
     tddelta sweep study.toml                    a study in a file, on one machine or many
   `tddelta COMMAND --help` explains a command, `tddelta --version` tells the version.
-  Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C,
-  143 after SIGTERM."""
+  Exit codes: 0 done, 1 failed while running, 2 wrong usage, 129 after SIGHUP,
+  130 after Ctrl-C, 143 after SIGTERM."""
 
 
 _NUMBERS = tyro.constructors.ConstructorRegistry()
@@ -90,6 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # XLA's alarms, such as "Very slow compile?", are errors to it (level 2). What fails raises an exception as well.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with lasting_streams() as failures:
+        code = _handled(given)
+        sys.stdout.flush()
+        if failures:
+            _complain(f"the output cannot be written: {failures[0].strerror}")
+        return 1 if failures and not code else code
+
+
+def _handled(given: list[str]) -> int:
     before, warnings.showwarning = warnings.showwarning, _warning_printer()
     try:
         return _dispatch(given)
@@ -102,9 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TDDeltaError as error:
         _complain(str(error))
         return 1 if isinstance(error, DataError | CheckpointError | StorageError) else 2
-    except BrokenPipeError:  # as in `tddelta scales | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS:
+            raise
+        _complain(f'{missing} is not installed: pip install "tddelta[{_EXTRAS[missing]}]"')
+        return 2
     except OSError as error:  # a full disk, a folder that may not be written
         place = "" if error.filename is None else f"{error.filename}: "
         _complain(f"{place}{error.strerror or error}")

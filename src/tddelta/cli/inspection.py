@@ -66,14 +66,16 @@ class Inspect:
             recording, folder = self._record()
         target = folder if self.out is None else self.out
         page = target if target.suffix == ".html" else target / "inspect.html"
-        if self.state is not None:
-            for heads, rows, sentence in table(recording, self.state):
-                print_table(heads, rows)
-                print(f"{sentence}\n")
+        moments = [] if self.state is None else table(recording, self.state)
         video = page.with_suffix(".mp4") if self.video else None
-        print(f"page: {write(recording, page, self.state or 0, video, f'{shlex.join(command)}.')}")
+        write(recording, page, self.state or 0, video, f"{shlex.join(command)}.")
         if not stored:
             recording.save(page.with_suffix(".npz"))
+        for heads, rows, sentence in moments:
+            print_table(heads, rows)
+            print(f"{sentence}\n")
+        print(f"page: {page}")
+        if not stored:
             print(f"recording: {page.with_suffix('.npz')}")
         if video is not None:
             print(f"video: {video}")

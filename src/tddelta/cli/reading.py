@@ -1,9 +1,11 @@
 """Commands that only read: `scales`, `evaluate`, `report`."""
 
 import dataclasses
+import itertools
 import json
 import math
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -13,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
 from tddelta.runs.scores import Mode
@@ -238,7 +241,7 @@ def print_report(
         print_table(list(rows[0]), [list(row.values()) for row in rows], left=2)
         print()
         notes = score_table(study).notes + (difference_table(study).notes if study.comparisons() else ())
-        print(textwrap.fill(" ".join(notes), 100))
+        print(textwrap.fill(" ".join(notes), min(100, shutil.get_terminal_size((100, 0)).columns)))
     for group in study.groups.values():
         _ = group.critic, group.recorded  # which name what they cannot read
     for problem in study.problems:
@@ -248,14 +251,26 @@ def print_report(
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print a table in columns, the first `left` of them flush left, and the rest flush right."""
-    rows = [[printable(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in [heads, ["─" * width for width in widths], *rows]:
-        cells = [
-            text.ljust(width) if column < left else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    shown = [[written(printable(text)) for text in row] for row in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    shown.insert(1, ["─" * width for width in widths])
+    columns = list(range(left, len(widths)))
+    while True:
+        part = [*range(left), *columns[: _fitting(widths, columns, left)]]
+        for row in shown:
+            cells = [row[i].ljust(widths[i]) if i < left else row[i].rjust(widths[i]) for i in part]
+            print("  ".join(cells).rstrip())
+        columns = columns[len(part) - left :]
+        if not columns:
+            return
+        print()
+
+
+def _fitting(widths: Sequence[int], columns: Sequence[int], left: int) -> int:
+    """How many of these columns stand beside the first `left` ones on a terminal, at least one; elsewhere all."""
+    room = shutil.get_terminal_size((sys.maxsize, 0)).columns
+    beside = itertools.accumulate((2 + widths[i] for i in columns), initial=sum(widths[:left]) + 2 * (left - 1))
+    return max(1, sum(end <= room for end in beside) - 1)
 
 
 def counted(number: int, noun: str) -> str:

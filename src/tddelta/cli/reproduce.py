@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 from tyro.conf import Positional, arg
 
+from tddelta._streams import hang_ups
 from tddelta.errors import ConfigError
 from tddelta.runs.files import ELSEWHERE, storing
 
@@ -82,7 +83,7 @@ class Reproduce:
             from tddelta.cli.atari import reproduce_atari
 
             return reproduce_atari(self, command)
-        with _ended_by_sigterm():
+        with _ended_by_signals():
             if self.redraw is not None:
                 out = self.redraw
                 print("\n".join(_draw_ring(out)))
@@ -114,6 +115,7 @@ class Reproduce:
 
 def _theory(out: Path, quick: bool) -> None:
     from tddelta import __version__
+    from tddelta._matplotlib import own_style
     from tddelta.experiments import theory
     from tddelta.report import theory as report
     from tddelta.runs.files import to_json
@@ -123,8 +125,9 @@ def _theory(out: Path, quick: bool) -> None:
         (folder / "tables").mkdir()
         for table in report.tables(results):
             (folder / "tables" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
-        drawings = list(report.drawings(results))
-        write_figures(folder, drawings)
+        with own_style():
+            drawings = list(report.drawings(results))
+            write_figures(folder, drawings)
         lines.extend(report.statements(results))
         settings = {"experiment": "theory", "quick": quick, "version": __version__}
         (folder / "settings.json").write_bytes(to_json(settings))
@@ -183,20 +186,21 @@ _EXPERIMENTS: dict[str, Callable[[Path, bool], None]] = {"ring": _ring, "theory"
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program as an exception does, with exit code 143, so that nothing half-made is left."""
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the program as exceptions do, by their exit codes: nothing half-made is left."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def leave(*_: object) -> NoReturn:
-        raise SystemExit(143)
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, *hang_ups())}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def write_folder(out: Path, fill: Callable[[Path], None]) -> None:

@@ -86,12 +86,9 @@ class Tune:
             again = [*command, *([] if self.out else ["--out", str(out)]), *([] if self.resume else ["--resume"])]
             print(f"stopped: what was in progress is saved\nto go on: {shlex.join(again)}", file=sys.stderr)
             return 128 + stopped.number
-        if self.json:
-            print(json.dumps(summarize(tuned), allow_nan=False))
-        else:
-            print("\n".join(describe(tuned)))
         # without its table, which is too wide where agents differ in all that was searched
         print_report([out / "evaluation"], out, baselines(tuned), table=False)
+        print(json.dumps(summarize(tuned), allow_nan=False) if self.json else "\n".join(describe(tuned)))
         print(f"preset: {tuned.file}", file=sys.stderr if self.json else sys.stdout)
         return 0
 

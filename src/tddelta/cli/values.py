@@ -110,12 +110,13 @@ class Values:
         options |= {name: None if column.lower() == _NONE else column for name, column in flags.items()}
         with in_words_of(self):
             result = evaluate_log(self.log, self.scales(), state=self.state, **options)
+        if self.out is not None:
+            write_folder(self.out, lambda folder: self._write(folder, result))
         if self.json:
             print(json.dumps(self._plain(result), allow_nan=False))
         else:
             self._print(result)
         if self.out is not None:
-            write_folder(self.out, lambda folder: self._write(folder, result))
             print(f"written: {self.out}", file=sys.stderr if self.json else sys.stdout)
         return 0
 

@@ -4,7 +4,9 @@ import dataclasses
 import difflib
 import functools
 import importlib
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 from array_api_compat import array_namespace
@@ -13,7 +15,7 @@ from tddelta import targets as core
 from tddelta._arrays import widened
 from tddelta._plain import tidy
 from tddelta.decomposition import compose, decompose
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError, TDDeltaError, own_checks
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
@@ -146,6 +148,26 @@ AGENTS: dict[str, Agent] = _Agents(
     )
 )
 """The agents that ship with the library, by name."""
+
+
+@contextmanager
+def blamed(role: str, function: Any) -> Iterator[None]:
+    """Turn what a function of the user's raises into a sentence that names it.
+
+    Raises:
+        ConfigError: In place of anything but our own errors.
+    """
+    try:
+        yield
+    except TDDeltaError:
+        raise
+    except Exception as error:
+        frames = [one for one in traceback.extract_tb(error.__traceback__)[1:] if "site-packages" not in one.filename]
+        place = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+        text = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"the {role} function {reference(function)} raised {type(error).__name__}{place}: {text}"
+        ) from error
 
 
 def reference(function: Any) -> str:

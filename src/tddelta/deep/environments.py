@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tddelta._plain import frozen, plain, tidy
 from tddelta.deep import atari, host, making
+from tddelta.deep._gymnax import gymnax
 from tddelta.deep.agents import closest, imported
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.tasks import Task

@@ -15,17 +15,20 @@ import math
 import os
 import random
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces
 from numpy.random import mtrand
 
 from tddelta._plain import plain, whole
 from tddelta.deep import making
+from tddelta.deep._gymnax import spaces
 from tddelta.deep.agents import closest
 from tddelta.deep.stepping import Vector, check_finite
 from tddelta.deep.tasks import HostEnvironment as HostEnvironment
@@ -33,6 +36,18 @@ from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, o
 
 PREFIX = "gym:"
 """What names of Gymnasium environments begin with."""
+
+
+class _NoGuardError(ConfigError, SystemExit):
+    """A script that would run again in every process it starts; where nobody catches this, only its text is shown."""
+
+    def __init__(self, script: str) -> None:
+        super().__init__(
+            f"worker_processes would run {script} again, from its first line, in every process: put what trains below "
+            'the line if __name__ == "__main__":'
+        )
+        self.code = str(self)
+
 
 _OURS = ("frame_stack", "worker_processes")
 
@@ -60,6 +75,8 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
     frames = None if frames is None else whole("frame_stack", frames, most=1000)
     if not isinstance(processes, bool):
         raise ConfigError(f"worker_processes must be True or False; got {processes!r}")
+    if processes:
+        _check_guard()
     vectors = spec.entry_point is None  # registered as a vector environment only
     if vectors and (frames is not None or processes):
         raise ConfigError(f"{name} is a vector environment of its own: drop {' and '.join(_OURS)}")
@@ -90,6 +107,16 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         )
     finally:
         one.close()
+
+
+def _check_guard() -> None:
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None:
+        return
+    with suppress(OSError):  # no source
+        text = Path(script).read_bytes()
+        if b"__name__" not in text and b"parent_process" not in text:
+            raise _NoGuardError(script)
 
 
 @own_checks

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tddelta._streams import hang_ups
+
 
 def made(spec: Any, options: Mapping[str, Any], frames: int | None) -> Any:
     """An environment of Gymnasium.
@@ -174,7 +176,8 @@ def in_process(owner: int, make: Callable[[], Any]) -> Any:
     guard(environment)
     if os.getpid() != owner:
         # Ctrl-C and batch systems reach all processes: the owner saves a checkpoint first, and then closes this one.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, *hang_ups()):
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     environment.step, environment.reset = _named(environment.step), _named(environment.reset)
     return environment

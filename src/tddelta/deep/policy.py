@@ -15,7 +15,7 @@ from tddelta.deep.checkpointing import path_name, to_arrays
 from tddelta.deep.config import Config
 from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
-from tddelta.errors import CheckpointError, ConfigError, ShapeError
+from tddelta.errors import CheckpointError, ConfigError, ShapeError, own_checks
 from tddelta.runs import Run, read_parameters
 from tddelta.timescales import TimeScales
 
@@ -101,6 +101,7 @@ def tensors(learned: ppo.Learned) -> dict[str, np.ndarray]:
     return to_arrays(learned)
 
 
+@own_checks
 def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, network: Any = None) -> Policy:
     """The trained agent of a run directory.
 

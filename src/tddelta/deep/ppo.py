@@ -18,6 +18,7 @@ import optax
 from tddelta._arrays import widened
 from tddelta.decomposition import decompose
 from tddelta.deep import actions, losses, shards
+from tddelta.deep.agents import blamed
 from tddelta.deep.config import Config
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.presets import PRESETS, check, preset
@@ -231,12 +232,14 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
         **ends,
     )
     scales = config.scales
-    targets = config.agent.targets(rewards, heads, next_heads, scales=scales, **ends)
+    with blamed("target", config.agent.targets):
+        targets = config.agent.targets(rewards, heads, next_heads, scales=scales, **ends)
     deltas, next_deltas = _as_deltas(config, heads), _as_deltas(config, next_heads)
     lam = config.lam if config.actor_lam is None else config.actor_lam
-    advantages = config.agent.advantages(
-        rewards, deltas, next_deltas, scales=scales, trace_decay=lam * scales.gammas[-1], **ends
-    )
+    with blamed("advantage", config.agent.advantages):
+        advantages = config.agent.advantages(
+            rewards, deltas, next_deltas, scales=scales, trace_decay=lam * scales.gammas[-1], **ends
+        )
     return heads, targets, advantages
 
 

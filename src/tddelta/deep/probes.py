@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from gymnax.environments import environment, spaces
 
+from tddelta.deep._gymnax import environment, spaces
 from tddelta.errors import own_checks
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tddelta._plain import plain
+from tddelta._streams import lasting_streams
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
@@ -146,6 +147,7 @@ def compare(
     return Runs([Run(plan.path) for plan in plans if (plan.path / "config.json").exists()])
 
 
+@lasting_streams()
 def _work_through(
     plans: list[RunPlan],
     *,

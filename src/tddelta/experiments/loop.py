@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from tddelta._streams import hang_ups
 from tddelta.errors import TDDeltaError
 from tddelta.experiments.plan import RunPlan
 
@@ -52,7 +53,7 @@ class Watcher(Protocol):
         """A run is over."""
 
     def stopping(self) -> None:
-        """Ctrl-C or SIGTERM came: the runs save what they have."""
+        """Ctrl-C, SIGTERM or SIGHUP came: the runs save what they have."""
 
     def tick(self) -> None:
         """Some time has passed."""
@@ -108,8 +109,8 @@ def work_through(
 ) -> tuple[list[Outcome], int | None]:
     """Train every run of a plan; none can stop the others.
 
-    Ctrl-C and SIGTERM (where this is the main thread) make every run save what it has and leave the rest unstarted;
-    a second one is handled as if this function were not there.
+    Ctrl-C, SIGTERM and SIGHUP (where this is the main thread) make every run save what it has and leave the rest
+    unstarted; a second one is handled as if this function were not there.
 
     Args:
         plans: The runs, in order.
@@ -169,7 +170,7 @@ def _may_change(outcome: Outcome) -> bool:
 
 @contextmanager
 def stopping(wake: Callable[[], None]) -> Iterator[list[int]]:
-    """Yield a list that the number of the first Ctrl-C or SIGTERM is put in, and call `wake` then."""
+    """Yield a list that the number of the first Ctrl-C, SIGTERM or SIGHUP is put in, and call `wake` then."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -178,14 +179,17 @@ def stopping(wake: Callable[[], None]) -> Iterator[list[int]]:
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         restore()  # a second one does what it always does
+        for one in closed:  # of which shell and system each send one
+            signal.signal(one, signal.SIG_IGN)
         wake()
 
     def restore() -> None:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
+    closed = hang_ups()
     # a handler that was not installed from Python reads as None, and could not be restored
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, *closed)}
     previous = {number: handler for number, handler in found.items() if handler is not None}
     for number in previous:
         signal.signal(number, handle)

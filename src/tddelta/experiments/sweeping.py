@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from tddelta._streams import lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.experiments.board import Board, Entry, RunState, entries
 from tddelta.experiments.display import Display, describe
@@ -231,6 +232,7 @@ def work_on_one(
 
 
 @own_checks
+@lasting_streams()
 def sweep(
     study: str | os.PathLike[str],
     *,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from tddelta._plain import plain, whole
+from tddelta._streams import lasting_streams
 from tddelta.errors import ConfigError, ContractionWarning, DataError, MissingExtra, own_checks
 from tddelta.experiments.display import Display
 from tddelta.experiments.execution import available_cores, execute
@@ -137,6 +138,7 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
+@lasting_streams()
 def run_search(
     environment: Any,
     agent: Any,

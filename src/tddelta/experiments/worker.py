@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tddelta import errors
+from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import ConfigError, TDDeltaError
 from tddelta.experiments.execution import describe_origin, train_group
 from tddelta.experiments.loop import Outcome
@@ -67,6 +68,7 @@ def make_job(group: Sequence[RunPlan], options: Mapping[str, Any], command: Sequ
     }
 
 
+@lasting_streams()
 def do_job(job: Mapping[str, Any], stop: threading.Event, out: Path | None = None) -> list[dict[str, Any]]:
     """Train the runs of a job.
 
@@ -136,7 +138,7 @@ def read_outcome(plan: RunPlan, record: Mapping[str, Any]) -> Outcome:
 
 
 def main() -> None:
-    """Do jobs until the standard input ends or SIGTERM comes."""
+    """Do jobs until the standard input ends, or SIGTERM or SIGHUP comes."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what somebody's environment prints is no answer to a job
     sys.path.append(os.getcwd())  # for package.module:name in the folder where the user is
@@ -155,7 +157,8 @@ def main() -> None:
                 jobs.put(message["job"])
         leave()
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGTERM, *hang_ups()):
+        signal.signal(number, leave)
     threading.Thread(target=listen, name="listen", daemon=True).start()
     try:
         _serve(jobs, stop, lambda answer: print(json.dumps(answer), file=channel, flush=True))

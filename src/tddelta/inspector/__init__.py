@@ -64,7 +64,7 @@ def write(
     with storing(target, ELSEWHERE):
         if not target.parent.is_dir():
             target.parent.mkdir(parents=True, exist_ok=True)
-    replace(target, text.encode(), again=ELSEWHERE)
+    replace(target, text.encode(errors="backslashreplace"), again=ELSEWHERE)
     if video is not None:
         from tddelta.inspector.video import write_video
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from PIL import Image, ImageDraw
 
+from tddelta._matplotlib import Figure, FigureCanvasAgg, own_style
 from tddelta.errors import MissingExtra
 from tddelta.inspector.frames import from_observations
 from tddelta.inspector.page import horizon_text
@@ -138,6 +137,7 @@ def colour(z: int, count: int) -> tuple[int, int, int]:
     return mixed[0], mixed[1], mixed[2]
 
 
+@own_style()
 def _drawn(recording: Recording) -> tuple[Image.Image, list[Any], Any]:
     """All that stands still, the axes over time, and the empty axes of the values against horizons."""
     critics, steps = recording.critics, np.arange(len(recording))

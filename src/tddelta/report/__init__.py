@@ -5,6 +5,7 @@
 `figures` and `page`.
 """
 
+from tddelta import _matplotlib as _matplotlib  # before what imports matplotlib itself
 from tddelta.report.page import write_report
 from tddelta.report.tables import summary_table
 

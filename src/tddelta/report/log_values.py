@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from tddelta._matplotlib import own_style
 from tddelta.report.figures import Drawing, to_bytes
 from tddelta.report.formatting import MISSING
 from tddelta.report.horizons import panels, predicted_against_realised, values_by_horizon
@@ -15,6 +16,7 @@ from tddelta.report.statistics import FloatArray
 from tddelta.timescales import TimeScales
 
 
+@own_style()
 def write_values(
     folder: Path,
     scales: TimeScales,
@@ -51,6 +53,7 @@ def write_values(
     _write_figure(folder, Drawing("values", "log", "Values", caption, caption, figure))
 
 
+@own_style()
 def write_calibration(
     folder: Path,
     scales: TimeScales,

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tddelta.errors import ConfigError
+from tddelta._matplotlib import own_style
+from tddelta.errors import ConfigError, own_checks
 from tddelta.report import plots, readings, tables
 from tddelta.report.atari import atari_tables, hold_out_table
 from tddelta.report.diagnostics import diagnostics_table
@@ -30,6 +31,8 @@ _NUMERIC = re.compile(r"(?:[+−<]?[\d∞]|n/a|–$|$)")
 _BESIDE = re.compile(r"figures/[\w-]+\.(?:png|pdf)|tables/[\w-]+\.(?:csv|tex)")
 
 
+@own_checks
+@own_style()
 def write_report(
     paths: Paths,
     out: str | os.PathLike[str] | None = None,
@@ -56,7 +59,7 @@ def write_report(
         ConfigError: There is no run at or below a path, a baseline is not among the agents, or nothing can be written
             at `out`.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    given = [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)
     if not given:
         raise ConfigError("paths must not be empty; got none: name a folder that holds some runs")
     study = Study(readable_runs(*given), baselines, references)
@@ -68,8 +71,8 @@ def write_report(
     for table in parts.values():
         for one in table if isinstance(table, list) else [table]:
             if one.rows:
-                files[f"tables/{one.name}.csv"] = one.to_csv().encode()
-                files[f"tables/{one.name}.tex"] = one.to_latex().encode()
+                files[f"tables/{one.name}.csv"] = one.to_csv().encode(errors="replace")
+                files[f"tables/{one.name}.tex"] = one.to_latex().encode(errors="replace")
     figures: dict[str, list[dict[str, Any]]] = {}
     for drawing in made:
         shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
@@ -89,7 +92,7 @@ def write_report(
     )
     for name, content in files.items():
         _write(target.parent / name, content)
-    _write(target, page.encode())
+    _write(target, page.encode(errors="backslashreplace"))
     _remove_outdated(target, files)
     return target
 

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from tddelta._matplotlib import own_style
 from tddelta.errors import DataError
 from tddelta.report import ring_tables
 from tddelta.report.plots import INK, LINE, colour
@@ -40,6 +41,7 @@ _METHODS: tuple[dict[str, Any], ...] = (
 )
 
 
+@own_style()
 def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> list[str]:
     """Draw all figures and tables of a ring experiment anew, into `figures/` and `tables/` in its folder.
 

@@ -128,7 +128,12 @@ def sync(path: Path) -> None:
 
 def to_json(value: Any) -> bytes:
     """Return strict JSON on several lines; NaN is a ValueError."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return encoded(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def encoded(json_text: str) -> bytes:
+    """Return JSON in UTF-8; what no UTF-8 has, from file names that are no text, is escaped as JSON does it."""
+    return json_text.encode(errors="backslashreplace")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -189,7 +194,7 @@ def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             if file.read(1) != b"\n":
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(text.encode())
+        file.write(encoded(text))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

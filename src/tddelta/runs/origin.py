@@ -37,7 +37,7 @@ def available_cores() -> int:
     """Number of processor cores that this process may use, also where a container limits them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return max(1, min(cores, round(int(quota) / int(period))))
     except (OSError, ValueError):  # another system, or no limit: "max"
         return cores

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, own_checks
 from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
 from tddelta.runs.monitors import ENDING as MONITOR
 from tddelta.runs.monitors import MonitorLog, monitor_files
@@ -22,9 +23,20 @@ _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that
 
 
 def run_path(out: str | os.PathLike[str], environment: str, agent_label: str, seed: int) -> Path:
-    """Return `OUT/ENV/AGENT/seed-N`, with every character that is unsafe in a file name replaced by "-"."""
+    """Return `OUT/ENV/AGENT/seed-N`, with every character that is unsafe in a file name replaced by "-".
+
+    Raises:
+        ConfigError: The system's encoding of file names lacks a character.
+    """
     environment, agent_label = (re.sub(r"^\.|[^\w.+-]", "-", name) for name in (environment, agent_label))
-    return Path(out) / environment / agent_label / f"seed-{seed}"
+    path = Path(out) / environment / agent_label / f"seed-{seed}"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{path} cannot be the name of a file here, where names are {sys.getfilesystemencoding()}: set PYTHONUTF8=1"
+        ) from error
+    return path
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -34,6 +46,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+@own_checks
 def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     """Find run directories: the folders that hold a `config.json` of ours, or monitor logs of Stable-Baselines3.
 
@@ -49,7 +62,7 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for given in paths:
-        runs = _runs_at(Path(given))
+        runs = _runs_at(a_path(given))
         if not runs:
             raise ConfigError(
                 f"no run at or below {given}: name a folder that holds a config.json of tddelta, or one above it"
@@ -57,6 +70,13 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
         for path in runs:
             found.setdefault(path.resolve(), path)
     return list(found.values())
+
+
+def a_path(given: Any) -> Path:
+    """Return a path; ConfigError for what is none."""
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"a run is named by its path; got {given!r}: pass the path of a run directory")
+    return Path(given)
 
 
 def _runs_at(given: Path) -> list[Path]:
@@ -102,7 +122,7 @@ class Run:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = a_path(path)
         self._monitor: MonitorLog | None = None
         config = self.path / "config.json"
         if monitor_files(self.path) and (not config.exists() or _is_ours(config) is False):
@@ -195,6 +215,9 @@ class Run:
         return read_arrays(self.path / "critic.npz")
 
 
+own_checks(Run.__init__)
+
+
 class Runs(Sequence[Run]):
     """Runs in order of environment, agent and seed.
 
@@ -270,6 +293,7 @@ class Runs(Sequence[Run]):
         return tidy
 
 
+@own_checks
 def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     """Load every run at or below the given paths, in order of environment, agent and seed.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from tddelta import _plain
@@ -17,8 +18,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def compiled(function: _F) -> _F:
-    """Compile a loop over arrays; the result is kept on disk, and other threads run meanwhile."""
-    loop: Any = njit(cache=True, nogil=True)(function)
+    """Compile a loop over arrays; the result is kept on disk where that is possible; other threads run meanwhile."""
+    loop: Any = njit(nogil=True)(function)
+    with suppress(RuntimeError):  # no folder for it can be written
+        loop.enable_caching()
     return cast(_F, loop)
 
 
