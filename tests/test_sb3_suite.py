@@ -94,7 +94,7 @@ _OFF: dict[str, Any] = {
     "learning_starts": 30,
     "batch_size": 4,
     "tau": 0.5,
-    "train_freq": (1, "episode"),
+    "train_freq": (3, "step"),
     "gradient_steps": -1,
     "replay_buffer_class": Fresh,
     "replay_buffer_kwargs": {"handle_timeout_termination": False},
@@ -124,7 +124,7 @@ ARGUMENTS: dict[Any, dict[str, Any]] = {
     SAC: {
         **_OFF,
         "action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.1)),
-        "ent_coef": 0.2,
+        "ent_coef": "auto_0.5",
         "target_entropy": -3.0,
         "use_sde": True,
         "sde_sample_freq": 2,

@@ -1,0 +1,386 @@
+"""What Stable-Baselines3's own tests ask of an algorithm, asked of ladders: see `test_sb3_suite.py`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
+
+import torch as th
+from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation, TimeLimit
+from stable_baselines3 import A2C, DQN, PPO, SAC
+
+from sb3_environments import equal, vectorised
+from sb3_suite import OURS, QUICK, algorithms, environments, make, off_policy, on_policy
+from tddelta import ConfigError
+from test_sb3_suite import (
+    ARGUMENTS,
+    SET,
+    STEPS,
+    After,
+    Before,
+    Noisy,
+    Relabelled,
+    Rewarded,
+    Writes,
+    arguments,
+    continuous,
+    derived,
+    given,
+    halfway,
+    reloaded,
+    rollout_buffer,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    th.set_num_threads(1)
+
+
+CRITIC = ("value_net", "q_net", "critic")
+ACTOR = ("action_net", "actor")
+
+
+def felt(kind: Any, scenario: Callable[[Any, bool], Any]) -> set[str]:
+    """The networks that learn something else with a change than without it."""
+    first, second = (scenario(kind, changed).policy.state_dict() for changed in (False, True))
+    parts = {"critic": CRITIC, "actor": ACTOR}
+    return {
+        part
+        for part, names in parts.items()
+        if any(not th.equal(first[key], second[key]) for key in first if any(name in key for name in names))
+    }
+
+
+def assert_felt(plain: Any, scenario: Callable[[Any, bool], Any]) -> None:
+    """Check that a change which SB3's algorithm feels is felt by a ladder, or refused."""
+    wanted = felt(plain, scenario)
+    try:
+        found = felt(OURS[plain], scenario)
+    except ConfigError:
+        return
+    assert wanted <= found
+
+
+def apart(kind: Any, **settings: Any) -> Any:
+    """A model in which gradients of the critic leave the actor alone."""
+    more = {} if issubclass(kind, SAC) else {"max_grad_norm": 1e9}
+    return make(kind, **{**more, **settings})
+
+
+@named(SET)
+def test_what_a_callback_sets_is_felt_or_refused(plain: Any, name: str) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        callback = halfway(SET[plain][name] if changed else lambda _: None, 36)
+        return apart(kind).learn(STEPS, callback=callback)
+
+    assert_felt(plain, scenario)
+
+
+@named(
+    {kind: [name for name in ("gamma", "gae_lambda", "tau") if name in several] for kind, several in ARGUMENTS.items()}
+)
+def test_a_discount_that_a_callback_sets_is_felt_or_refused(plain: Any, name: str) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        return apart(kind).learn(STEPS, callback=halfway(put(name, 0.5) if changed else lambda _: None, 36))
+
+    assert_felt(plain, scenario)
+
+
+@pytest.mark.parametrize("at", ["step", "end"])
+@pytest.mark.parametrize("name", ["rewards", "episode_starts", "values", "advantages", "returns"])
+@on_policy
+def test_what_a_callback_writes_to_a_rollout_buffer_is_felt_or_refused(plain: Any, name: str, at: str) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        model = apart(kind)
+        return model.learn(2 * model.n_steps, callback=Writes(name, at) if changed else None)
+
+    assert_felt(plain, scenario)
+
+
+@pytest.mark.parametrize("name", ["observations", "next_observations", "actions", "rewards", "dones", "timeouts"])
+@off_policy
+def test_what_a_callback_writes_to_a_replay_buffer_is_felt_or_refused(plain: Any, name: str) -> None:
+    assert_felt(
+        plain, lambda kind, changed: apart(kind).learn(STEPS, callback=Writes(name, "step") if changed else None)
+    )
+
+
+@pytest.mark.parametrize("mixin", [Rewarded, Before, After], ids=lambda kind: kind.__name__)
+@on_policy
+def test_a_rollout_buffer_of_a_user_is_felt_or_refused(plain: Any, mixin: Any) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        more = {"rollout_buffer_class": rollout_buffer(kind, mixin)} if changed else {}
+        model = apart(kind, **more)
+        return model.learn(2 * model.n_steps)
+
+    assert_felt(plain, scenario)
+
+
+@off_policy
+def test_a_replay_buffer_of_a_user_is_felt_or_refused(plain: Any) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        return apart(kind, **({"replay_buffer_class": Relabelled} if changed else {})).learn(STEPS)
+
+    assert_felt(plain, scenario)
+
+
+@arguments
+def test_every_argument_may_be_replaced_when_a_ladder_is_loaded(plain: Any, name: str) -> None:
+    def change(kind: Any, **more: Any) -> Any:
+        env = continuous(plain, name)
+        model = make(kind, env=env, policy="MlpPolicy").learn(32)
+        return reloaded(model, env, **given(kind, plain, name), **more)
+
+    kind = OURS[plain]
+    try:
+        change(plain)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            change(kind)
+        return
+    if name == "gamma":
+        with pytest.raises(ConfigError, match="gamma must be the largest discount"):
+            change(kind)
+    again = change(kind, **({"scales": [0.3, 0.6, 0.9]} if name == "gamma" else {}))
+    wanted = make(kind, policy="MlpPolicy", env=again.env, scales=again.scales.gammas, **given(kind, plain, name))
+    assert again.scales == wanted.scales
+    if plain in (PPO, A2C):
+        assert again.rollout_buffer.scales == wanted.scales
+    before = {key: value.clone() for key, value in again.policy.state_dict().items()}
+    after = again.learn(32, reset_num_timesteps=False).policy.state_dict()
+    assert all(value.isfinite().all() for value in after.values())
+    assert not all(th.equal(before[key], after[key]) for key in after)
+
+
+class Late(gym.Env[Any, Any]):
+    """Pays 1 at the end of an episode of 16 steps, and nothing else."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,))
+    length = 16
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.step_number = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.step_number += 1
+        over = self.step_number == self.length
+        return np.zeros(2, np.float32), float(over), over, False, {}
+
+
+class Constant:
+    """A policy whose critic says the same everywhere."""
+
+    constant = 0.0
+
+    def forward(self, obs: Any, deterministic: bool = False) -> Any:
+        actions, values, log_prob = super().forward(obs, deterministic)
+        return actions, th.full_like(values, self.constant), log_prob
+
+
+@pytest.mark.parametrize("episodes", [1, 3])
+@pytest.mark.parametrize("gamma", [0.99, 1.0])
+@pytest.mark.parametrize("lam", [0.95, 1.0])
+@on_policy
+def test_advantages_and_returns_are_those_by_hand(plain: Any, lam: float, gamma: float, episodes: int) -> None:
+    kind = OURS[plain]
+    policy, length = derived(kind.policy_aliases["MlpPolicy"], Constant), Late.length
+    settings: dict[str, Any] = {"scales": [0.5, 0.9, gamma], "gamma": gamma, "gae_lambda": lam}
+    model = make(kind, env=Late(), policy=policy, **{**QUICK[plain], **settings, "n_steps": length * episodes})
+    for constant in (0.0, 1.0):
+        model.policy.constant = constant
+        model.learn(length * episodes)
+        buffer, value = model.rollout_buffer, 3 * constant
+        remaining = np.arange(length, 0, -1)
+        # Of γ V − V at every step but the last, which has 1 − V.
+        decay = gamma * lam
+        sums = remaining - 1 if decay == 1 else (1 - decay ** (remaining - 1)) / (1 - decay)
+        advantages = (gamma * value - value) * sums + decay ** (remaining - 1) * (1 - value)
+        # Training has flattened the arrays.
+        found, returns = (np.ravel(array).reshape(episodes, length) for array in (buffer.advantages, buffer.returns))
+        np.testing.assert_allclose(found, np.tile(advantages, (episodes, 1)), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(returns, np.tile(advantages + value, (episodes, 1)), rtol=1e-4, atol=1e-5)
+        summed = buffer.component_returns.sum(-1).reshape(episodes, length)
+        np.testing.assert_allclose(summed, returns, rtol=1e-4, atol=1e-5)
+        if lam == 1.0 and constant == 0.0:
+            # Every prefix is the discounted sum of rewards of its discount.
+            first = buffer.component_returns.reshape(episodes, length, 3).cumsum(-1)[:, 0]
+            np.testing.assert_allclose(first[:, -1], gamma ** (length - 1), rtol=1e-4)
+
+
+class Acts(th.nn.Module):
+    """What is exported of a policy: the action without noise."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observation: Any) -> Any:
+        return self.policy._predict(observation, deterministic=True)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*jit.*:DeprecationWarning")
+@algorithms
+def test_a_traced_policy_acts_on_any_number_of_observations(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(th.distributions.Distribution, "_validate_args", False)
+    model = make(OURS[plain]).learn(32)
+    observations = np.concatenate([model.env.reset() for _ in range(3)])[:5]
+    model.policy.set_training_mode(False)
+    traced = th.jit.trace(Acts(model.policy), th.as_tensor(observations[:1]))
+    for count in (1, 2, 5):
+        with th.no_grad():
+            found = traced(th.as_tensor(observations[:count])).numpy()
+            wanted = model.policy._predict(th.as_tensor(observations[:count]), deterministic=True).numpy()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def statistics(model: Any) -> dict[str, th.Tensor]:
+    return {name: value.clone() for name, value in model.policy.state_dict().items() if "running_mean" in name}
+
+
+@algorithms
+def test_playing_and_asking_leave_a_networks_statistics_alone(plain: Any) -> None:
+    settings = {"features_extractor_class": Noisy, "net_arch": [8]}
+    still = {"gradient_steps": 0} if plain in (DQN, SAC) else {}
+    model = make(OURS[plain], policy_kwargs=settings, **still)
+    before, observations = statistics(model), model.env.reset()
+    action, components = model.predict(observations, deterministic=True)[0], model.predict_components(observations)
+    model.policy.set_training_mode(True)
+    np.testing.assert_array_equal(model.predict(observations, deterministic=True)[0], action)
+    model.policy.set_training_mode(True)
+    np.testing.assert_array_equal(model.predict_components(observations), components)
+    if plain in (DQN, SAC):
+        model.learn(STEPS)
+    else:
+        _, callback = model._setup_learn(64)
+        for _ in range(2):
+            model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    assert all(th.equal(before[name], value) for name, value in statistics(model).items())
+
+
+@algorithms
+def test_training_changes_a_networks_statistics_and_targets_get_them(plain: Any) -> None:
+    still = {"tau": 0.0} if plain in (DQN, SAC) else {}
+    more = {"target_update_interval": 2} if plain in (DQN, SAC) else {}
+    model = make(OURS[plain], policy_kwargs={"features_extractor_class": Noisy, "net_arch": [8]}, **still, **more)
+    before, weights = statistics(model), model.policy.state_dict()
+    weights = {name: value.clone() for name, value in weights.items()}
+    model.learn(STEPS)
+    if plain is DQN:
+        model._on_step()
+    after = statistics(model)
+    assert all(not th.equal(before[name], after[name]) for name in after)
+    for name, value in after.items():
+        twin = name.replace("q_net.", "q_net_target.").replace("critic.", "critic_target.")
+        assert th.equal(value, after[twin])
+    if plain in (DQN, SAC):
+        kept = {name: value for name, value in model.policy.state_dict().items() if "_target." in name}
+        assert all(th.equal(value, weights[name]) for name, value in kept.items() if name.endswith(("weight", "bias")))
+
+
+@pytest.mark.parametrize("task", ["cartpole", "image"])
+@off_policy
+def test_targets_follow_the_critic_as_tau_says(plain: Any, task: str) -> None:
+    small = {"features_extractor_kwargs": {"features_dim": 8}} if task == "image" else {}
+    model = make(OURS[plain], task, learning_starts=1000, policy_kwargs=small).learn(STEPS)
+    names = ("q_net", "q_net_target") if plain is DQN else ("critic", "critic_target")
+    online, target = (getattr(model, name) for name in names)
+
+    def parameters(network: Any) -> list[th.Tensor]:
+        return [parameter.detach().clone() for parameter in network.parameters()]
+
+    def alike(first: list[th.Tensor], second: list[th.Tensor]) -> bool:
+        return all(map(th.equal, first, second))
+
+    first = parameters(online)
+    assert alike(first, parameters(target))
+    model.tau, model.target_update_interval = 0.0, 1
+    model.train(1, 8)
+    assert alike(first, parameters(target)) and not alike(first, parameters(online))
+    model.tau, model.lr_schedule = 0.25, lambda _: 0.0
+    learned_, kept = parameters(online), parameters(target)
+    model._on_step()
+    model.train(1, 8)
+    assert alike(learned_, parameters(online))
+    for now, old, new in zip(parameters(target), kept, learned_, strict=True):
+        th.testing.assert_close(now, 0.75 * old + 0.25 * new)
+
+
+@algorithms
+def test_the_same_seed_gives_the_same_training_and_the_same_play(plain: Any) -> None:
+    more: dict[str, Any] = {}
+    first, second = (make(OURS[plain], **more).learn(STEPS) for _ in range(2))
+    assert equal(first, second)
+    found = []
+    for model in (first, second):
+        model.set_random_seed(4)
+        env = environments(plain)
+        observations = env.reset()
+        for _ in range(5):
+            observations, *_ = env.step(model.predict(observations)[0])
+        found.append(observations)
+    np.testing.assert_array_equal(*found)
+
+
+@on_policy
+def test_every_way_of_asking_for_values_agrees(plain: Any) -> None:
+    model = make(OURS[plain], env=vectorised("pendulum"), policy="MlpPolicy").learn(32)
+    observations = th.as_tensor(np.concatenate([model.env.reset() for _ in range(3)]))
+    actions = th.as_tensor(np.stack([model.action_space.sample() for _ in observations]))
+    with th.no_grad():
+        components, log_prob, entropy = model.policy.evaluate_actions(observations, actions)
+        values, distribution = model.policy.predict_values(observations), model.policy.get_distribution(observations)
+    th.testing.assert_close(components.sum(-1, keepdim=True), values)
+    th.testing.assert_close(log_prob, distribution.log_prob(actions))
+    th.testing.assert_close(entropy, distribution.entropy())
+
+
+class Parts(gym.Env[Any, Any]):
+    """A dictionary of one vector."""
+
+    observation_space = spaces.Dict({"vector": spaces.Box(-1, 1, (2,))})
+
+    def __init__(self, discrete: bool) -> None:
+        self.action_space = spaces.Discrete(3) if discrete else spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), float(self.np_random.random()), False, False, {}
+
+    def observe(self) -> dict[str, Any]:
+        return {"vector": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
+
+
+@algorithms
+def test_a_dictionary_of_one_vector_is_learned_from_like_the_vector(plain: Any) -> None:
+    first, second = (
+        make(OURS[plain], env=wrap(TimeLimit(Parts(plain is DQN), 10)), policy=policy).learn(STEPS)
+        for wrap, policy in ((lambda env: env, "MultiInputPolicy"), (FlattenObservation, "MlpPolicy"))
+    )
+    for one, other in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
+        assert th.equal(one, other)
+
+
+@off_policy
+def test_parameters_of_a_ladder_are_given_and_taken(plain: Any) -> None:
+    model = make(OURS[plain]).learn(STEPS)
+    kept = model.get_parameters()
+    other = make(OURS[plain], seed=5)
+    other.set_parameters(kept)
+    assert equal(model, other)
+    several = dict(list(kept["policy"].items())[:-1])
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.set_parameters({**kept, "policy": several})
+    other.set_parameters({"policy": {name: 0.5 * value for name, value in several.items()}}, exact_match=False)
+    state = other.policy.state_dict()
+    assert all(th.equal(state[name], 0.5 * value) for name, value in several.items())
