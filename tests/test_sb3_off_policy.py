@@ -1,19 +1,35 @@
 """DeltaDQN and DeltaSAC: equal to SB3's with one scale, and one choice for all components with several."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
 import torch as th
-from stable_baselines3 import DQN, SAC
+from stable_baselines3 import DQN, SAC, HerReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from sb3_environments import TASKS, equal, vectorised
 from tddelta import ConfigError
-from tddelta.adapters.sb3 import DeltaDQN, DeltaSAC
+from tddelta.adapters.sb3 import (
+    DeltaA2C,
+    DeltaContinuousCritic,
+    DeltaDQN,
+    DeltaDQNPolicy,
+    DeltaPPO,
+    DeltaQNetwork,
+    DeltaSAC,
+    DeltaSACPolicy,
+)
 
 QUICK: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "device": "cpu", "seed": 3}
 SCALES = [0.5, 0.9, 0.99]
@@ -163,10 +179,333 @@ def test_components_of_sac_are_predicted_at_actions_of_the_environment() -> None
         model.predict_components(observations, action[0])
 
 
+class ThreeSteps(NStepReplayBuffer):
+    """Three steps in one."""
+
+
+class Wrapped(ReplayBuffer):
+    """Several steps in one, drawn from another buffer."""
+
+    def __init__(self, *args: Any, inner: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.inner = NStepReplayBuffer(*args, **kwargs, **inner)
+
+    def add(self, *args: Any) -> None:
+        super().add(*args)
+        self.inner.add(*args)
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        return self.inner.sample(batch_size, env)
+
+
+class Fading(ReplayBuffer):
+    """Whose episodes end by halves."""
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        samples = super().sample(batch_size, env)
+        return samples._replace(dones=th.full_like(samples.dones, 0.5))
+
+
+SEVERAL = "n_steps must be 1 with components; got 3: SB3 adds up the rewards of n steps with one discount"
+OTHERS = r"single transitions, whose discounts are gamma=0\.99; got 0\.\d+ to 0\.\d+ from Wrapped"
+
+
+@pytest.mark.parametrize("scales", [SCALES, "single"])
 @pytest.mark.parametrize("kind", [DeltaDQN, DeltaSAC])
-def test_several_steps_are_refused(kind: Any) -> None:
+def test_several_steps_are_refused(kind: Any, scales: Any, tmp_path: Path) -> None:
+    given = {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 3}}
+    default = {"replay_buffer_class": ThreeSteps}
+    for settings in ({"n_steps": 3}, given, default):
+        with pytest.raises(ConfigError, match=SEVERAL):
+            make(kind, scales=scales, **settings)
+    make(kind, scales=scales).save(tmp_path / "model")
+    for settings in ({"n_steps": 3}, given):
+        with pytest.raises(ConfigError, match=SEVERAL):
+            kind.load(
+                tmp_path / "model",
+                device="cpu",
+                env=vectorised("pendulum" if kind is DeltaSAC else "cartpole"),
+                **settings,
+            )
+    wrapped = make(kind, scales=scales, replay_buffer_class=Wrapped, replay_buffer_kwargs={"inner": {"n_steps": 3}})
+    with pytest.raises(ConfigError, match=OTHERS):
+        wrapped.learn(40)
+    fading = make(kind, scales=scales, replay_buffer_class=Fading)
+    with pytest.raises(ConfigError, match=r"dones of 0 or 1; got 0\.5 to 0\.5 from Fading"):
+        fading.learn(40)
+
+
+class Change(BaseCallback):
+    """Changes a model in the middle of its training."""
+
+    def __init__(self, change: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.change = change
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps == 40:
+            self.change(self.model)
+        return True
+
+
+@pytest.mark.parametrize("kind", [DeltaDQN, DeltaSAC])
+def test_a_buffer_of_several_steps_is_refused_when_it_comes_later(kind: Any, tmp_path: Path) -> None:
+    model = make(kind, scales=SCALES).learn(20)
+    old = model.replay_buffer
+    space = model.observation_space, model.action_space
+    several = NStepReplayBuffer(200, *space, device="cpu", n_envs=2)
+    with pytest.raises(ConfigError, match=SEVERAL):
+        model.learn(64, callback=Change(lambda model: setattr(model, "replay_buffer", several)))
+    model.replay_buffer = old
+    save_to_pkl(tmp_path / "buffer.pkl", several)
+    model.load_replay_buffer(tmp_path / "buffer.pkl")
+    with pytest.raises(ConfigError, match=SEVERAL):
+        model.learn(64)
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(DeltaDQN, DQN), (DeltaSAC, SAC)])
+def test_a_buffer_of_many_steps_works_with_one(kind: Any, plain: Any) -> None:
+    settings = {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 1, "gamma": 0.99}}
+    assert equal(make(plain, **settings).learn(48), make(kind, scales="single", **settings).learn(48))
+    settings["replay_buffer_kwargs"] = {"n_steps": 1, "gamma": 0.9}
+    with pytest.raises(ConfigError, match=r"discounts are gamma=0\.99; got 0\.9 to 0\.9 from NStepReplayBuffer"):
+        make(kind, scales="single", **settings).learn(48)
+
+
+def test_hindsight_replay_with_one_scale_is_that_of_sb3() -> None:
+    models = [
+        kind(
+            "MultiInputPolicy", BitFlippingEnv(n_bits=3), replay_buffer_class=HerReplayBuffer, **QUICK, **scales
+        ).learn(64)
+        for kind, scales in ((DQN, {}), (DeltaDQN, {"scales": "single"}))
+    ]
+    assert equal(*models)
+
+
+def _set(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda model: setattr(model, name, value)
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "gamma": _set("gamma", 0.5),
+    "gamma of 1": _set("gamma", 1),
+    "tau": _set("tau", 0.3),
+    "target_update_interval": _set("target_update_interval", 4),
+    "batch_size": _set("batch_size", 5),
+    "gradient_steps": _set("gradient_steps", 3),
+    "lr_schedule": _set("lr_schedule", lambda _: 0.1),
+    "learning_rate": _set("learning_rate", 0.1),
+    "max_grad_norm": _set("max_grad_norm", 0.01),
+    "exploration_rate": _set("exploration_rate", 0.9),
+    "exploration_schedule": _set("exploration_schedule", lambda _: 0.5),
+    "optimizer": lambda model: (
+        (model.policy if isinstance(model, DQN) else model.critic).optimizer.param_groups[0].update(weight_decay=0.5)
+    ),
+    "buffer": lambda model: model.replay_buffer.rewards.__imul__(10),
+}
+SOFT: dict[str, Callable[[Any], None]] = {
+    "ent_coef": _set("ent_coef", 0.9),
+    "ent_coef_tensor": _set("ent_coef_tensor", th.tensor(0.9)),
+    "log_ent_coef": lambda model: model.log_ent_coef.data.fill_(0.7),
+    "target_entropy": _set("target_entropy", -3.0),
+    "no optimizer": lambda model: (
+        _set("ent_coef_optimizer", None)(model),
+        _set("ent_coef_tensor", th.tensor(0.9))(model),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "change"),
+    [
+        *(pytest.param(DeltaDQN, DQN, change, id=f"DQN {name}") for name, change in CHANGES.items()),
+        *(pytest.param(DeltaSAC, SAC, change, id=f"SAC {name}") for name, change in (CHANGES | SOFT).items()),
+    ],
+)
+def test_what_a_callback_changes_counts_as_in_sb3(kind: Any, plain: Any, change: Callable[[Any], None]) -> None:
+    first = make(plain).learn(56, callback=Change(change))
+    second = make(kind, scales="single").learn(56, callback=Change(change))
+    assert equal(first, second)
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(DeltaDQN, DQN), (DeltaSAC, SAC)])
+def test_a_single_scale_follows_gamma_everywhere(kind: Any, plain: Any, tmp_path: Path) -> None:
+    first, second = make(plain).learn(24), make(kind, scales="single").learn(24)
+    first.save(tmp_path / "plain"), second.save(tmp_path / "delta")
+    env = vectorised("pendulum" if kind is DeltaSAC else "cartpole")
+    first = plain.load(tmp_path / "plain", env=env, device="cpu", gamma=0.5, tau=0.2)
+    second = kind.load(tmp_path / "delta", env=env, device="cpu", gamma=0.5, tau=0.2)
+    assert second.scales.gammas == (0.5,)
+    for model in (first, second):
+        model.set_random_seed(4)
+        model.learn(48, callback=Change(_set("gamma", 0.9)))
+    assert equal(first, second) and second.scales.gammas == (0.9,)
+    second.set_parameters(make(plain, seed=5).get_parameters())
+    assert equal(second, make(plain, seed=5))
+
+
+@pytest.mark.parametrize("kind", [DeltaDQN, DeltaSAC])
+def test_a_ladder_does_not_follow_gamma(kind: Any) -> None:
+    model = make(kind, scales=SCALES)
+    with pytest.raises(
+        ConfigError, match=r"largest discount of scales, 0\.99, while .* it was set to 0\.5, and a ladder"
+    ):
+        model.learn(64, callback=Change(_set("gamma", 0.5)))
+    model.gamma = 0.99
+    model.learn(64)
+
+
+class InHalf:
+    """Updates in half precision, as a user's subclass has them."""
+
+    def train(self, *args: Any, **kwargs: Any) -> None:
+        with th.autocast("cpu", dtype=th.bfloat16):
+            super().train(*args, **kwargs)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(DeltaDQN, DQN), (DeltaSAC, SAC)])
+def test_targets_stay_whole_where_networks_are_halved(kind: Any, plain: Any) -> None:
+    halved = type("Halved", (InHalf, kind), {})
+    assert equal(make(type("Plain", (InHalf, plain), {})).learn(40), make(halved, scales="single").learn(40))
+    model = make(halved, scales=[0.9, 0.999], gamma=0.999).learn(20)
+    model.replay_buffer.rewards[:] = 1000.7
+    seen: list[Any] = []
+    targets = model._targets
+    model._targets = lambda *given: seen.append((*given, targets(*given))) or seen[-1][-1]
+    model.train(1, 16)
+    ((samples, following, found),) = seen
+    assert found.dtype == th.float32
+    alive = 1 - samples.dones.squeeze(-1)
+    np.testing.assert_allclose(found.sum(-1), 1000.7 + alive * 0.999 * following.to(th.float32).sum(-1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(DeltaDQN, DQN), (DeltaSAC, SAC)])
+@pytest.mark.parametrize("scales", [None, SCALES, "single"])
+@pytest.mark.parametrize("settings", [{}, {"policy_kwargs": {"net_arch": []}}], ids=["deep", "linear"])
+def test_models_are_converted_back_and_forth(kind: Any, plain: Any, scales: Any, settings: Any, tmp_path: Path) -> None:
+    start = make(plain, **settings).learn(48)
+    numbers = th.get_rng_state()
+    model = getattr(kind, f"from_{plain.__name__.lower()}")(start, scales)
+    back = getattr(model, f"to_{plain.__name__.lower()}")()
+    assert th.equal(numbers, th.get_rng_state()), "converting draws no random numbers"
+    assert type(back) is plain and back.num_timesteps == model.num_timesteps == 48
+    for name, tensor in start.policy.state_dict().items():
+        th.testing.assert_close(tensor, back.policy.state_dict()[name], rtol=1e-5, atol=1e-6)
+    observations = start.env.reset()
+    acted, _ = start.predict(observations, deterministic=True)
+    np.testing.assert_array_equal(acted, model.predict(observations, deterministic=True)[0])
+    tensors = th.as_tensor(observations)
+    shares = np.diff(np.array(model.scales.horizons), prepend=0) / model.scales.horizons[-1]
+    with th.no_grad():
+        if plain is DQN:
+            pairs = [(start.q_net(tensors), model.q_net), (start.q_net_target(tensors), model.q_net_target)]
+            for values, network in pairs:
+                np.testing.assert_allclose(
+                    network.components(tensors), values[..., None] * shares, rtol=1e-4, atol=1e-6
+                )
+        else:
+            actions = th.as_tensor(acted)
+            for values, ours in zip(start.critic(tensors, actions), model.critic.each(tensors, actions), strict=True):
+                np.testing.assert_allclose(ours, values * shares, rtol=1e-4, atol=1e-6)
+            assert th.equal(start.log_ent_coef, back.log_ent_coef) and float(start.log_ent_coef) != 0
+            assert model.log_ent_coef is not start.log_ent_coef
+    assert scales != "single" or equal(start, back)
+    back.save(tmp_path / "plain")
+    assert plain.load(tmp_path / "plain", device="cpu").num_timesteps == 48
+    before = {name: tensor.clone() for name, tensor in start.policy.state_dict().items()}
+    model.learn(20, reset_num_timesteps=False)
+    assert model.num_timesteps == 68
+    assert all(th.equal(tensor, before[name]) for name, tensor in start.policy.state_dict().items())
+
+
+def test_what_cannot_be_converted_is_said() -> None:
     with pytest.raises(ConfigError, match="n_steps must be 1 with components; got 3"):
-        make(kind, n_steps=3)
+        DeltaDQN.from_dqn(make(DQN, n_steps=3))
+    with pytest.raises(ConfigError, match="only the policies DQNPolicy, .* can be converted; got DeltaDQNPolicy"):
+        DeltaDQN.from_dqn(make(DeltaDQN))
+    with pytest.raises(ConfigError, match="only a model can be converted; got 'model.zip'"):
+        DeltaSAC.from_sac("model.zip")  # type: ignore[arg-type]
+
+
+class ForwardOnly(DeltaQNetwork):
+    """Acts by other values than it learns."""
+
+    def forward(self, obs: Any) -> th.Tensor:
+        return super().forward(obs) + 1
+
+
+class ForwardOnlyCritic(DeltaContinuousCritic):
+    """Bootstraps from other values than it learns."""
+
+    def components(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        return super().components(obs, actions) + 1
+
+
+class PolicyOfForward(DeltaDQNPolicy):
+    """With a network that acts by other values than it learns."""
+
+    def make_q_net(self) -> DeltaQNetwork:
+        settings = self._update_features_extractor(self.net_args, features_extractor=None)
+        return ForwardOnly(**settings, n_components=self.n_components)
+
+
+class PolicyOfPlain(DeltaDQNPolicy):
+    """With a network of one value per action."""
+
+    def make_q_net(self) -> Any:
+        return super(DeltaDQNPolicy, self).make_q_net()
+
+
+class PolicyOfCritic(DeltaSACPolicy):
+    """With critics that bootstrap from other values than they learn."""
+
+    def make_critic(self, features_extractor: Any = None) -> DeltaContinuousCritic:
+        settings = self._update_features_extractor(self.critic_kwargs, features_extractor)
+        return ForwardOnlyCritic(**settings, n_components=self.n_components)
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "sentence"),
+    [
+        (
+            DeltaDQN,
+            PolicyOfForward,
+            r"ForwardOnly must derive from DeltaQNetwork and override components\(\), .* forward",
+        ),
+        (DeltaDQN, PolicyOfPlain, "QNetwork must derive from DeltaQNetwork"),
+        (DeltaSAC, PolicyOfCritic, r"ForwardOnlyCritic must derive from DeltaContinuousCritic and override each\(\)"),
+    ],
+)
+def test_a_network_that_would_not_learn_what_it_shows_is_refused(kind: Any, policy: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        kind(policy, vectorised("pendulum" if kind is DeltaSAC else "cartpole"), **QUICK)
+
+
+class Below(gym.Env[Any, Any]):
+    """With actions −1, 0 and 1."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(3, start=-1)
+    taken: set[int]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken = {*getattr(self, "taken", set()), int(action)}
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("kind", [DeltaDQN, DeltaPPO, DeltaA2C])
+def test_actions_count_from_0(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=r"actions must count from 0; got Discrete\(3, start=-1\).*TransformAction"):
+        kind("MlpPolicy", Below(), device="cpu")
+    environment = Below()
+    wrapped = gym.wrappers.TransformAction(environment, lambda action: action - 1, gym.spaces.Discrete(3))
+    settings = {"buffer_size": 100, "learning_starts": 10} if kind is DeltaDQN else {"n_steps": 32}
+    kind("MlpPolicy", wrapped, device="cpu", seed=0, **settings).learn(64)
+    assert environment.taken == {-1, 0, 1}
 
 
 @pytest.mark.parametrize("kind", [DeltaDQN, DeltaSAC])

@@ -21,9 +21,11 @@ from tddelta.adapters.sb3.policies import (
     DeltaMultiInputActorCriticPolicy,
 )
 from tddelta.adapters.sb3.q_policies import (
+    DeltaContinuousCritic,
     DeltaDQNCnnPolicy,
     DeltaDQNMultiInputPolicy,
     DeltaDQNPolicy,
+    DeltaQNetwork,
     DeltaSACCnnPolicy,
     DeltaSACMultiInputPolicy,
     DeltaSACPolicy,
@@ -35,6 +37,7 @@ __all__ = [
     "DeltaA2C",
     "DeltaActorCriticCnnPolicy",
     "DeltaActorCriticPolicy",
+    "DeltaContinuousCritic",
     "DeltaDQN",
     "DeltaDQNCnnPolicy",
     "DeltaDQNMultiInputPolicy",
@@ -42,6 +45,7 @@ __all__ = [
     "DeltaDictRolloutBuffer",
     "DeltaMultiInputActorCriticPolicy",
     "DeltaPPO",
+    "DeltaQNetwork",
     "DeltaRolloutBuffer",
     "DeltaSAC",
     "DeltaSACCnnPolicy",

@@ -1,13 +1,12 @@
 """Between an algorithm of SB3 and ours, with the same policy and the same values."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, TypeVar
 
 import torch as th
 
-from tddelta.adapters.sb3.policies import PLAIN
 from tddelta.errors import ConfigError
 from tddelta.timescales import TimeScales
 
@@ -15,23 +14,21 @@ _Model = TypeVar("_Model")
 
 # What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
 _OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "scales", "_scales", "component_weights", "form")
-_HEAD = "value_net."
 
 
-def from_plain(kind: type[_Model], model: Any, **own: Any) -> _Model:
+def from_plain(kind: Any, model: Any, **own: Any) -> Any:
     """One of our models with policy and V of one of SB3's, and settings of its own."""
-    counterparts = {plain: ours for ours, plain in PLAIN.items()}
+    counterparts = {plain: ours for ours, plain in kind.plain_policies.items()}
     made: Any = _copy(kind, model, _counterpart(model, counterparts), own)
     shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
-    _load(made, model, lambda head: shares.reshape(-1, *[1] * (head.ndim - 1)) * head)
-    result: _Model = made
-    return result
+    _load(made, model, lambda head: (shares.reshape(-1, *[1] * head.ndim) * head).flatten(0, 1))
+    return made
 
 
 def to_plain(kind: type[_Model], model: Any) -> _Model:
     """One of SB3's models with policy and V of one of ours."""
-    made = _copy(kind, model, _counterpart(model, PLAIN), {})
-    _load(made, model, lambda head: head.sum(0, keepdim=True))
+    made = _copy(kind, model, _counterpart(model, model.plain_policies), {})
+    _load(made, model, lambda head: head.unflatten(0, (len(model.scales), -1)).sum(0))
     result: _Model = made
     return result
 
@@ -50,11 +47,13 @@ def component_shares(scales: TimeScales) -> list[float]:
     return [(high - low) / horizons[-1] for high, low in zip(horizons, below, strict=True)]
 
 
-def _counterpart(model: Any, classes: dict[type[Any], type[Any]]) -> type[Any]:
+def _counterpart(model: Any, classes: Mapping[type[Any], type[Any]]) -> type[Any]:
+    if getattr(model, "policy_class", None) is None:
+        raise ConfigError(f"only a model can be converted; got {model!r}: load it first, as with PPO.load(…)")
     if model.policy_class not in classes:
         raise ConfigError(
             f"only the policies {', '.join(known.__name__ for known in classes)} can be converted; got "
-            f"{model.policy_class.__name__}: for a class of your own copy the state_dict, only value_net differs"
+            f"{model.policy_class.__name__}: for a class of your own copy the state_dict, only the critic's last layer differs"
         )
     return classes[model.policy_class]
 
@@ -77,7 +76,22 @@ def _copy(kind: Any, model: Any, policy_class: type[Any], own: dict[str, Any]) -
 
 
 def _load(made: Any, model: Any, change: Callable[[th.Tensor], th.Tensor]) -> None:
-    """Take over the networks, with the head of the critic changed."""
-    state = model.policy.state_dict()
-    changed = {name: change(value) if name.startswith(_HEAD) else value for name, value in state.items()}
+    """Take over the networks, with the last layers of the critic changed, and SAC's entropy coefficient."""
+    state, heads = model.policy.state_dict(), _heads(model.policy)
+    changed = {name: change(value) if name.startswith(heads) else value for name, value in state.items()}
     made.policy.load_state_dict(changed)
+    for name in ("log_ent_coef", "ent_coef_tensor"):
+        if getattr(model, name, None) is not None:
+            getattr(made, name).data.copy_(getattr(model, name).data)
+
+
+def _heads(policy: Any) -> tuple[str, ...]:
+    """What the names of the parameters in the critic's last layers begin with."""
+    if hasattr(policy, "value_net"):
+        return ("value_net.",)
+    names = ["q_net.q_net", "q_net_target.q_net"]
+    if hasattr(policy, "critic"):
+        names = [
+            f"{critic}.qf{twin}" for critic in ("critic", "critic_target") for twin in range(policy.critic.n_critics)
+        ]
+    return tuple(f"{name}.{len(policy.get_submodule(name)) - 1}." for name in names)

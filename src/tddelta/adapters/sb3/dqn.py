@@ -8,6 +8,7 @@ from stable_baselines3 import DQN
 from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
+from tddelta.adapters.sb3.conversion import from_plain, to_plain
 from tddelta.adapters.sb3.model import as_numpy
 from tddelta.adapters.sb3.off_policy import DeltaOffPolicy
 
@@ -21,7 +22,8 @@ class DeltaDQN(DeltaOffPolicy, DQN):
     With one scale, parameters are those of `DQN`, bit by bit.
 
     Raises:
-        ConfigError: `n_steps` is above 1, or as `DeltaModel` says.
+        ConfigError: `n_steps` is above 1, the replay buffer hands out other than single transitions, `gamma` was
+            changed with several scales, or as `DeltaModel` says.
 
     Example:
         >>> model = DeltaDQN("MlpPolicy", "CartPole-v1", buffer_size=100, scales=[0.9, 0.99], device="cpu")
@@ -34,6 +36,44 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         zip(("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), q_policies.DQN_PLAIN, strict=True)
     )
 
+    _learned = q_policies.DeltaQNetwork, "components", ("forward",)
+
+    def _critic(self) -> Any:
+        return self.q_net
+
+    @classmethod
+    def from_dqn(cls, model: DQN, scales: Any = None) -> "DeltaDQN":
+        """Go on from a trained DQN: the same policy and the same Q, split over the components.
+
+        Component z starts as the share (h_z − h_{z−1}) / h_Z of Q, as in `DeltaPPO.from_ppo`. The optimiser starts
+        afresh.
+
+        Args:
+            model: The DQN; its networks are not changed. Environment, replay buffer and settings are shared.
+            scales: The time scales, as in the constructor.
+
+        Returns:
+            The new model.
+
+        Raises:
+            ConfigError: The scales do not fit, the DQN learns from several steps, or its policy is of a class of your
+                own.
+        """
+        return from_plain(cls, model, scales=scales)
+
+    def to_dqn(self) -> DQN:
+        """The same policy and Q as a plain DQN, whose save file needs no tddelta.
+
+        The components become one, their sum. The optimiser starts afresh.
+
+        Returns:
+            The new model; environment, replay buffer and settings are shared.
+
+        Raises:
+            ConfigError: The policy is of a class of your own.
+        """
+        return to_plain(DQN, self)
+
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Update the network; SB3's `train`, which cannot be kept, since it takes the maximum of one value."""
         policy, online, target = (self.policy, self.q_net, self.q_net_target)  # type: Any, Any, Any
@@ -41,9 +81,9 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         self._update_learning_rate(policy.optimizer)
         losses, norms = [], []
         components = targets = th.zeros(1, len(self.scales))
-        buffer: Any = self.replay_buffer
+        self._follow()
         for _ in range(gradient_steps):
-            samples = buffer.sample(batch_size, env=self._vec_normalize_env)
+            samples = self._sample(batch_size)
             with th.no_grad():
                 following = target.components(samples.next_observations)
                 greedy = following.sum(-1).argmax(1)

@@ -59,6 +59,11 @@ class DeltaModel(BaseAlgorithm):
 
     def _settle(self) -> None:
         """Check what was given; again after loading, where settings may have been replaced."""
+        if np.any(getattr(self.action_space, "start", 0)):
+            raise ConfigError(
+                f"the actions must count from 0; got {self.action_space}: Stable-Baselines3 chooses 0, 1, …, whatever the "
+                "start; put gymnasium.wrappers.TransformAction around the environment, which adds the start"
+            )
         given = self.scales if self.scales is not None else self._scales
         self.scales = resolve(given, gamma=self.gamma, lam=self._lam())
         self._scales = self.scales.to_dict()

@@ -1,7 +1,8 @@
 """What `DeltaDQN` and `DeltaSAC` share: one-step targets of action values from a replay buffer."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch as th
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -11,6 +12,7 @@ from tddelta.adapters.sb3.learning import log_components
 from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.errors import ConfigError
 from tddelta.targets import td_errors
+from tddelta.timescales import TimeScales
 
 _Loss = Callable[..., th.Tensor]
 
@@ -21,18 +23,72 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
     SB3's replay buffers keep rewards as they are, and tell terminated from truncated: nothing has to be undone.
     """
 
+    _learned: ClassVar[tuple[type[Any], str, tuple[str, ...]]]
+    """The class of the critic, its method that losses are made of, and those that follow from it."""
+
+    def _critic(self) -> Any:
+        raise NotImplementedError
+
     def _settle(self) -> None:
-        # SB3's n-step buffer sums rewards with one discount, which is wrong for every other component.
-        if self.n_steps > 1:
-            raise ConfigError(
-                f"n_steps must be 1 with components; got {self.n_steps}: SB3 adds up the rewards of n steps with one "
-                "discount, and every component has its own"
-            )
+        _check_steps(self.n_steps)
+        if self.scales is None and self._scales is not None and len(self._scales["gammas"]) == 1:
+            self.scales = "single"  # loaded, perhaps with another discount
         super()._settle()
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self._check_buffer()
+        kind, learned, others = self._learned
+        network = type(self._critic())
+        if not issubclass(network, kind) or (
+            getattr(network, learned) is getattr(kind, learned)
+            and any(getattr(network, other) is not getattr(kind, other) for other in others)
+        ):
+            raise ConfigError(
+                f"{network.__name__} must derive from {kind.__name__} and override {learned}(), from which it learns, "
+                f"instead of {' or '.join(f'{other}()' for other in others)}"
+            )
+
+    def _check_buffer(self) -> None:
+        for name in ("n_steps", "n_step"):
+            _check_steps(getattr(self.replay_buffer, name, None) or 1)
+
+    def _follow(self) -> None:
+        """Take up a `gamma` that was set since the model was made: SB3 reads it anew in every update."""
+        if len(self.scales) == 1:
+            if self.gamma != self.scales.gammas[-1]:
+                self.scales = TimeScales.single(self.gamma)
+                self._scales = self.scales.to_dict()
+        elif not math.isclose(self.gamma, self.scales.gammas[-1], rel_tol=1e-9, abs_tol=0.0):
+            raise ConfigError(
+                f"gamma must stay the largest discount of scales, {self.scales.gammas[-1]}, while a model learns; it was "
+                f'set to {self.gamma}, and a ladder cannot follow: set it back, or make the model with scales="single"'
+            )
+
+    def _sample(self, batch_size: int) -> Any:
+        """Draw single transitions; a callback, or `load_replay_buffer`, may have replaced the buffer."""
+        self._check_buffer()
+        buffer: Any = self.replay_buffer
+        samples = buffer.sample(batch_size, env=self._vec_normalize_env)
+        discounts = getattr(samples, "discounts", None)
+        # Powers of a discount near 1 differ in the last digits of float32 only.
+        if discounts is not None and not th.allclose(discounts, th.full_like(discounts, self.gamma), rtol=2e-7, atol=0):
+            raise ConfigError(
+                f"the replay buffer must hand out single transitions, whose discounts are gamma={self.gamma}; got "
+                f"{float(discounts.min()):g} to {float(discounts.max()):g} from {type(buffer).__name__}: every component "
+                "has a discount of its own, so leave replay_buffer_class out, or give it n_steps=1 and this gamma"
+            )
+        if ((samples.dones != 0) & (samples.dones != 1)).any():
+            raise ConfigError(
+                f"the replay buffer must hand out dones of 0 or 1; got {float(samples.dones.min()):g} to "
+                f"{float(samples.dones.max()):g} from {type(buffer).__name__}: a transition ends an episode or does not"
+            )
+        return samples
 
     def _targets(self, samples: Any, successors: th.Tensor) -> th.Tensor:
         """One-step targets of all components, (B, Z), from those at the successors, (B, Z)."""
-        # An error against a critic of zeros is the target, without rounding.
+        # In the precision of the rewards, whatever that of the networks; an error against zeros is the target.
+        successors = successors.to(samples.rewards.dtype)
         return td_errors(
             samples.rewards.squeeze(-1),
             th.zeros_like(successors),
@@ -54,8 +110,16 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
         with th.no_grad():
             errors = (components - targets).square().mean(0).tolist()
             means = components.mean(0).tolist()
-        both = zip(components.detach().cpu().numpy().T, targets.cpu().numpy().T, strict=True)
+        both = zip(*(part.detach().float().cpu().numpy().T for part in (components, targets)), strict=True)
         log_components(self.logger, self.scales, "value_loss", errors)
         explained = [float(explained_variance(*pair)) for pair in both]
         log_components(self.logger, self.scales, "explained_variance", explained)
         log_components(self.logger, self.scales, "value_mean", means)
+
+
+def _check_steps(n_steps: int) -> None:
+    if n_steps > 1:
+        raise ConfigError(
+            f"n_steps must be 1 with components; got {n_steps}: SB3 adds up the rewards of n steps with one discount, and "
+            "every component has its own"
+        )

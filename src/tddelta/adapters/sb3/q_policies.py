@@ -31,8 +31,7 @@ class DeltaQNetwork(QNetwork):
 
     def components(self, obs: Any) -> th.Tensor:
         """Q^z(s, a), (B, A, Z)."""
-        flat = super().forward(obs)
-        return flat.reshape(len(flat), self.n_components, -1).transpose(1, 2)
+        return super().forward(obs).unflatten(1, (self.n_components, -1)).transpose(1, 2)
 
     def forward(self, obs: Any) -> th.Tensor:
         """Q(s, a) = Σ_z Q^z(s, a), (B, A)."""

@@ -9,6 +9,7 @@ from stable_baselines3.common.utils import polyak_update
 from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
+from tddelta.adapters.sb3.conversion import from_plain, to_plain
 from tddelta.adapters.sb3.model import as_numpy
 from tddelta.adapters.sb3.off_policy import DeltaOffPolicy
 from tddelta.errors import ConfigError
@@ -24,7 +25,8 @@ class DeltaSAC(DeltaOffPolicy, SAC):
     With one scale, parameters are those of `SAC`, bit by bit.
 
     Raises:
-        ConfigError: `n_steps` is above 1, or as `DeltaModel` says.
+        ConfigError: `n_steps` is above 1, the replay buffer hands out other than single transitions, `gamma` was
+            changed with several scales, or as `DeltaModel` says.
 
     Example:
         >>> model = DeltaSAC("MlpPolicy", "Pendulum-v1", buffer_size=100, scales=[0.9, 0.99], device="cpu")
@@ -36,6 +38,20 @@ class DeltaSAC(DeltaOffPolicy, SAC):
     policy_aliases: ClassVar[dict[str, type[Any]]] = dict(
         zip(("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), q_policies.SAC_PLAIN, strict=True)
     )
+
+    _learned = q_policies.DeltaContinuousCritic, "each", ("forward", "components")
+
+    def _critic(self) -> Any:
+        return self.critic
+
+    @classmethod
+    def from_sac(cls, model: SAC, scales: Any = None) -> "DeltaSAC":
+        """Go on from a trained SAC, as `DeltaDQN.from_dqn` does from a DQN, with its entropy coefficient."""
+        return from_plain(cls, model, scales=scales)
+
+    def to_sac(self) -> SAC:
+        """The same policy and Q as a plain SAC, as `DeltaDQN.to_dqn` makes a DQN, with the entropy coefficient."""
+        return to_plain(SAC, self)
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Update actor, critics and temperature.
@@ -51,9 +67,9 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         names = ("ent_coef", "ent_coef_loss", "actor_loss", "critic_loss", "gradient_norm")
         seen: dict[str, list[float]] = {name: [] for name in names}
         components = targets = th.zeros(1, len(self.scales))
-        buffer: Any = self.replay_buffer
+        self._follow()
         for step in range(gradient_steps):
-            samples = buffer.sample(batch_size, env=self._vec_normalize_env)
+            samples = self._sample(batch_size)
             if self.use_sde:
                 actor.reset_noise()
             actions, log_prob = actor.action_log_prob(samples.observations)
@@ -62,7 +78,9 @@ class DeltaSAC(DeltaOffPolicy, SAC):
 
             with th.no_grad():
                 next_actions, next_log_prob = actor.action_log_prob(samples.next_observations)
-                following = _smaller(target.components(samples.next_observations, next_actions))
+                following = _smaller(target.components(samples.next_observations, next_actions)).to(
+                    samples.rewards.dtype
+                )
                 following[:, 0] -= temperature * next_log_prob
                 targets = self._targets(samples, following)
             every = critic.each(samples.observations, samples.actions)
