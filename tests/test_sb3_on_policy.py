@@ -111,11 +111,12 @@ def test_components_add_up_to_what_sb3_computes_with_truncations(task: str, scal
     buffer = model.rollout_buffer
     theirs, scale = buffer.theirs, np.abs(buffer.theirs.returns).max()
     assert buffer.truncated.any(), "the identity is about truncations, too"
-    assert (buffer.folded != buffer.rewards)[buffer.truncated].all(), "SB3 changes rewards; ours are as they were"
+    assert (buffer.folded != buffer.environment_rewards)[buffer.truncated].all(), "SB3 changes rewards"
+    assert (buffer.environment_rewards == buffer._noted_rewards).all(), "as they were, to the last bit"
     np.testing.assert_allclose(buffer.advantages.ravel(), _flat(theirs.advantages), rtol=1e-5, atol=1e-5 * scale)
     flags = {**flags_of(buffer), "scales": scales, "form": form}
     following = successors(buffer.components, buffer._last, final_deltas=buffer._finals, **flags_of(buffer))
-    wanted = lambda_targets(buffer._raw, buffer.components, following, **flags)
+    wanted = lambda_targets(buffer.environment_rewards, buffer.components, following, **flags)
     np.testing.assert_array_equal(buffer.component_returns, wanted)
     # The bootstrap form adds up with equal decays only, the difference form with any.
     adds_up = scales is EQUAL or form == "difference"
@@ -138,12 +139,15 @@ def filled(scales: TimeScales, rewards: Any, values: Any, **changes: Any) -> Del
     buffer = DeltaRolloutBuffer(steps, space, space, "cpu", 0.95, scales.gammas[-1], 1, scales=scales)
     finals, dones = changes.get("finals", {}), changes.get("dones", [False] * steps)
     for step in range(steps):
-        here = {0: np.array(finals[step], np.float32)} if step in finals else {}
-        buffer.note(np.array([rewards[step]], np.float32), np.array([dones[step]]), here)
-        value = th.tensor([values[step]], dtype=th.float32)
-        buffer.add(np.zeros((1, 1)), np.zeros((1, 1)), np.array([99.0]), np.zeros(1), value, th.zeros(1))
-    buffer.note_last(np.array([changes["last"]], np.float32))
-    buffer.compute_returns_and_advantage(th.zeros(1), np.array([dones[-1]]))
+        here = {0: th.tensor(finals[step], dtype=th.float32)} if step in finals else {}
+        reward, value = np.array([rewards[step]], np.float32), th.tensor([values[step]], dtype=th.float32)
+        buffer.note(reward, np.array([dones[step]]), here)
+        if step in finals:  # as SB3 does it
+            reward[0] += buffer.gamma * here[0].sum(-1, keepdim=True)
+        start = np.array([step > 0 and dones[step - 1]])
+        buffer.add(np.zeros((1, 1)), np.zeros((1, 1)), reward, start, value, th.zeros(1))
+    buffer.note_last(th.tensor([changes["last"]], dtype=th.float32))
+    buffer.compute_returns_and_advantage(th.tensor([sum(changes["last"])]), np.array([dones[-1]]))
     return buffer
 
 
@@ -177,7 +181,7 @@ def test_a_reward_that_a_callback_changes_is_seen_as_sb3_sees_it() -> None:
     first = make(PPO).learn(64, callback=Halve())
     second = make(DeltaPPO, scales="single").learn(64, callback=Halve())
     assert equal(first, second)
-    assert set(second.rollout_buffer.rewards.ravel()) == {0.5}
+    assert set(second.rollout_buffer.environment_rewards.ravel()) == {0.5}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ which test of theirs is found in which test of ours. `make sb3-suite` runs these
 import inspect
 import io
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,39 @@ pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and tor
 
 import torch as th
 from stable_baselines3 import A2C, DQN, PPO, SAC
-from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
-from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.torch_layers import FlattenExtractor
-from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from sb3_suite import OURS, algorithms, assert_same, environments, make, off_policy, on_policy, one_scale
-from tddelta.adapters.sb3 import DeltaRolloutBuffer
+from sb3_suite import (
+    ARGUMENTS,
+    SET,
+    After,
+    Before,
+    Noisy,
+    Relabelled,
+    Rewarded,
+    Trains,
+    Writes,
+    algorithms,
+    arguments,
+    assert_same,
+    continuous,
+    derived,
+    environments,
+    given,
+    halfway,
+    learned,
+    make,
+    named,
+    off_policy,
+    on_policy,
+    one_scale,
+    reloaded,
+    rollout_buffer,
+)
 
 TESTS = Path(__file__).parent
-STEPS = 48
 
 
 @pytest.fixture(autouse=True)
@@ -55,107 +74,10 @@ def test_every_test_of_sb3_is_listed_once_and_those_ported_exist() -> None:
             assert ours and not missing, f"{module}::{name} is ported as {missing}, which is not there"
 
 
-class Counted(RolloutBuffer):
-    """Mixed into a buffer: keeps what it does."""
-
-
-def rollout_buffer(kind: Any, mixin: Any = Counted) -> Any:
-    """A buffer class of a user, for an algorithm of SB3 or for one of ours."""
-    base = DeltaRolloutBuffer if kind in OURS.values() else RolloutBuffer
-    return type("Own", (mixin, base), {})
-
-
-class Fresh(ReplayBuffer):
-    """A replay buffer of a user."""
-
-
-_BOTH: dict[str, Any] = {
-    "learning_rate": LinearSchedule(1e-2, 1e-4, 0.5),
-    "gamma": 0.9,
-    "policy_kwargs": {"net_arch": [8]},
-    "stats_window_size": 3,
-    "seed": 7,
-    "verbose": 0,
-}
-_ON: dict[str, Any] = {
-    **_BOTH,
-    "gae_lambda": 0.5,
-    "ent_coef": 0.1,
-    "vf_coef": 0.1,
-    "max_grad_norm": 0.01,
-    "use_sde": True,
-    "sde_sample_freq": 2,
-    "rollout_buffer_class": rollout_buffer,
-    "rollout_buffer_kwargs": {},
-}
-_OFF: dict[str, Any] = {
-    **_BOTH,
-    "buffer_size": 60,
-    "learning_starts": 30,
-    "batch_size": 4,
-    "tau": 0.5,
-    "train_freq": (3, "step"),
-    "gradient_steps": -1,
-    "replay_buffer_class": Fresh,
-    "replay_buffer_kwargs": {"handle_timeout_termination": False},
-    "optimize_memory_usage": True,
-    "n_steps": 1,
-    "target_update_interval": 7,
-}
-ARGUMENTS: dict[Any, dict[str, Any]] = {
-    PPO: {
-        **_ON,
-        "n_steps": 24,
-        "batch_size": 8,
-        "n_epochs": 3,
-        "clip_range": 0.05,
-        "clip_range_vf": 0.1,
-        "normalize_advantage": False,
-        "target_kl": 1e-5,
-    },
-    A2C: {**_ON, "n_steps": 12, "rms_prop_eps": 1e-2, "use_rms_prop": False, "normalize_advantage": True},
-    DQN: {
-        **_OFF,
-        "exploration_fraction": 0.9,
-        "exploration_initial_eps": 0.5,
-        "exploration_final_eps": 0.3,
-        "max_grad_norm": 0.01,
-    },
-    SAC: {
-        **_OFF,
-        "action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.1)),
-        "ent_coef": "auto_0.5",
-        "target_entropy": -3.0,
-        "use_sde": True,
-        "sde_sample_freq": 2,
-        "use_sde_at_warmup": True,
-    },
-}
-"""Another value for every argument of the constructors."""
-
-
-def named(found: dict[Any, dict[str, Any]]) -> Any:
-    pairs = [(kind, name) for kind, several in found.items() for name in several]
-    return pytest.mark.parametrize(("plain", "name"), pairs, ids=lambda x: getattr(x, "__name__", x))
-
-
-arguments = named(ARGUMENTS)
-
-
-def given(kind: Any, plain: Any, name: str) -> dict[str, Any]:
-    value = ARGUMENTS[plain][name]
-    more = {"replay_buffer_kwargs": {"handle_timeout_termination": False}} if name == "optimize_memory_usage" else {}
-    return {name: value(kind) if value is rollout_buffer else value, **more}
-
-
 @algorithms
 def test_every_argument_has_another_value(plain: Any) -> None:
     fixed = {"self", "policy", "env", "device", "tensorboard_log", "_init_setup_model"}
     assert ARGUMENTS[plain].keys() == inspect.signature(plain.__init__).parameters.keys() - fixed
-
-
-def learned(model: Any, **more: Any) -> Any:
-    return model.learn(STEPS, **more)
 
 
 @arguments
@@ -165,18 +87,6 @@ def test_every_argument_of_the_constructor_does_what_it_does_in_sb3(plain: Any, 
         return learned(make(kind, env=env, policy="MlpPolicy", **one_scale(kind), **given(kind, plain, name)))
 
     assert_same(plain, scenario)
-
-
-def continuous(plain: Any, name: str) -> Any:
-    """Environments in which the argument can be used: exploration by state needs continuous actions."""
-    return environments(plain, "pendulum" if "sde" in name else None)
-
-
-def reloaded(model: Any, env: Any, **more: Any) -> Any:
-    file = io.BytesIO()
-    model.save(file)
-    file.seek(0)
-    return type(model).load(file, env=env, device="cpu", **more)
 
 
 @arguments
@@ -189,18 +99,6 @@ def test_every_argument_may_be_replaced_when_a_model_is_loaded(plain: Any, name:
     assert_same(plain, scenario)
 
 
-def halfway(change: Callable[[BaseCallback], Any], at: int = 20) -> BaseCallback:
-    """A callback that changes the model once, during the second rollout or after the first updates."""
-
-    class Once(BaseCallback):
-        def _on_step(self) -> bool:
-            if self.num_timesteps == at:
-                change(self)
-            return True
-
-    return Once()
-
-
 @arguments
 def test_every_attribute_may_be_set_by_a_callback(plain: Any, name: str) -> None:
     def scenario(kind: Any) -> Any:
@@ -211,94 +109,9 @@ def test_every_attribute_may_be_set_by_a_callback(plain: Any, name: str) -> None
     assert_same(plain, scenario)
 
 
-def put(path: str, value: Any) -> Callable[[BaseCallback], None]:
-    *places, name = path.split(".")
-
-    def change(callback: BaseCallback) -> None:
-        place: Any = callback.model
-        for one in places:
-            place = getattr(place, one)
-        setattr(place, name, value)
-
-    return change
-
-
-def both_discounts(callback: BaseCallback) -> None:
-    for path in ("gamma", "rollout_buffer.gamma"):
-        put(path, 0.9)(callback)
-    for path in ("gae_lambda", "rollout_buffer.gae_lambda"):
-        put(path, 0.5)(callback)
-
-
-def halve(callback: BaseCallback) -> None:
-    with th.no_grad():
-        for parameter in callback.model.policy.parameters():
-            parameter.mul_(0.5)
-
-
-def put_back(callback: BaseCallback) -> None:
-    """Take the parameters that a model of other experience has."""
-    model: Any = callback.model
-    halved = {
-        name: {key: value * 0.5 for key, value in part.items()}
-        for name, part in model.get_parameters().items()
-        if name == "policy"
-    }
-    model.set_parameters(halved, exact_match=False)
-
-
-SET: dict[Any, dict[str, Callable[[BaseCallback], Any]]] = {
-    PPO: {"schedule": put("clip_range", lambda _: 0.01), "values": put("clip_range_vf", lambda _: 0.01)},
-    A2C: {},
-    DQN: {
-        "rate": put("exploration_rate", 0.9),
-        "schedule": put("exploration_schedule", lambda _: 0.7),
-        "target": lambda callback: callback.model.q_net_target.load_state_dict(callback.model.q_net.state_dict()),
-    },
-    SAC: {
-        "entropy": put("target_entropy", -0.1),
-        "coefficient": lambda callback: callback.model.log_ent_coef.data.fill_(-3.0),
-        "target": lambda callback: callback.model.critic_target.load_state_dict(callback.model.critic.state_dict()),
-    },
-}
-for _kind, _set in SET.items():
-    _set |= {"rates": put("lr_schedule", lambda _: 1e-2), "halve": halve, "parameters": put_back}
-    if _kind in (PPO, A2C):
-        _set |= {
-            "gamma": put("rollout_buffer.gamma", 0.9),
-            "lambda": put("rollout_buffer.gae_lambda", 0.5),
-            "both": both_discounts,
-        }
-
-
 @named(SET)
 def test_what_a_callback_sets_counts_as_in_sb3(plain: Any, name: str) -> None:
     assert_same(plain, lambda kind: learned(make(kind, **one_scale(kind)), callback=halfway(SET[plain][name], 36)))
-
-
-class Writes(BaseCallback):
-    """Changes an array of the buffer, at every step or at the end of every rollout."""
-
-    def __init__(self, name: str, at: str) -> None:
-        super().__init__()
-        self.name, self.at = name, at
-
-    def _on_step(self) -> bool:
-        if self.at == "step":
-            self.write(self.model.rollout_buffer if hasattr(self.model, "rollout_buffer") else self.model.replay_buffer)
-        return True
-
-    def _on_rollout_end(self) -> None:
-        if self.at == "end":
-            self.write(self.model.rollout_buffer)
-
-    def write(self, buffer: Any) -> None:
-        array = getattr(buffer, self.name)
-        if self.name in ("dones", "timeouts", "episode_starts") or array.dtype != np.float32:
-            array[::3] = 1
-        else:
-            array *= 0.5
-            array[0] += 0.25
 
 
 @pytest.mark.parametrize("at", ["step", "end"])
@@ -343,13 +156,6 @@ def test_what_a_callback_changes_in_the_policys_answer_counts_as_in_sb3(plain: A
     assert_same(plain, lambda kind: learned(make(kind, **one_scale(kind)), callback=_locals(name)))
 
 
-class Rewarded:
-    """Adds a reward of its own, as curiosity does."""
-
-    def add(self, obs: Any, action: Any, reward: Any, *others: Any) -> None:
-        super().add(obs, action, 10 * reward + 1, *others)
-
-
 class Started:
     """Takes every step for the first of an episode."""
 
@@ -362,23 +168,6 @@ class Valued:
 
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any) -> None:
         super().add(obs, action, reward, episode_start, 0.5 * value, log_prob)
-
-
-class Before:
-    """Normalises rewards before returns are computed."""
-
-    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
-        self.rewards = (self.rewards - self.rewards.mean()) / 2
-        super().compute_returns_and_advantage(last_values, dones)
-
-
-class After:
-    """Clips advantages and returns after they are computed."""
-
-    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
-        super().compute_returns_and_advantage(last_values, dones)
-        self.advantages = self.advantages.clip(-1, 1)
-        self.returns = 0.5 * self.returns
 
 
 class Last:
@@ -415,30 +204,9 @@ def test_a_rollout_buffer_of_a_user_counts_as_in_sb3(plain: Any, mixin: Any) -> 
     assert_same(plain, scenario)
 
 
-class Relabelled(ReplayBuffer):
-    """Adds a reward of its own when a step is kept, and another one when it is taken."""
-
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, *others: Any) -> None:
-        super().add(obs, next_obs, action, reward + 1, *others)
-
-    def sample(self, batch_size: int, env: Any = None) -> Any:
-        samples = super().sample(batch_size, env)
-        return samples._replace(rewards=2 * samples.rewards, dones=th.zeros_like(samples.dones))
-
-
 @off_policy
 def test_a_replay_buffer_of_a_user_counts_as_in_sb3(plain: Any) -> None:
     assert_same(plain, lambda kind: learned(make(kind, replay_buffer_class=Relabelled, **one_scale(kind))))
-
-
-class Trains:
-    """Learns twice, with less and less of everything."""
-
-    def train(self, *args: Any, **kwargs: Any) -> None:
-        super().train(*args, **kwargs)
-        self.gamma = self.gamma * 0.9
-        self.max_grad_norm = 0.1
-        super().train(*args, **kwargs)
 
 
 class Steps:
@@ -469,10 +237,6 @@ class Regresses:
             self.policy.optimizer.step()
 
 
-def derived(kind: Any, mixin: Any) -> Any:
-    return type("Own", (mixin, kind), {})
-
-
 @pytest.mark.parametrize("mixin", [Trains, Steps], ids=lambda kind: kind.__name__)
 @algorithms
 def test_an_algorithm_of_a_user_does_what_it_does_in_sb3(plain: Any, mixin: Any) -> None:
@@ -482,17 +246,6 @@ def test_an_algorithm_of_a_user_does_what_it_does_in_sb3(plain: Any, mixin: Any)
 @on_policy
 def test_a_loop_of_a_user_gets_the_returns_of_sb3(plain: Any) -> None:
     assert_same(plain, lambda kind: learned(make(derived(kind, Regresses), **one_scale(kind))))
-
-
-class Noisy(FlattenExtractor):
-    """Differs between training and playing."""
-
-    def __init__(self, observation_space: Any) -> None:
-        super().__init__(observation_space)
-        self.norm, self.dropout = nn.BatchNorm1d(self.features_dim), nn.Dropout(0.5)
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.dropout(self.norm(super().forward(observations)))
 
 
 class Saturated:

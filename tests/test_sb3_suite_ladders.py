@@ -15,10 +15,10 @@ from gymnasium.wrappers import FlattenObservation, TimeLimit
 from stable_baselines3 import A2C, DQN, PPO, SAC
 
 from sb3_environments import equal, vectorised
-from sb3_suite import OURS, QUICK, algorithms, environments, make, off_policy, on_policy
-from tddelta import ConfigError
-from test_sb3_suite import (
+from sb3_suite import (
     ARGUMENTS,
+    OURS,
+    QUICK,
     SET,
     STEPS,
     After,
@@ -27,14 +27,22 @@ from test_sb3_suite import (
     Relabelled,
     Rewarded,
     Writes,
+    algorithms,
     arguments,
     continuous,
     derived,
+    environments,
     given,
     halfway,
+    make,
+    named,
+    off_policy,
+    on_policy,
+    put,
     reloaded,
     rollout_buffer,
 )
+from tddelta import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,49 @@ def resolve(scales: Any, *, gamma: float, lam: float | None) -> TimeScales:
     return made
 
 
+class Ladder:
+    """What a user named, made into time scales anew whenever the discount or λ of the algorithm has changed.
+
+    Args:
+        given: As of `resolve`.
+
+    Attributes:
+        given: The same as a dict of numbers and names, for a save file.
+
+    Raises:
+        ConfigError: `given` is of another kind, or its numbers are out of range.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self.given = _specification(given)
+        self._made: tuple[Any, TimeScales] | None = None
+
+    def at(self, gamma: float, lam: float | None) -> TimeScales:
+        """The time scales for a discount and λ, as many as the first time.
+
+        Raises:
+            ConfigError: As of `resolve`, or the ladder of this discount has another number of components.
+        """
+        if self._made is None or self._made[0] != (gamma, lam):
+            scales = resolve(self.given, gamma=gamma, lam=lam)
+            if self._made is not None and len(scales) != len(self._made[1]):
+                known = len(self._made[1])
+                raise ConfigError(
+                    f"gamma must keep the {known} components that the critic was made with; got {gamma}, whose ladder "
+                    f"has {len(scales)}: fix their number, as in scales={{'ladder': 'halving', 'components': {known}}}"
+                )
+            self._made = (gamma, lam), scales
+        return self._made[1]
+
+
+def _specification(given: Any) -> dict[str, Any]:
+    if given is None or isinstance(given, str):
+        return {"ladder": "halving" if given is None else given}
+    if isinstance(given, Mapping) and "ladder" in given:
+        return dict(given)
+    return _made(given, 1.0, None).to_dict()
+
+
 def _made(scales: Any, gamma: float, lam: float | None) -> TimeScales:
     if scales is None:
         return TimeScales.halving(gamma, lam=lam)
@@ -76,6 +119,11 @@ def _ladder(name: Any, settings: dict[str, Any], gamma: float, lam: float | None
         raise ConfigError(f"scales names no ladder that is known; got {name!r}: {_ADVICE}")
     if "gamma" in settings:
         raise ConfigError(f"scales must leave gamma to the algorithm; got {settings!r}: drop it there")
+    if gamma == 1 and name != "single" and settings.get("longest_horizon") is None:
+        raise ConfigError(
+            f"the ladder {name!r} up to gamma=1 needs its longest finite horizon; got none: pass "
+            f"scales={{'ladder': {name!r}, 'longest_horizon': 1000}}, say, or another gamma"
+        )
     try:
         made: TimeScales = getattr(TimeScales, name)(gamma, **{"lam": lam, **settings})
     except TypeError as error:

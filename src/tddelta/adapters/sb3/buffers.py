@@ -8,8 +8,9 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
+from tddelta.adapters.ladders import Ladder
 from tddelta.adapters.sb3.learning import Learning
-from tddelta.errors import ConfigError, ShapeError
+from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.targets import Form, advantages, lambda_targets, successors
 from tddelta.timescales import TimeScales
 
@@ -18,38 +19,66 @@ class DeltaRolloutBuffer(RolloutBuffer):
     """`RolloutBuffer` for a critic of several components.
 
     SB3 adds γ·V(final) of a truncated episode to its reward before the buffer sees it: right for one discount, wrong
-    for all others. `StepRecorder` notes the reward of the environment before that, and the buffer keeps that one.
+    for all others. `StepRecorder` notes how much that is, and it is taken off again where components learn. Whatever
+    else was done to a reward on its way into `rewards` counts, as in SB3.
 
     Args:
         *args: As in SB3.
-        scales: The time scales, with trace decays.
+        scales: The time scales, see `tddelta.adapters.ladders.resolve`; they follow `gamma` and `gae_lambda`.
         form: Of the λ-return, see `tddelta.lambda_targets`.
         **kwargs: As in SB3.
 
     Attributes:
         components: W(s_t), (T, N, Z), of N environments.
         component_returns: The λ-returns of the components, (T, N, Z).
-        rewards: As the environment gave them, (T, N).
+        rewards: As in SB3, with γ·V(final) of truncated episodes, (T, N); `environment_rewards` are without.
         terminated: Whether s_{t+1} is terminal, (T, N).
         truncated: Whether the episode is cut after step t, (T, N).
+
+    Raises:
+        ConfigError: There are no scales, `values` or `returns` were written to and there are several components, or
+            the steps were not noted.
+        ShapeError: The policy hands out another number of components.
     """
 
-    def __init__(self, *args: Any, scales: TimeScales, form: Form = "difference", **kwargs: Any) -> None:
-        self.scales, self.form = scales, form
+    @own_checks
+    def __init__(self, *args: Any, scales: Any = None, form: Form = "difference", **kwargs: Any) -> None:
+        if scales is None:
+            raise ConfigError(
+                "scales must name the time scales of a DeltaRolloutBuffer, and a plain PPO or A2C has none: use "
+                "DeltaPPO or DeltaA2C; a file of theirs is read by DeltaPPO.load(…), and to_ppo() makes a plain PPO"
+            )
+        self._ladder, self.form = Ladder(scales), form
         self.learning: Learning | None = None
         super().__init__(*args, **kwargs)
+
+    @property
+    def scales(self) -> TimeScales:
+        """The time scales, for `gamma` and `gae_lambda` as they are now."""
+        return self._ladder.at(self.gamma, self.gae_lambda)
+
+    @property
+    def environment_rewards(self) -> np.ndarray:
+        """The rewards without what SB3 adds where an episode was truncated, (T, N)."""
+        # Not the difference of two sums: what nobody changed stays as it was, to the last bit.
+        changes = self.rewards - self._expected
+        rewards: np.ndarray = np.where(self.truncated, self._noted_rewards + changes, self.rewards)
+        return rewards
 
     def reset(self) -> None:
         """Empty the buffer."""
         super().reset()
         shape = self.buffer_size, self.n_envs
         self.components, self._finals = (np.zeros((*shape, len(self.scales)), np.float32) for _ in range(2))
-        self._raw = np.zeros(shape, np.float32)
+        self.component_returns: Any = None
+        self._noted_rewards, self._expected = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         self._last: np.ndarray | None = None
         self._noted = -1
+        self._computed: dict[str, np.ndarray] = {}
+        self._flat: list[np.ndarray] | None = None
 
-    def note(self, rewards: np.ndarray, dones: np.ndarray, finals: dict[int, np.ndarray]) -> None:
+    def note(self, rewards: np.ndarray, dones: np.ndarray, finals: dict[int, th.Tensor]) -> None:
         """Note a step before SB3 changes its rewards.
 
         Args:
@@ -58,15 +87,19 @@ class DeltaRolloutBuffer(RolloutBuffer):
             finals: W(final observation), (Z,), by environment, of the episodes that were cut.
         """
         self._noted = step = self.pos
-        self._raw[step] = rewards
+        self._noted_rewards[step] = rewards
         self.terminated[step] = dones
+        expected = np.array(rewards)
         for place, deltas in finals.items():
             self.truncated[step, place], self.terminated[step, place] = True, False
-            self._finals[step, place] = deltas
+            self._finals[step, place] = deltas.cpu().numpy()
+            # As SB3 does it, for the same bits.
+            expected[place] += self.gamma * deltas.sum(-1, keepdim=True)
+        self._expected[step] = expected
 
-    def note_last(self, deltas: np.ndarray) -> None:
+    def note_last(self, deltas: th.Tensor) -> None:
         """Note W of the observations after the last step, (N, Z)."""
-        self._last = deltas
+        self._last = deltas.cpu().numpy()
 
     def add(
         self,
@@ -77,47 +110,89 @@ class DeltaRolloutBuffer(RolloutBuffer):
         value: th.Tensor,
         log_prob: th.Tensor,
     ) -> None:
-        """Add a step, as in SB3, but with W, (N, Z), in place of values; the reward that counts was noted."""
-        if self._noted != self.pos:
+        """Add a step, as in SB3, but with W, (N, Z), in place of values."""
+        shape = self.components.shape[1:]
+        if len(self.scales) == 1:
+            value = value.reshape(-1, 1)
+        elif self._noted != self.pos:
             raise ConfigError(
                 f"the rewards of step {self.pos} were not noted before SB3 changed them: collect with learn(), whose "
                 "callbacks note them, and leave `_init_callback` as it is"
             )
-        if value.shape != self.components.shape[1:]:  # one value per state would be spread over all components
+        if value.shape != shape:  # one value per state would be spread over all components
             raise ShapeError(
-                f"the policy must hand out components {tuple(self.components.shape[1:])}, one per environment and "
+                f"the policy must hand out components {tuple(shape)}, one per environment and "
                 f"discount; got {tuple(value.shape)}: a value network of your own has n_components outputs"
             )
         self.components[self.pos] = value.cpu().numpy()
-        super().add(obs, action, self._raw[self.pos], episode_start, value.sum(-1), log_prob)
+        super().add(obs, action, reward, episode_start, value.sum(-1), log_prob)
 
     def compute_returns_and_advantage(self, last_values: th.Tensor, dones: np.ndarray) -> None:
         """Compute the λ-returns of all components, and the ordinary advantages of V.
 
         Args:
-            last_values: V after the last step; W was noted.
-            dones: Whether the last step ended an episode; was noted.
+            last_values: V after the last step; its components were noted.
+            dones: Whether the last step ended an episode, (N,).
         """
+        ends = np.concatenate([self.episode_starts[1:], np.asarray(dones)[None]]).astype(bool)
+        self.truncated &= ends
+        self.terminated = ends & ~self.truncated
+        scales, decay = self.scales, self.gamma * self.gae_lambda
+        if len(scales) == 1:
+            self.components = self.values[..., None].copy()
+        if len(scales) == 1 and scales.trace_decays == (decay,):
+            super().compute_returns_and_advantage(last_values, dones)
+            self.component_returns = self.returns[..., None].copy()
+        else:
+            self._compute(last_values, scales, decay)
+        self._computed, self._flat = {name: getattr(self, name).copy() for name in ("values", "returns")}, None
+
+    def _compute(self, last_values: th.Tensor, scales: TimeScales, decay: float) -> None:
         if self._last is None:
             raise ConfigError("the observations after the last step were not noted: collect with learn()")
+        last = np.where(self.terminated[-1] | self.truncated[-1], self._last.sum(-1), last_values.cpu().numpy().ravel())
+        for name, sums, components in (
+            ("values", self.values, self.components),
+            ("last_values", last, self._last),
+        ):
+            rounding = 1e-5 * np.abs(components).sum(-1)
+            if not np.allclose(components.sum(-1), sums, rtol=0, atol=rounding, equal_nan=True):
+                raise ConfigError(
+                    f"{name} must be the sum of the components, and were changed; of {len(scales)} components nobody "
+                    "knows which: change those that the policy hands out, or pass scales='single'"
+                )
         flags: Any = {"terminated": self.terminated, "truncated": self.truncated}
         final = self._finals if self.truncated.any() else None
         following = successors(self.components, self._last, final_deltas=final, **flags)
-        steps = self.rewards, self.components, following
-        self.component_returns = lambda_targets(*steps, scales=self.scales, form=self.form, **flags)
-        # In this order, as SB3 multiplies: the same float.
-        decay = self.gamma * self.gae_lambda
-        self.advantages = advantages(*steps, scales=self.scales, trace_decay=decay, **flags)
+        steps = self.environment_rewards, self.components, following
+        self.component_returns = lambda_targets(*steps, scales=scales, form=self.form, **flags)
+        self.advantages = advantages(*steps, scales=scales, trace_decay=decay, **flags)
         self.returns = self.advantages + self.values
-        self._flat = [self.swap_and_flatten(array) for array in (self.component_returns, self.components)]
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         samples = super()._get_samples(batch_inds, env)
+        if self._flat is None:
+            both = ("component_returns", "returns"), ("components", "values")
+            self._flat = [self._flattened(*names) for names in both]
         targets, old = (self.to_torch(array[batch_inds]) for array in self._flat)
         if self.learning is None:
             return samples._replace(returns=targets.flatten(), old_values=old.flatten())
         targets, old = self.learning.samples(targets, old)
         return samples._replace(returns=targets, old_values=old)
+
+    def _flattened(self, components: str, sums: str) -> np.ndarray:
+        """The components, (N·T, Z), with what was written into the array of SB3 since they were computed."""
+        known, now = self._computed.get(sums), getattr(self, sums)
+        written = known is None or not np.array_equal(self.swap_and_flatten(known), now, equal_nan=True)
+        if written and len(self.scales) == 1:
+            setattr(self, components, now.reshape(self.n_envs, self.buffer_size, 1).swapaxes(0, 1))
+        elif getattr(self, components) is None or (written and known is not None):
+            raise ConfigError(
+                f"rollout_buffer.{sums} were changed, and the critic learns from rollout_buffer.{components}, "
+                f"{self.components.shape}: change those, or pass scales='single'"
+            )
+        flat: np.ndarray = self.swap_and_flatten(getattr(self, components))
+        return flat
 
 
 class DeltaDictRolloutBuffer(DeltaRolloutBuffer, DictRolloutBuffer):
@@ -132,21 +207,32 @@ class StepRecorder(BaseCallback):
 
     def _on_step(self) -> bool:
         buffer, dones = self.locals["rollout_buffer"], self.locals["dones"]
+        model: Any = self.model
+        if not isinstance(buffer, DeltaRolloutBuffer):
+            raise ConfigError(
+                f"rollout_buffer must keep components; got a {type(buffer).__name__}: derive it from DeltaRolloutBuffer"
+            )
         finals = {}
         for place in np.flatnonzero(dones):
             info = self.locals["infos"][place]
             # As SB3 tells truncation, and one by one as SB3 evaluates them, for the same bits.
             if info.get("TimeLimit.truncated", False) and info.get("terminal_observation") is not None:
-                policy: Any = self.model.policy
-                observation = policy.obs_to_tensor(info["terminal_observation"])[0]
+                observation = model.policy.obs_to_tensor(info["terminal_observation"])[0]
                 finals[int(place)] = self._components(observation)[0]
         buffer.note(self.locals["rewards"], dones, finals)
         if buffer.pos == buffer.buffer_size - 1:
-            buffer.note_last(self._components(obs_as_tensor(self.locals["new_obs"], self.model.device)))
+            buffer.note_last(self._components(obs_as_tensor(self.locals["new_obs"], model.device)))
+            for name in ("gamma", "form"):
+                ours, theirs = getattr(model, name), getattr(buffer, name)
+                if ours != theirs and len(buffer.scales) > 1:
+                    raise ConfigError(
+                        f"{name} must be the same in model and model.rollout_buffer; got {ours!r} and {theirs!r}: "
+                        "set both"
+                    )
         return True
 
-    def _components(self, observation: Any) -> np.ndarray:
+    def _components(self, observation: Any) -> th.Tensor:
         policy: Any = self.model.policy
         with th.no_grad():
-            deltas: np.ndarray = policy.predict_components(observation).cpu().numpy()
+            deltas: th.Tensor = policy.predict_components(observation)
         return deltas

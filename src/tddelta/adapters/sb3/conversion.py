@@ -13,7 +13,7 @@ from tddelta.timescales import TimeScales
 _Model = TypeVar("_Model")
 
 # What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
-_OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "scales", "_scales", "component_weights", "form")
+_OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "_ladder", "_scales", "component_weights", "form")
 
 
 def from_plain(kind: Any, model: Any, **own: Any) -> Any:

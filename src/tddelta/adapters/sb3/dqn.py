@@ -23,7 +23,7 @@ class DeltaDQN(DeltaOffPolicy, DQN):
 
     Raises:
         ConfigError: `n_steps` is above 1, the replay buffer hands out other than single transitions, `gamma` was
-            changed with several scales, or as `DeltaModel` says.
+            changed and scales given as numbers do not follow, or as `DeltaModel` says.
 
     Example:
         >>> model = DeltaDQN("MlpPolicy", "CartPole-v1", buffer_size=100, scales=[0.9, 0.99], device="cpu")
@@ -81,7 +81,6 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         self._update_learning_rate(policy.optimizer)
         losses, norms = [], []
         components = targets = th.zeros(1, len(self.scales))
-        self._follow()
         for _ in range(gradient_steps):
             samples = self._sample(batch_size)
             with th.no_grad():

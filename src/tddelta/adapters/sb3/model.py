@@ -9,7 +9,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from tddelta.adapters.ladders import resolve
+from tddelta.adapters.ladders import Ladder
 from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -50,9 +50,9 @@ class DeltaModel(BaseAlgorithm):
     ) -> None:
         # In the dictionary, since it is an argument of every algorithm but not of their common base class.
         super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
-        self.scales: Any = scales
-        # What a save file holds: numbers, whatever becomes of our classes.
-        self._scales: dict[str, Any] | None = None
+        self._ladder = Ladder(scales)
+        # What a save file holds: names and numbers, whatever becomes of our classes.
+        self._scales = self._ladder.given
         self.component_weights = component_weights
         if _init_setup_model:
             self._setup_model()
@@ -64,9 +64,10 @@ class DeltaModel(BaseAlgorithm):
                 f"the actions must count from 0; got {self.action_space}: Stable-Baselines3 chooses 0, 1, …, whatever the "
                 "start; put gymnasium.wrappers.TransformAction around the environment, which adds the start"
             )
-        given = self.scales if self.scales is not None else self._scales
-        self.scales = resolve(given, gamma=self.gamma, lam=self._lam())
-        self._scales = self.scales.to_dict()
+        # Where `load(…, scales=…)` puts it.
+        given = self.__dict__.pop("scales", None)
+        self._ladder = Ladder(self._scales if given is None else given)
+        self._scales = self._ladder.given
         self.component_weights = _weights(self.component_weights, self.scales)
         self.policy_class = self._delta_policy(self.policy_class)
 
@@ -80,6 +81,11 @@ class DeltaModel(BaseAlgorithm):
             algorithm._setup_model()
         finally:
             self.policy_kwargs = given_kwargs
+
+    @property
+    def scales(self) -> TimeScales:
+        """The time scales, for `gamma` and λ as they are now."""
+        return self._ladder.at(self.gamma, self._lam())
 
     def _lam(self) -> float | None:
         return None
@@ -123,7 +129,7 @@ class DeltaModel(BaseAlgorithm):
         return super()._setup_learn(*args, **kwargs)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "scales"]
+        return [*super()._excluded_save_params(), "_ladder"]
 
     def _observation(self, observation: Any) -> tuple[Any, bool]:
         """Observations as tensors, and whether they are several."""

@@ -1,6 +1,5 @@
 """What `DeltaDQN` and `DeltaSAC` share: one-step targets of action values from a replay buffer."""
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,7 +11,6 @@ from tddelta.adapters.sb3.learning import log_components
 from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.errors import ConfigError
 from tddelta.targets import td_errors
-from tddelta.timescales import TimeScales
 
 _Loss = Callable[..., th.Tensor]
 
@@ -31,8 +29,6 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
 
     def _settle(self) -> None:
         _check_steps(self.n_steps)
-        if self.scales is None and self._scales is not None and len(self._scales["gammas"]) == 1:
-            self.scales = "single"  # loaded, perhaps with another discount
         super()._settle()
 
     def _setup_model(self) -> None:
@@ -52,18 +48,6 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
     def _check_buffer(self) -> None:
         for name in ("n_steps", "n_step"):
             _check_steps(getattr(self.replay_buffer, name, None) or 1)
-
-    def _follow(self) -> None:
-        """Take up a `gamma` that was set since the model was made: SB3 reads it anew in every update."""
-        if len(self.scales) == 1:
-            if self.gamma != self.scales.gammas[-1]:
-                self.scales = TimeScales.single(self.gamma)
-                self._scales = self.scales.to_dict()
-        elif not math.isclose(self.gamma, self.scales.gammas[-1], rel_tol=1e-9, abs_tol=0.0):
-            raise ConfigError(
-                f"gamma must stay the largest discount of scales, {self.scales.gammas[-1]}, while a model learns; it was "
-                f'set to {self.gamma}, and a ladder cannot follow: set it back, or make the model with scales="single"'
-            )
 
     def _sample(self, batch_size: int) -> Any:
         """Draw single transitions; a callback, or `load_replay_buffer`, may have replaced the buffer."""

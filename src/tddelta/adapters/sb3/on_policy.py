@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from tddelta._arrays import check_form
+from tddelta._ladders import unit_number
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
 from tddelta.adapters.sb3.conversion import from_plain, to_plain
@@ -58,6 +59,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
 
     def _settle(self) -> None:
         check_form(self.form)
+        unit_number("gae_lambda", self.gae_lambda)
         super()._settle()
 
     def _setup_model(self) -> None:
@@ -73,7 +75,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
             )
         self._settle()
         given = self.rollout_buffer_kwargs
-        self.rollout_buffer_kwargs = {**given, "scales": self.scales, "form": self.form}
+        self.rollout_buffer_kwargs = {**given, "scales": self._scales, "form": self.form}
         try:
             super()._setup_model()
         finally:

@@ -26,7 +26,7 @@ class DeltaSAC(DeltaOffPolicy, SAC):
 
     Raises:
         ConfigError: `n_steps` is above 1, the replay buffer hands out other than single transitions, `gamma` was
-            changed with several scales, or as `DeltaModel` says.
+            changed and scales given as numbers do not follow, or as `DeltaModel` says.
 
     Example:
         >>> model = DeltaSAC("MlpPolicy", "Pendulum-v1", buffer_size=100, scales=[0.9, 0.99], device="cpu")
@@ -67,7 +67,6 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         names = ("ent_coef", "ent_coef_loss", "actor_loss", "critic_loss", "gradient_norm")
         seen: dict[str, list[float]] = {name: [] for name in names}
         components = targets = th.zeros(1, len(self.scales))
-        self._follow()
         for step in range(gradient_steps):
             samples = self._sample(batch_size)
             if self.use_sde:
