@@ -204,6 +204,9 @@ def named(found: dict[Any, dict[str, Any]]) -> Any:
 
 
 arguments = named(ARGUMENTS)
+discounts = named(
+    {kind: [name for name in ("gamma", "gae_lambda") if name in several] for kind, several in ARGUMENTS.items()}
+)
 
 
 def given(kind: Any, plain: Any, name: str) -> dict[str, Any]:
@@ -226,6 +229,17 @@ def reloaded(model: Any, env: Any, **more: Any) -> Any:
     model.save(file)
     file.seek(0)
     return type(model).load(file, env=env, device="cpu", **more)
+
+
+def replaced(plain: Any, name: str) -> Callable[[Any], Any]:
+    """Train, save, load with another value of an argument, and go on."""
+
+    def scenario(kind: Any) -> Any:
+        model = learned(make(kind, env=continuous(plain, name), policy="MlpPolicy", **one_scale(kind)))
+        again = reloaded(model, continuous(plain, name), **given(kind, plain, name))
+        return learned(again, reset_num_timesteps=False)
+
+    return scenario
 
 
 def halfway(change: Callable[[BaseCallback], Any], at: int = 20) -> BaseCallback:
@@ -385,3 +399,14 @@ class Noisy(FlattenExtractor):
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         return self.dropout(self.norm(super().forward(observations)))
+
+
+class Acts(th.nn.Module):
+    """What is exported of a policy: the action without noise."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observation: Any) -> Any:
+        return self.policy._predict(observation, deterministic=True)

@@ -4,7 +4,6 @@ Every change that `load`, a callback, a subclass or `set_parameters` can make is
 which test of theirs is found in which test of ours. `make sb3-suite` runs these and `test_sb3_suite_long.py`.
 """
 
-import inspect
 import io
 import tomllib
 from pathlib import Path
@@ -16,28 +15,24 @@ import pytest
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
 import torch as th
-from stable_baselines3 import A2C, DQN, PPO, SAC
+from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from sb3_suite import (
-    ARGUMENTS,
     SET,
     After,
     Before,
-    Noisy,
     Relabelled,
     Rewarded,
     Trains,
     Writes,
     algorithms,
-    arguments,
     assert_same,
-    continuous,
     derived,
+    discounts,
     environments,
-    given,
     halfway,
     learned,
     make,
@@ -46,6 +41,7 @@ from sb3_suite import (
     on_policy,
     one_scale,
     reloaded,
+    replaced,
     rollout_buffer,
 )
 
@@ -74,39 +70,9 @@ def test_every_test_of_sb3_is_listed_once_and_those_ported_exist() -> None:
             assert ours and not missing, f"{module}::{name} is ported as {missing}, which is not there"
 
 
-@algorithms
-def test_every_argument_has_another_value(plain: Any) -> None:
-    fixed = {"self", "policy", "env", "device", "tensorboard_log", "_init_setup_model"}
-    assert ARGUMENTS[plain].keys() == inspect.signature(plain.__init__).parameters.keys() - fixed
-
-
-@arguments
-def test_every_argument_of_the_constructor_does_what_it_does_in_sb3(plain: Any, name: str) -> None:
-    def scenario(kind: Any) -> Any:
-        env = continuous(plain, name)
-        return learned(make(kind, env=env, policy="MlpPolicy", **one_scale(kind), **given(kind, plain, name)))
-
-    assert_same(plain, scenario)
-
-
-@arguments
-def test_every_argument_may_be_replaced_when_a_model_is_loaded(plain: Any, name: str) -> None:
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, env=continuous(plain, name), policy="MlpPolicy", **one_scale(kind)))
-        again = reloaded(model, continuous(plain, name), **given(kind, plain, name))
-        return learned(again, reset_num_timesteps=False)
-
-    assert_same(plain, scenario)
-
-
-@arguments
-def test_every_attribute_may_be_set_by_a_callback(plain: Any, name: str) -> None:
-    def scenario(kind: Any) -> Any:
-        (value,) = [found for key, found in given(kind, plain, name).items() if key == name]
-        model = make(kind, env=continuous(plain, name), policy="MlpPolicy", **one_scale(kind))
-        return learned(model, callback=halfway(lambda callback: setattr(callback.model, name, value), 36))
-
-    assert_same(plain, scenario)
+@discounts
+def test_a_discount_may_be_replaced_when_a_model_is_loaded(plain: Any, name: str) -> None:
+    assert_same(plain, replaced(plain, name))
 
 
 @named(SET)
@@ -295,43 +261,6 @@ def test_a_policy_of_a_user_is_that_of_sb3(plain: Any, mixin: Any) -> None:
     assert_same(plain, lambda kind: learned(make(kind, policy=policy_of_a_user(kind, mixin), **one_scale(kind))))
 
 
-POLICIES: dict[str, dict[str, Any]] = {
-    "no layers": {"net_arch": []},
-    "two layers": {"net_arch": [8, 4], "activation_fn": nn.ReLU},
-    "optimiser": {"optimizer_class": th.optim.AdamW, "optimizer_kwargs": {"weight_decay": 0.1}},
-    "noisy": {"features_extractor_class": Noisy, "net_arch": [8]},
-}
-_ACTOR_CRITIC = {
-    "own layers": {"net_arch": {"vf": [16], "pi": [8, 4]}},
-    "values only": {"net_arch": {"vf": [16]}},
-    "plain start": {"ortho_init": False, "share_features_extractor": False},
-    "steady": {"log_std_init": -2.0, "squash_output": False},
-}
-ONLY: dict[Any, dict[str, dict[str, Any]]] = {
-    PPO: _ACTOR_CRITIC,
-    A2C: _ACTOR_CRITIC,
-    DQN: {},
-    SAC: {
-        "own layers": {"net_arch": {"qf": [8], "pi": [8, 4]}},
-        "one critic": {"n_critics": 1},
-        "three critics": {"n_critics": 3, "share_features_extractor": True},
-        "steady": {"log_std_init": -2.0, "use_expln": True},
-    },
-}
-
-
-@named({kind: POLICIES | several for kind, several in ONLY.items()})
-def test_every_setting_of_the_policy_does_what_it_does_in_sb3(plain: Any, name: str) -> None:
-    settings = (POLICIES | ONLY[plain])[name]
-
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, policy_kwargs=settings, **one_scale(kind)))
-        again = reloaded(model, environments(plain), policy_kwargs=settings)
-        return learned(again, reset_num_timesteps=False)
-
-    assert_same(plain, scenario)
-
-
 @algorithms
 def test_parameters_are_given_and_taken_as_in_sb3(plain: Any) -> None:
     def scenario(kind: Any) -> Any:
@@ -382,18 +311,6 @@ def test_environments_are_changed_as_in_sb3(plain: Any) -> None:
     if plain in (DQN, SAC):
         # A replay buffer is of so many environments.
         assert_same(plain, lambda kind: learned(reloaded(make(kind, **one_scale(kind)), environments(plain, count=3))))
-    assert_same(plain, scenario)
-
-
-@pytest.mark.parametrize("task", ["dictionary", "image"])
-@algorithms
-def test_dictionaries_and_images_are_learned_from_and_loaded_as_in_sb3(plain: Any, task: str) -> None:
-    small = {"features_extractor_kwargs": {"cnn_output_dim" if task == "dictionary" else "features_dim": 8}}
-
-    def scenario(kind: Any) -> Any:
-        model = make(kind, task, policy_kwargs=small, gamma=0.9, **one_scale(kind)).learn(32)
-        return reloaded(model, environments(plain, task), gamma=0.8).learn(16, reset_num_timesteps=False)
-
     assert_same(plain, scenario)
 
 
