@@ -31,7 +31,7 @@ def skip_without_its_library(source: str) -> None:
 
 LONG = (
     *("coming-from", "getting-started", "host-environments", "metrics", "tuning", "tracking", "stable-baselines3"),
-    *("sweep_settings", "own_agent", "own_environment", "sb3_inspect", "sb3_ppo", "own_loop_jax"),
+    *("sweep_settings", "own_agent", "own_environment", "sb3_dueling", "sb3_inspect", "sb3_ppo", "own_loop_jax"),
     *("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before"),
 )
 """Programs that do much the same as others."""

@@ -24,9 +24,9 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 
-from sb3_environments import TASKS, equal, vectorised
+from sb3_environments import TASKS, equal, steered, vectorised
 from tddelta import ConfigError, TimeScales
-from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaPPO
+from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaDQN, DeltaPPO, DeltaSAC
 from tddelta.adapters.sb3.settings import settings_of
 from tddelta.runs.tensorboard import read_events
 
@@ -216,6 +216,82 @@ def test_the_onnx_export_of_sb3s_documentation_works_on_the_converted_model(
     action, value = onnx.reference.ReferenceEvaluator(place).run(None, {"input": observations.numpy()})
     assert action == model.predict(observations.numpy(), deterministic=True)[0]
     np.testing.assert_allclose(value, model.predict_components(observations.numpy()).sum(-1, keepdims=True), rtol=1e-4)
+
+
+class Values(th.nn.Module):
+    """What a policy says of observations: actions, and its critic's numbers."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observation: Any) -> Any:
+        acted = self.policy(observation, deterministic=True)
+        if hasattr(self.policy, "q_net"):
+            return acted, self.policy.q_net(observation), self.policy.q_net.components(observation)
+        if hasattr(self.policy, "critic"):
+            critic = self.policy.critic
+            return acted, *critic(observation, acted), critic.components(observation, acted)
+        # Not the probability: onnx's evaluator cannot index as PyTorch's distributions do, of plain SB3 as well.
+        return *acted[:2], self.policy.predict_values(observation), self.policy.predict_components(observation)
+
+
+@pytest.fixture
+def _distributions_do_not_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    # PyTorch cannot follow the checks of its own distributions, in plain SB3 as well.
+    monkeypatch.setattr(th.distributions.Distribution, "_validate_args", False)
+
+
+def exportable(kind: Any, task: str = "cartpole") -> tuple[Values, Any]:
+    """What is exported of a new model, and five observations."""
+    env = steered(task, 5) if kind is DeltaSAC else vectorised(task, 5)
+    small = {"buffer_size": 50} if kind in (DeltaDQN, DeltaSAC) else {}
+    policy = kind(TASKS[task][1], env, scales=SCALES, seed=3, device="cpu", **small).policy
+    policy.set_training_mode(False)
+    return Values(policy).eval(), policy.obs_to_tensor(env.reset())[0]
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.*:DeprecationWarning")
+@pytest.mark.usefixtures("_distributions_do_not_check")
+@pytest.mark.parametrize("task", ["cartpole", "image"])
+@pytest.mark.parametrize("kind", [DeltaPPO, DeltaA2C, DeltaDQN, DeltaSAC])
+def test_a_network_traced_with_one_observation_works_for_several(kind: Any, task: str) -> None:
+    module, observations = exportable(kind, task if task == "image" or kind is not DeltaSAC else "pendulum")
+    for before in (1, 5):
+        traced = th.jit.trace(module, (observations[:before],), check_trace=False)
+        for size in (1, 2, 5):
+            with th.no_grad():
+                for ours, theirs in zip(module(observations[:size]), traced(observations[:size]), strict=True):
+                    assert theirs.shape[0] == size
+                    th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning", "ignore:`isinstance:DeprecationWarning")
+@pytest.mark.usefixtures("_distributions_do_not_check")
+@pytest.mark.parametrize("kind", [DeltaPPO, DeltaA2C, DeltaDQN, DeltaSAC])
+def test_an_exported_network_takes_any_number_of_observations(kind: Any, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnx, onnxscript and torch")
+    import onnx.reference
+
+    module, observations = exportable(kind, "pendulum" if kind is DeltaSAC else "cartpole")
+    place = str(tmp_path / "network.onnx")
+    th.onnx.export(
+        module,
+        (observations[:2],),
+        place,
+        opset_version=18,
+        input_names=["input"],
+        dynamic_shapes=({0: th.export.Dim("batch")},),
+        verbose=False,
+    )
+    for size in (1, 2, 5):
+        given = observations[:size]
+        found = onnx.reference.ReferenceEvaluator(place).run(None, {"input": given.numpy()})
+        with th.no_grad():
+            for ours, theirs in zip(module(given), found, strict=True):
+                np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_callbacks_work(tmp_path: Path) -> None:

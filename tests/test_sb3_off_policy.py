@@ -1,5 +1,6 @@
 """DeltaDQN and DeltaSAC: equal to SB3's with one scale, and one choice for all components with several."""
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tddelta.adapters.sb3 import (
     DeltaSAC,
     DeltaSACPolicy,
 )
+from tddelta.adapters.sb3.conversion import from_plain
 
 QUICK: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "device": "cpu", "seed": 3}
 SCALES = [0.5, 0.9, 0.99]
@@ -381,9 +383,11 @@ def test_targets_stay_whole_where_networks_are_halved(kind: Any, plain: Any) -> 
 
 @pytest.mark.parametrize(("kind", "plain"), [(DeltaDQN, DQN), (DeltaSAC, SAC)])
 @pytest.mark.parametrize("scales", [None, SCALES, "single"])
-@pytest.mark.parametrize("settings", [{}, {"policy_kwargs": {"net_arch": []}}], ids=["deep", "linear"])
-def test_models_are_converted_back_and_forth(kind: Any, plain: Any, scales: Any, settings: Any, tmp_path: Path) -> None:
-    start = make(plain, **settings).learn(48)
+@pytest.mark.parametrize("layers", [[64], []], ids=["deep", "linear"])
+def test_models_are_converted_back_and_forth(
+    kind: Any, plain: Any, scales: Any, layers: list[int], tmp_path: Path
+) -> None:
+    start = make(plain, policy_kwargs={"net_arch": layers}).learn(48)
     numbers = th.get_rng_state()
     model = getattr(kind, f"from_{plain.__name__.lower()}")(start, scales)
     back = getattr(model, f"to_{plain.__name__.lower()}")()
@@ -401,30 +405,30 @@ def test_models_are_converted_back_and_forth(kind: Any, plain: Any, scales: Any,
             pairs = [(start.q_net(tensors), model.q_net), (start.q_net_target(tensors), model.q_net_target)]
             for values, network in pairs:
                 np.testing.assert_allclose(
-                    network.components(tensors), values[..., None] * shares, rtol=1e-4, atol=1e-6
+                    network.components(tensors), values.numpy()[..., None] * shares, rtol=1e-4, atol=1e-6
                 )
         else:
             actions = th.as_tensor(acted)
             for values, ours in zip(start.critic(tensors, actions), model.critic.each(tensors, actions), strict=True):
-                np.testing.assert_allclose(ours, values * shares, rtol=1e-4, atol=1e-6)
+                np.testing.assert_allclose(ours, values.numpy() * shares, rtol=1e-4, atol=1e-6)
             assert th.equal(start.log_ent_coef, back.log_ent_coef) and float(start.log_ent_coef) != 0
             assert model.log_ent_coef is not start.log_ent_coef
     assert scales != "single" or equal(start, back)
     back.save(tmp_path / "plain")
     assert plain.load(tmp_path / "plain", device="cpu").num_timesteps == 48
     before = {name: tensor.clone() for name, tensor in start.policy.state_dict().items()}
-    model.learn(20, reset_num_timesteps=False)
-    assert model.num_timesteps == 68
+    model.learn(24, reset_num_timesteps=False)
+    assert model.num_timesteps == 72
     assert all(th.equal(tensor, before[name]) for name, tensor in start.policy.state_dict().items())
 
 
 def test_what_cannot_be_converted_is_said() -> None:
     with pytest.raises(ConfigError, match="n_steps must be 1 with components; got 3"):
         DeltaDQN.from_dqn(make(DQN, n_steps=3))
-    with pytest.raises(ConfigError, match="only the policies DQNPolicy, .* can be converted; got DeltaDQNPolicy"):
+    with pytest.raises(ConfigError, match=r"only the policies DQNPolicy, .* can be converted; got DeltaDQNPolicy"):
         DeltaDQN.from_dqn(make(DeltaDQN))
-    with pytest.raises(ConfigError, match="only a model can be converted; got 'model.zip'"):
-        DeltaSAC.from_sac("model.zip")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"only a model can be converted; got 'model\.zip'"):
+        from_plain(DeltaSAC, "model.zip")
 
 
 class ForwardOnly(DeltaQNetwork):
@@ -481,6 +485,23 @@ def test_a_network_that_would_not_learn_what_it_shows_is_refused(kind: Any, poli
         kind(policy, vectorised("pendulum" if kind is DeltaSAC else "cartpole"), **QUICK)
 
 
+def test_a_dueling_network_of_ones_own_learns_all_components() -> None:
+    policy = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "sb3_dueling.py"))["DuelingPolicy"]
+    model = DeltaDQN(policy, vectorised("cartpole"), scales=SCALES, **QUICK)
+    before = {name: tensor.clone() for name, tensor in model.q_net.state_dict().items()}
+    model.learn(40)
+    changed = {name for name, tensor in model.q_net.state_dict().items() if not th.equal(tensor, before[name])}
+    assert changed == before.keys(), "both streams learn"
+    observations = model.env.reset()
+    network, tensors = model.q_net, th.as_tensor(observations)
+    with th.no_grad():
+        values = network.value(network.q_net(tensors))
+    components = model.predict_components(observations)
+    np.testing.assert_allclose(components.mean(1), values, rtol=1e-5, atol=1e-6)
+    action, _ = model.predict(observations, deterministic=True)
+    np.testing.assert_array_equal(action, components.sum(-1).argmax(1))
+
+
 class Below(gym.Env[Any, Any]):
     """With actions −1, 0 and 1."""
 
@@ -503,7 +524,7 @@ def test_actions_count_from_0(kind: Any) -> None:
         kind("MlpPolicy", Below(), device="cpu")
     environment = Below()
     wrapped = gym.wrappers.TransformAction(environment, lambda action: action - 1, gym.spaces.Discrete(3))
-    settings = {"buffer_size": 100, "learning_starts": 10} if kind is DeltaDQN else {"n_steps": 32}
+    settings = {"buffer_size": 100, "learning_starts": 10} if kind is DeltaDQN else {"n_steps": 64}
     kind("MlpPolicy", wrapped, device="cpu", seed=0, **settings).learn(64)
     assert environment.taken == {-1, 0, 1}
 

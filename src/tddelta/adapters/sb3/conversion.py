@@ -53,7 +53,8 @@ def _counterpart(model: Any, classes: Mapping[type[Any], type[Any]]) -> type[Any
     if model.policy_class not in classes:
         raise ConfigError(
             f"only the policies {', '.join(known.__name__ for known in classes)} can be converted; got "
-            f"{model.policy_class.__name__}: for a class of your own copy the state_dict, only the critic's last layer differs"
+            f"{model.policy_class.__name__}: for a class of your own copy the state_dict, where only the last "
+            "layer of the critic differs"
         )
     return classes[model.policy_class]
 

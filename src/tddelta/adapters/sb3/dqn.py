@@ -22,8 +22,8 @@ class DeltaDQN(DeltaOffPolicy, DQN):
     With one scale, parameters are those of `DQN`, bit by bit.
 
     Raises:
-        ConfigError: `n_steps` is above 1, the replay buffer hands out other than single transitions, `gamma` was
-            changed and scales given as numbers do not follow, or as `DeltaModel` says.
+        ConfigError: `n_steps` is above 1, the replay buffer hands out other than single transitions, or as
+            `DeltaModel` says.
 
     Example:
         >>> model = DeltaDQN("MlpPolicy", "CartPole-v1", buffer_size=100, scales=[0.9, 0.99], device="cpu")

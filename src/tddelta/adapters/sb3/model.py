@@ -61,8 +61,8 @@ class DeltaModel(BaseAlgorithm):
         """Check what was given; again after loading, where settings may have been replaced."""
         if np.any(getattr(self.action_space, "start", 0)):
             raise ConfigError(
-                f"the actions must count from 0; got {self.action_space}: Stable-Baselines3 chooses 0, 1, …, whatever the "
-                "start; put gymnasium.wrappers.TransformAction around the environment, which adds the start"
+                f"the actions must count from 0; got {self.action_space}: Stable-Baselines3 chooses 0, 1, … whatever "
+                "the start; put gymnasium.wrappers.TransformAction around the environment, which adds the start"
             )
         # Where `load(…, scales=…)` puts it.
         given = self.__dict__.pop("scales", None)

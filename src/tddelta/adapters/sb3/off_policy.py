@@ -59,8 +59,8 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
         if discounts is not None and not th.allclose(discounts, th.full_like(discounts, self.gamma), rtol=2e-7, atol=0):
             raise ConfigError(
                 f"the replay buffer must hand out single transitions, whose discounts are gamma={self.gamma}; got "
-                f"{float(discounts.min()):g} to {float(discounts.max()):g} from {type(buffer).__name__}: every component "
-                "has a discount of its own, so leave replay_buffer_class out, or give it n_steps=1 and this gamma"
+                f"{float(discounts.min()):g} to {float(discounts.max()):g} from {type(buffer).__name__}: every "
+                "component has its own discount, so leave replay_buffer_class out, or give it n_steps=1 and this gamma"
             )
         if ((samples.dones != 0) & (samples.dones != 1)).any():
             raise ConfigError(
@@ -104,6 +104,6 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
 def _check_steps(n_steps: int) -> None:
     if n_steps > 1:
         raise ConfigError(
-            f"n_steps must be 1 with components; got {n_steps}: SB3 adds up the rewards of n steps with one discount, and "
-            "every component has its own"
+            f"n_steps must be 1 with components; got {n_steps}: SB3 adds up the rewards of n steps with one discount, "
+            "and every component has its own"
         )

@@ -22,7 +22,15 @@ def _widened(network: nn.Sequential, n_components: int) -> None:
 
 
 class DeltaQNetwork(QNetwork):
-    """`QNetwork` with n components of every action value; `forward` is their sum."""
+    """`QNetwork` with n components of every action value; `forward` is their sum.
+
+    A network of your own overrides `components`, which is learned, and is made by `make_q_net` of a `DeltaDQNPolicy`.
+
+    Args:
+        *args: As in SB3.
+        n_components: Number of time scales; the policy passes it.
+        **kwargs: As in SB3.
+    """
 
     def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,7 +80,15 @@ class DeltaDQNMultiInputPolicy(DeltaDQNPolicy, DQNMultiInputPolicy):
 
 
 class DeltaContinuousCritic(ContinuousCritic):
-    """`ContinuousCritic`, twin critics by default, each with n components; `forward` gives their sums."""
+    """`ContinuousCritic`, twin critics by default, each with n components; `forward` gives their sums.
+
+    A critic of your own overrides `each`, which is learned, and is made by `make_critic` of a `DeltaSACPolicy`.
+
+    Args:
+        *args: As in SB3.
+        n_components: Number of time scales; the policy passes it.
+        **kwargs: As in SB3.
+    """
 
     def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
