@@ -399,14 +399,3 @@ class Noisy(FlattenExtractor):
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         return self.dropout(self.norm(super().forward(observations)))
-
-
-class Acts(th.nn.Module):
-    """What is exported of a policy: the action without noise."""
-
-    def __init__(self, policy: Any) -> None:
-        super().__init__()
-        self.policy = policy
-
-    def forward(self, observation: Any) -> Any:
-        return self.policy._predict(observation, deterministic=True)

@@ -6,22 +6,30 @@ which test of theirs is found in which test of ours. `make sb3-suite` runs these
 
 import io
 import tomllib
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
 import torch as th
-from stable_baselines3 import DQN, SAC
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
+from sb3_environments import vectorised
 from sb3_suite import (
+    OURS,
     SET,
+    STEPS,
     After,
     Before,
     Relabelled,
@@ -334,3 +342,109 @@ def test_a_replay_buffer_is_kept_and_taken_up_as_in_sb3(plain: Any, tmp_path: Pa
         return learned(again, reset_num_timesteps=False)
 
     assert_same(plain, scenario)
+
+
+class Anything(gym.Env[Any, Any]):
+    """Shows and takes samples of any space."""
+
+    def __init__(self, observations: Any, actions: Any) -> None:
+        self.observation_space, self.action_space = deepcopy(observations), deepcopy(actions)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), float(self.np_random.random()), False, False, {"is_success": True}
+
+
+UNIT, WIDE = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,), np.float64)
+SPACES = {
+    "wide": (WIDE, WIDE),
+    "numbers": (spaces.Discrete(3), UNIT),
+    "several numbers": (spaces.MultiDiscrete([4, 3]), UNIT),
+    "bits": (spaces.MultiBinary(4), UNIT),
+    "rows of bits": (spaces.MultiBinary((3, 2)), UNIT),
+    "rows of actions": (UNIT, spaces.Box(-1, 1, (2, 2))),
+    "wide parts": (spaces.Dict({"a": UNIT, "b": WIDE}), WIDE),
+    "choices": (UNIT, spaces.Discrete(3)),
+    "rows of choices": (UNIT, spaces.MultiBinary((2, 3))),
+    "nested": (spaces.Dict({"a": spaces.Dict({"b": UNIT})}), UNIT),
+}
+
+
+def anything(name: str, actions: Any = None, count: int = 1) -> Any:
+    observations, taken = SPACES[name]
+    return make_vec_env(lambda: TimeLimit(Anything(observations, actions or taken), 10), count, seed=0)
+
+
+@pytest.mark.parametrize("name", SPACES)
+@algorithms
+def test_spaces_are_taken_or_refused_as_in_sb3(plain: Any, name: str) -> None:
+    choices = spaces.Discrete(3) if plain is DQN and "of" not in name else None
+    policy = "MultiInputPolicy" if isinstance(SPACES[name][0], spaces.Dict) else "MlpPolicy"
+
+    def scenario(kind: Any) -> Any:
+        model = learned(make(kind, env=anything(name, choices), policy=policy, **one_scale(kind)))
+        action, _ = model.predict(model.env.reset())
+        assert action.dtype == model.action_space.dtype or plain is DQN
+        assert model.action_space.contains(action[0])
+        return model
+
+    assert_same(plain, scenario)
+
+
+REFUSED: dict[Any, dict[str, dict[str, Any]]] = {
+    PPO: {
+        "noise": {"use_sde": True},
+        "squashed": {"policy_kwargs": {"squash_output": True}},
+        "range": {"clip_range_vf": -0.2},
+        "steps": {"n_steps": 1, "env": vectorised("cartpole", 1)},
+        "buffer": {"rollout_buffer_kwargs": {"wrong": 1}},
+        "twice": {"rollout_buffer_kwargs": {"gamma": 1}},
+        "policy": {"policy": "CnnPolicy"},
+        "name": {"policy": "MlpolicyP"},
+    },
+    A2C: {"noise": {"use_sde": True}, "twice": {"rollout_buffer_kwargs": {"gamma": 1}}},
+    DQN: {"unit": {"train_freq": (1, "close")}, "episodes": {"train_freq": (1, "episode")}},
+    SAC: {
+        "text": {"train_freq": "4"},
+        "unit": {"train_freq": ("1", "episode")},
+        "nonsense": {"train_freq": "non_sense"},
+    },
+}
+
+
+@named(REFUSED)
+def test_what_sb3_refuses_is_refused(plain: Any, name: str) -> None:
+    with pytest.raises((AssertionError, ValueError, TypeError)):
+        learned(make(plain, **REFUSED[plain][name]))
+    assert_same(plain, lambda kind: learned(make(kind, **REFUSED[plain][name], **one_scale(kind))))
+
+
+def test_a_dictionary_needs_its_policy() -> None:
+    for policy in ("MlpPolicy", "CnnPolicy"):
+        assert_same(PPO, lambda kind, policy=policy: make(kind, "dictionary", policy=policy, **one_scale(kind)))
+
+
+@pytest.mark.parametrize("window", [1, 42])
+@algorithms
+def test_episodes_and_successes_are_counted_over_a_window(plain: Any, window: int) -> None:
+    for scales in ("single", [0.9, 0.99]):
+        actions = spaces.Discrete(3) if plain is DQN else None
+        model = learned(
+            make(
+                OURS[plain], env=anything("wide", actions), policy="MlpPolicy", scales=scales, stats_window_size=window
+            )
+        )
+        assert model.ep_info_buffer.maxlen == model.ep_success_buffer.maxlen == window
+        assert list(model.ep_success_buffer) == [True] * min(window, STEPS // 10)
+        assert {info["l"] for info in model.ep_info_buffer} == {10}
+
+
+def test_speed_is_said_by_a_clock_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 42)
+    for kind in OURS.values():
+        assert learned(make(kind)).num_timesteps >= STEPS

@@ -1,6 +1,7 @@
 """What Stable-Baselines3's own tests ask of an algorithm, asked of ladders: see `test_sb3_suite.py`."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,15 +14,24 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, TimeLimit
 from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    LogEveryNTimesteps,
+    StopTrainingOnMaxEpisodes,
+)
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_environments import equal, vectorised
+from sb3_environments import equal, steered, vectorised
 from sb3_suite import (
     ARGUMENTS,
     OURS,
     QUICK,
     SET,
     STEPS,
-    Acts,
     After,
     Before,
     Noisy,
@@ -213,21 +223,6 @@ def test_advantages_and_returns_are_those_by_hand(plain: Any, lam: float, gamma:
             np.testing.assert_allclose(first[:, -1], gamma ** (length - 1), rtol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*jit.*:DeprecationWarning")
-@algorithms
-def test_a_traced_policy_acts_on_any_number_of_observations(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(th.distributions.Distribution, "_validate_args", False)
-    model = make(OURS[plain]).learn(32)
-    observations = np.concatenate([model.env.reset() for _ in range(3)])[:5]
-    model.policy.set_training_mode(False)
-    traced = th.jit.trace(Acts(model.policy), th.as_tensor(observations[:1]))
-    for count in (1, 2, 5):
-        with th.no_grad():
-            found = traced(th.as_tensor(observations[:count])).numpy()
-            wanted = model.policy._predict(th.as_tensor(observations[:count]), deterministic=True).numpy()
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
 def statistics(model: Any) -> dict[str, th.Tensor]:
     return {name: value.clone() for name, value in model.policy.state_dict().items() if "running_mean" in name}
 
@@ -371,3 +366,112 @@ def test_parameters_of_a_ladder_are_given_and_taken(plain: Any) -> None:
     other.set_parameters({"policy": {name: 0.5 * value for name, value in several.items()}}, exact_match=False)
     state = other.policy.state_dict()
     assert all(th.equal(state[name], 0.5 * value) for name, value in several.items())
+
+
+class Ends(BaseCallback):
+    """Wants to stop at once."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def _on_step(self) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [False, np.bool_(False), th.tensor(False)], ids=["bool", "numpy", "torch"])
+@algorithms
+def test_a_callback_ends_training_at_once(plain: Any, answer: Any) -> None:
+    callback = Ends(answer)
+    learned(make(OURS[plain]), callback=callback)
+    assert callback.n_calls == 1
+
+
+@algorithms
+def test_callbacks_within_callbacks_see_every_step(plain: Any, tmp_path: Path) -> None:
+    model = make(OURS[plain])
+    within = CheckpointCallback(save_freq=1, save_path=str(tmp_path), name_prefix="event")
+    event, log = EveryNTimesteps(n_steps=16, callback=within), LogEveryNTimesteps(n_steps=16)
+    several = CallbackList([event, log, StopTrainingOnMaxEpisodes(max_episodes=3)])
+    model.learn(640, callback=several)
+    assert model.env.observation_space.contains(several.locals["new_obs"][0])
+    assert within.locals["new_obs"] is event.locals["new_obs"] is several.locals["new_obs"]
+    assert event.num_timesteps == model.num_timesteps == 2 * 9 * 3, "three episodes of nine steps, in two environments"
+    assert event.n_calls == model.num_timesteps // 2 and len(list(tmp_path.glob("event_*.zip"))) == 54 // 16
+    seen: list[Any] = []
+    model.learn(32, callback=lambda found, _: seen.append(found["self"]) is None)
+    assert seen[0] is model
+
+
+class Chained(BaseCallback):
+    """Knows its evaluation."""
+
+    def _on_step(self) -> bool:
+        assert isinstance(self.parent, EvalCallback) and self.parent.best_mean_reward > -np.inf
+        return True
+
+
+@on_policy
+def test_evaluation_has_the_statistics_of_training(plain: Any) -> None:
+    train, held_out = (VecNormalize(vectorised("cartpole")) for _ in range(2))
+    held_out.training, held_out.norm_reward = False, False
+    chained = {"callback_on_new_best": CallbackList([Chained()]), "callback_after_eval": Chained()}
+    evaluate = EvalCallback(held_out, eval_freq=10, n_eval_episodes=4, verbose=0, warn=False, **chained)
+    make(OURS[plain], env=train).learn(32, callback=evaluate)
+    assert evaluate.last_mean_reward == 9
+    shown = train.unnormalize_obs(train.reset())
+    evaluate._on_step()
+    np.testing.assert_allclose(train.normalize_obs(shown), held_out.normalize_obs(shown))
+
+
+@algorithms
+def test_networks_are_saved_by_themselves(plain: Any, tmp_path: Path) -> None:
+    model = learned(make(OURS[plain]))
+    observations = model.env.reset()
+    parts = {"policy": model.policy} | {
+        name: getattr(model, name) for name in ("q_net", "actor") if hasattr(model, name)
+    }
+    for name, part in parts.items():
+        part.load_state_dict({key: th.rand_like(value) for key, value in part.state_dict().items()})
+        wanted, _ = part.predict(observations, deterministic=True)
+        part.save(tmp_path / name)
+        again = type(part).load(tmp_path / name, device="cpu")
+        assert all(th.equal(value, again.state_dict()[key]) for key, value in part.state_dict().items())
+        np.testing.assert_array_equal(again.predict(observations, deterministic=True)[0], wanted)
+    model.policy = th.compile(model.policy)
+    model.save(tmp_path / "compiled")
+    again = OURS[plain].load(tmp_path / "compiled", device="cpu")
+    assert again.scales == model.scales
+    np.testing.assert_array_equal(again.predict_components(observations).shape[0], 2)
+
+
+@algorithms
+def test_one_observation_and_several_are_answered(plain: Any) -> None:
+    model = make(OURS[plain])
+    observations = model.env.reset()
+    model.exploration_rate = 1.0
+    for deterministic in (True, False):
+        one, several = (
+            model.predict(given, deterministic=deterministic)[0] for given in (observations[0], observations)
+        )
+        assert isinstance(one, np.ndarray) and model.action_space.contains(one if one.shape else one.item())
+        assert len(several) == 2
+    with pytest.raises(ValueError, match="mixing Gym API"):
+        model.predict((observations, {}))
+
+
+@off_policy
+def test_every_environment_gives_as_many_steps_as_there_are_updates(plain: Any) -> None:
+    model = make(OURS[plain], learning_starts=0, train_freq=3, gradient_steps=-1).learn(3)
+    assert model.logger.name_to_value["train/n_updates"] == 6
+
+
+@pytest.mark.parametrize("task", [None, "image"])
+@on_policy
+def test_squashed_exploration_by_state_keeps_actions_in_their_range(plain: Any, task: str | None) -> None:
+    policy = {"squash_output": True, "log_std_init": 1.0, "use_expln": True}
+    env = steered(task or "pendulum")
+    name = "CnnPolicy" if task else "MlpPolicy"
+    model = learned(make(OURS[plain], env=env, policy=name, use_sde=True, policy_kwargs=policy))
+    kept = model.rollout_buffer.actions
+    assert (np.abs(kept) <= 1).all() and np.abs(kept).max() > 0.5, "as the policy gives them, before they are scaled"

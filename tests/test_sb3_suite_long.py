@@ -7,7 +7,6 @@ import inspect
 import io
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,16 +20,16 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.envs import BitFlippingEnv, FakeImageEnv
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import SubprocVecEnv
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 from torch import nn
 
 from sb3_suite import (
     ARGUMENTS,
     OURS,
     STEPS,
-    Acts,
     Noisy,
     algorithms,
     arguments,
@@ -315,31 +314,6 @@ def test_a_limit_of_time_is_no_end_of_the_value(plain: Any, bootstraps: bool) ->
     assert (near < [0.5, 1.5, 5]).all() if bootstraps else near[-1] > 5, values
 
 
-@pytest.mark.parametrize("kind", OURS.values(), ids=lambda kind: kind.__name__)
-@pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning", "ignore:`isinstance:DeprecationWarning")
-def test_an_exported_network_acts_on_any_number_of_observations(
-    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnxscript", reason="needs onnx, onnxscript and torch")
-    import onnx.reference
-
-    monkeypatch.setattr(th.distributions.Distribution, "_validate_args", False)
-    model = learned(make(kind))
-    observations = np.concatenate([model.env.reset() for _ in range(3)])[:5]
-    model.policy.set_training_mode(False)
-    place, batch = str(tmp_path / "policy.onnx"), th.export.Dim("batch")
-    th.onnx.export(
-        Acts(model.policy).eval(), (th.as_tensor(observations[:2]),), place, opset_version=18, input_names=["input"],
-        dynamic_shapes=({0: batch},), verbose=False,
-    )  # fmt: skip
-    exported = onnx.reference.ReferenceEvaluator(place)
-    for count in (1, 2, 5):
-        (found,) = exported.run(None, {"input": observations[:count]})
-        with th.no_grad():
-            wanted = model.policy._predict(th.as_tensor(observations[:count]), deterministic=True)
-        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("task", ["dictionary", "cartpole"])
 @algorithms
 def test_environments_may_be_processes(plain: Any, task: str) -> None:
@@ -353,5 +327,53 @@ def test_environments_may_be_processes(plain: Any, task: str) -> None:
             return learned(make(kind, env=processes, policy=policy, **one_scale(kind)))
         finally:
             processes.close()
+
+    assert_same(plain, scenario)
+
+
+RUNS: dict[Any, dict[str, dict[str, Any]]] = {
+    PPO: {"one step": {"n_steps": 1, "batch_size": 1, "normalize_advantage": False}, "short batch": {"batch_size": 31}},
+    A2C: {},
+    DQN: {"episodes": {"train_freq": (2, "episode"), "count": 1}, "one": {"count": 1}},
+    SAC: {
+        "episodes": {"train_freq": (1, "episode"), "count": 1},
+        "fixed": {"ent_coef": 0.01},
+        "learned": {"ent_coef": "auto_0.01", "action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.2))},
+        "drifting": {"action_noise": OrnsteinUhlenbeckActionNoise(np.zeros(1), np.full(1, 0.2))},
+        "by state": {"use_sde": True, "sde_sample_freq": 2, "use_sde_at_warmup": True, "gradient_steps": -1},
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size:UserWarning")
+@named(RUNS)
+def test_every_way_of_training_is_that_of_sb3(plain: Any, name: str) -> None:
+    settings = dict(RUNS[plain][name])
+    count = settings.pop("count", 2)
+    assert_same(
+        plain, lambda kind: learned(make(kind, env=environments(plain, count=count), **settings, **one_scale(kind)))
+    )
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("first", [False, True], ids=["channels last", "channels first"])
+@algorithms
+def test_pictures_are_those_of_sb3_however_they_are_given(plain: Any, first: bool, normalised: bool) -> None:
+    small = {"features_extractor_kwargs": {"features_dim": 8}, "normalize_images": not normalised}
+
+    def scenario(kind: Any) -> Any:
+        size: dict[str, Any] = {"screen_height": 36, "screen_width": 36, "n_channels": 1, "channel_first": first}
+        shown = DummyVecEnv([lambda: FakeImageEnv(**size, discrete=plain is not SAC)])
+        shown.seed(0)
+        shown.action_space.seed(0)
+        for one in shown.envs:
+            one.observation_space.seed(0)
+        env = VecNormalize(shown) if normalised and first else shown
+        model = make(kind, env=env, policy="CnnPolicy", policy_kwargs=small, **one_scale(kind)).learn(32)
+        again = reloaded(model, env, policy_kwargs=small)
+        observations = env.reset()
+        wanted, _ = model.predict(observations, deterministic=True)
+        np.testing.assert_array_equal(again.predict(observations, deterministic=True)[0], wanted)
+        return again
 
     assert_same(plain, scenario)
