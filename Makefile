@@ -69,8 +69,8 @@ zoo: .venv-zoo/.ready
 
 # What Stable-Baselines3's own tests ask, with the versions that a user of that extra gets.
 sb3-suite: .venv-sb3-suite/.ready
-	$(TEST_ENVIRONMENT) .venv-sb3-suite/bin/python -m pytest -n $(WORKERS) tests/test_sb3_suite.py tests/test_sb3_suite_ladders.py \
-		tests/test_sb3_suite_long.py
+	$(TEST_ENVIRONMENT) .venv-sb3-suite/bin/python -m pytest -n $(WORKERS) $(wildcard tests/test_sb3_suite*.py) \
+		tests/test_sb3_algorithms.py tests/test_sb3_models.py $(wildcard tests/test_sb3_o*_policy.py)
 
 .venv-sb3-suite/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-sb3-suite
