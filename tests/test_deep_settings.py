@@ -134,6 +134,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"network": "minatar-conv"}, r"convolution needs images .*got \(4,\): use network mlp"),
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes must be whole numbers of at least 1; got \(64, 0\)"),
         ({"horizons": (10, 100), "components": 2}, "horizons name the whole ladder; got components 2 too: drop one"),
+        ({"ladder_factor": 1.0}, "ladder_factor must be a finite number above 1; got 1.0"),
         ({"horizons": (10, 100), "ladder_factor": 3.0}, "got ladder_factor 3.0 too: drop one"),
         ({"horizons": (10, 100), "longest_horizon": 50.0}, "got longest_horizon 50.0 too: drop one"),
         ({"reward_discount": 0.5}, "reward_discount is the discount of normalize_rewards, which is off; got 0.5"),

@@ -13,7 +13,12 @@ import gymnasium as gym
 import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
-from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback, StopTrainingOnRewardThreshold
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CheckpointCallback,
+    EvalCallback,
+    StopTrainingOnRewardThreshold,
+)
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -22,6 +27,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack, VecNo
 
 from sb3_environments import equal, steered
 from sb3_suite import OURS, QUICK, SCALES, algorithms, environments, make
+from tddelta import ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC
 
 
@@ -193,3 +199,84 @@ def test_environments_may_be_processes() -> None:
             env.close()
 
     assert equal(trained(PPO), trained(DeltaPPO, scales="single"))
+
+
+class Moves(BaseCallback):
+    """Changes settings while a model learns, as schedules of a user do."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def _on_step(self) -> bool:
+        if self.model.num_timesteps == 32:
+            for name, value in self.settings.items():
+                assert hasattr(self.model, name)
+                setattr(self.model, name, value)
+        return True
+
+
+COMMON: list[Any] = [
+    {"gamma": 0.9},
+    {"max_grad_norm": 1e-3},
+    {"lr_schedule": lambda progress: 1e-5 * progress},
+    {"batch_size": 4, "gradient_steps": 3, "tau": 0.5, "target_update_interval": 3},
+    {"target_entropy": -5.0},
+]
+
+
+@pytest.mark.parametrize("settings", COMMON, ids=lambda settings: next(iter(settings)))
+@algorithms
+def test_with_one_scale_settings_changed_while_learning_do_what_they_do_in_sb3(plain: Any, settings: Any) -> None:
+    learned = []
+    for kind, extra in ((plain, {}), (OURS[plain], {"scales": "single"})):
+        model = make(kind, **extra)
+        known = {name: value for name, value in settings.items() if hasattr(model, name)}
+        learned.append(model.learn(96, callback=Moves(known)))
+    assert equal(*learned)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"gamma": 0.9}, {"learning_rate": 0.05}, {"gae_lambda": 0.5}, {"clip_range": 0.01}, {"vf_coef": 0.1}]
+)
+@algorithms
+def test_with_one_scale_loading_with_other_settings_does_what_it_does_in_sb3(
+    plain: Any, settings: Any, tmp_path: Path
+) -> None:
+    learned = []
+    for kind, extra in ((plain, {}), (OURS[plain], {"scales": "single"})):
+        make(kind, **extra).save(tmp_path / kind.__name__)
+        model = kind.load(tmp_path / kind.__name__, env=environments(plain), device="cpu", **settings)
+        learned.append(model.learn(48))
+    assert equal(*learned)
+
+
+@pytest.mark.parametrize("plain", [DQN, SAC], ids=lambda kind: kind.__name__)
+def test_a_ladder_follows_a_discount_set_while_learning(plain: Any) -> None:
+    model = make(OURS[plain], scales={"ladder": "halving", "components": 3}).learn(96, callback=Moves({"gamma": 0.9}))
+    assert model.scales.gammas == TimeScales.halving(0.9, components=3).gammas
+    with pytest.raises(ConfigError, match=r"gamma must be the largest discount of scales, 0\.99"):
+        make(OURS[plain]).learn(96, callback=Moves({"gamma": 0.9}))
+
+
+@algorithms
+def test_a_file_of_another_class_names_how_it_is_read(plain: Any, tmp_path: Path) -> None:
+    for number, (other, ours) in enumerate(OURS.items()):
+        file = str(tmp_path / f"model{number}")
+        make(other).save(file)
+        words = f"this file holds a plain {other.__name__}: use {ours.__name__}.from_{other.__name__.lower()}"
+        with pytest.raises(ConfigError, match=words):
+            OURS[plain].load(file, device="cpu")
+        make(ours, scales="single").save(file)
+        if other is plain:
+            assert OURS[plain].load(file, device="cpu").scales.labels == ("0.990",)
+            continue
+        with pytest.raises(ConfigError, match=rf"this file holds a {ours.__name__}: use {ours.__name__}.load"):
+            OURS[plain].load(file, device="cpu")
+
+
+@algorithms
+def test_a_plain_class_says_how_our_file_is_read(plain: Any, tmp_path: Path) -> None:
+    make(OURS[plain]).save(tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"a plain .* (has none|does not): .* read by Delta.*\.load"):
+        plain.load(tmp_path / "model", device="cpu")

@@ -25,7 +25,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 
 from sb3_environments import TASKS, equal, steered, vectorised
-from tddelta import ConfigError, TimeScales
+from tddelta import CheckpointError, ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaDQN, DeltaPPO, DeltaSAC
 from tddelta.adapters.sb3.settings import settings_of
 from tddelta.runs.tensorboard import read_events
@@ -91,6 +91,47 @@ def test_loading_with_a_discount_that_is_not_the_largest_scale_is_refused(tmp_pa
     make().save(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"gamma must be the largest discount of scales, 0\.99"):
         DeltaPPO.load(tmp_path / "model", gamma=0.9, device="cpu")
+
+
+def test_a_loaded_ladder_follows_discount_and_decay(tmp_path: Path) -> None:
+    make(scales={"ladder": "halving", "components": 3}).save(tmp_path / "model")
+    again = DeltaPPO.load(tmp_path / "model", device="cpu", gamma=0.9, gae_lambda=0.5)
+    assert again.scales == again.rollout_buffer.scales == TimeScales.halving(0.9, components=3, lam=0.5)
+    make(scales=None).save(tmp_path / "model")
+    with pytest.raises(CheckpointError, match=r"whose critic has 3 components .* load them with the scales, gamma"):
+        DeltaPPO.load(tmp_path / "model", device="cpu", gamma=0.9)
+
+
+def test_parameters_of_another_ladder_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"critic has 2 components \(0.900, 0.990\)"):
+        make(scales=[0.9, 0.99]).set_parameters(make().get_parameters())
+    model, other = make(), make(seed=5)
+    model.set_parameters(other.get_parameters())
+    assert equal(model, other)
+
+
+def test_load_on_an_instance_warns_and_leaves_it_as_it_is(tmp_path: Path) -> None:
+    make(seed=5).save(tmp_path / "model")
+    model = make()
+    before = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
+    with pytest.warns(UserWarning, match=r"leaves the one that it is called on as it is: write model = DeltaPPO.load"):
+        made = model.load(tmp_path / "model", device="cpu")
+    assert not equal(made, model)
+    assert all(th.equal(before[name], tensor) for name, tensor in model.policy.state_dict().items())
+
+
+@pytest.mark.parametrize("given", [None, 5, ["model.zip"]])
+def test_load_names_what_is_no_file(given: Any) -> None:
+    with pytest.raises(ConfigError, match="path must name a file that save wrote"):
+        DeltaPPO.load(given)
+
+
+@pytest.mark.parametrize("given", ["model.zip", None])
+def test_a_conversion_takes_a_model(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"model must be of the class PPO; got .*: a file is read by PPO.load"):
+        DeltaPPO.from_ppo(given)
+    with pytest.raises(ConfigError, match="must be of the class A2C; got <stable"):
+        DeltaA2C.from_a2c(PPO("MlpPolicy", vectorised("cartpole"), **QUICK))
 
 
 def test_a_policy_is_saved_alone(tmp_path: Path) -> None:
@@ -216,6 +257,20 @@ def test_the_onnx_export_of_sb3s_documentation_works_on_the_converted_model(
     action, value = onnx.reference.ReferenceEvaluator(place).run(None, {"input": observations.numpy()})
     assert action == model.predict(observations.numpy(), deterministic=True)[0]
     np.testing.assert_allclose(value, model.predict_components(observations.numpy()).sum(-1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(DeltaPPO, PPO), (DeltaA2C, A2C)])
+def test_networks_in_half_precision_train_as_in_sb3(kind: Any, plain: Any) -> None:
+    settings: dict[str, Any] = {"n_steps": 16, "seed": 3, "device": "cpu"}
+    trained = []
+    for of, scales in ((plain, {}), (kind, {"scales": "single"}), (kind, {"scales": SCALES})):
+        batch = {"batch_size": 16} if plain is PPO else {}
+        model = of("MlpPolicy", vectorised("cartpole"), **settings, **batch, **scales)
+        with th.autocast("cpu", dtype=th.float16):
+            trained.append(model.learn(64))
+    assert equal(trained[0], trained[1])
+    buffer = trained[2].rollout_buffer
+    assert buffer.component_returns.dtype == np.float32 and np.isfinite(buffer.component_returns).all()
 
 
 class Values(th.nn.Module):

@@ -20,7 +20,7 @@ from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from sb3_environments import TASKS, equal, vectorised
-from tddelta import ConfigError
+from tddelta import ConfigError, TimeScales
 from tddelta.adapters.sb3 import (
     DeltaA2C,
     DeltaContinuousCritic,
@@ -31,7 +31,6 @@ from tddelta.adapters.sb3 import (
     DeltaSAC,
     DeltaSACPolicy,
 )
-from tddelta.adapters.sb3.conversion import from_plain
 
 QUICK: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "device": "cpu", "seed": 3}
 SCALES = [0.5, 0.9, 0.99]
@@ -290,7 +289,7 @@ def _set(name: str, value: Any) -> Callable[[Any], None]:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "gamma": _set("gamma", 0.5),
-    "gamma of 1": _set("gamma", 1),
+    "gamma of 1": _set("gamma", 1.0),
     "tau": _set("tau", 0.3),
     "target_update_interval": _set("target_update_interval", 4),
     "batch_size": _set("batch_size", 5),
@@ -347,14 +346,15 @@ def test_a_single_scale_follows_gamma_everywhere(kind: Any, plain: Any, tmp_path
 
 
 @pytest.mark.parametrize("kind", [DeltaDQN, DeltaSAC])
-def test_a_ladder_does_not_follow_gamma(kind: Any) -> None:
+def test_a_ladder_follows_gamma_or_says_that_it_cannot(kind: Any) -> None:
     model = make(kind, scales=SCALES)
-    with pytest.raises(
-        ConfigError, match=r"largest discount of scales, 0\.99, while .* it was set to 0\.5, and a ladder"
-    ):
-        model.learn(64, callback=Change(_set("gamma", 0.5)))
-    model.gamma = 0.99
-    model.learn(64)
+    with pytest.raises(ConfigError, match=r"gamma must be the largest discount of scales, 0\.99, .* got gamma=0\.5"):
+        model.learn(56, callback=Change(_set("gamma", 0.5)))
+    named = make(kind, scales="halving")
+    with pytest.raises(ConfigError, match=r"gamma must keep the 6 components .*; got 0\.5, whose ladder has 1"):
+        named.learn(56, callback=Change(_set("gamma", 0.5)))
+    counted = make(kind, scales={"ladder": "halving", "components": 3}).learn(56, callback=Change(_set("gamma", 0.9)))
+    assert counted.scales.gammas == TimeScales.halving(0.9, components=3).gammas
 
 
 class InHalf:
@@ -377,6 +377,9 @@ def test_targets_stay_whole_where_networks_are_halved(kind: Any, plain: Any) -> 
     model.train(1, 16)
     ((samples, following, found),) = seen
     assert found.dtype == th.float32
+    with th.autocast("cpu", dtype=th.bfloat16):
+        acted = (model.action_space.sample(),) if kind is DeltaSAC else ()
+        assert model.predict_components(model.env.reset()[0], *acted).dtype == np.float32
     alive = 1 - samples.dones.squeeze(-1)
     np.testing.assert_allclose(found.sum(-1), 1000.7 + alive * 0.999 * following.to(th.float32).sum(-1), rtol=1e-6)
 
@@ -427,8 +430,8 @@ def test_what_cannot_be_converted_is_said() -> None:
         DeltaDQN.from_dqn(make(DQN, n_steps=3))
     with pytest.raises(ConfigError, match=r"only the policies DQNPolicy, .* can be converted; got DeltaDQNPolicy"):
         DeltaDQN.from_dqn(make(DeltaDQN))
-    with pytest.raises(ConfigError, match=r"only a model can be converted; got 'model\.zip'"):
-        from_plain(DeltaSAC, "model.zip")
+    with pytest.raises(ConfigError, match=r"model must be of the class SAC; got 'model\.zip'"):
+        DeltaSAC.from_sac("model.zip")
 
 
 class ForwardOnly(DeltaQNetwork):

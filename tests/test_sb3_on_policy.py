@@ -12,6 +12,7 @@ from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
@@ -377,3 +378,285 @@ def test_episodes_of_the_tasks_are_cut_by_the_limit() -> None:
     model = make(DeltaPPO, "pendulum").learn(64)
     assert model.rollout_buffer.truncated.sum() == 2 * (32 // LIMIT)
     assert not model.rollout_buffer.terminated.any()
+
+
+class Tenfold(DeltaRolloutBuffer):
+    """Multiplies rewards on their way in."""
+
+    def add(self, obs: Any, action: Any, reward: Any, *rest: Any) -> None:
+        super().add(obs, action, reward * 10, *rest)
+
+
+class PlainTenfold(RolloutBuffer):
+    """The same for SB3's own."""
+
+    def add(self, obs: Any, action: Any, reward: Any, *rest: Any) -> None:
+        super().add(obs, action, reward * 10, *rest)
+
+
+class Written(RolloutBuffer):
+    """A buffer of a user, which writes into one of the arrays at some place."""
+
+    where = ""
+    change: Any = None
+
+    def add(self, *args: Any) -> None:
+        super().add(*args)
+        if self.where == "add":
+            self.change(self)
+
+    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+        if self.where == "before":
+            self.change(self)
+        if self.where == "last":
+            last_values, dones = last_values * 0.5 + 1, np.ones_like(dones)
+        super().compute_returns_and_advantage(last_values, dones)
+        if self.where == "after":
+            self.change(self)
+
+
+def written(kind: Any, where: str, change: Any) -> Any:
+    return type("Own", (Written, kind), {"where": where, "change": staticmethod(change)})
+
+
+def _in_add(array: str) -> Any:
+    def change(buffer: Any) -> None:
+        getattr(buffer, array)[buffer.pos - 1] *= 0.5
+
+    return change
+
+
+def _as_a_whole(array: str) -> Any:
+    def change(buffer: Any) -> None:
+        setattr(buffer, array, 0.5 * getattr(buffer, array) + 0.01 * getattr(buffer, array) ** 2)
+
+    return change
+
+
+def _no_starts(buffer: Any) -> None:
+    buffer.episode_starts[:] = False
+
+
+WRITES: list[Any] = [
+    *(pytest.param("add", _in_add(array), id=f"{array} in add") for array in ("rewards", "values", "log_probs")),
+    *(pytest.param("before", _as_a_whole(array), id=f"{array} before") for array in ("rewards", "values")),
+    *(pytest.param("after", _as_a_whole(array), id=f"{array} after") for array in ("returns", "advantages", "values")),
+    pytest.param("before", _no_starts, id="episode_starts before"),
+    pytest.param("last", None, id="last values and dones"),
+]
+
+
+@pytest.mark.parametrize(("where", "change"), WRITES)
+def test_with_one_scale_what_a_buffer_of_ones_own_writes_counts_as_in_sb3(where: str, change: Any) -> None:
+    first, second, untouched = (
+        make(kind, "pendulum", rollout_buffer_class=buffer, clip_range_vf=0.1, **extra).learn(128)
+        for kind, buffer, extra in (
+            (PPO, written(RolloutBuffer, where, change), {}),
+            (DeltaPPO, written(DeltaRolloutBuffer, where, change), {"scales": "single"}),
+            (PPO, None, {}),
+        )
+    )
+    assert equal(first, second) and not equal(first, untouched)
+
+
+@pytest.mark.parametrize(
+    ("where", "array"), [("add", "values"), ("before", "values"), ("after", "values"), ("after", "returns")]
+)
+def test_with_several_scales_sums_that_were_written_to_are_refused(where: str, array: str) -> None:
+    change = _in_add(array) if where == "add" else _as_a_whole(array)
+    model = make(DeltaPPO, "pendulum", rollout_buffer_class=written(DeltaRolloutBuffer, where, change))
+    with pytest.raises(ConfigError, match=rf"{array} (must be the sum of the|were changed, and the critic learns)"):
+        model.learn(64)
+
+
+def test_with_several_scales_last_values_that_were_changed_are_refused() -> None:
+    class Zero(DeltaRolloutBuffer):
+        def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+            super().compute_returns_and_advantage(last_values + 1, dones)
+
+    with pytest.raises(ConfigError, match="last_values must be the sum of the components"):
+        make(DeltaPPO, "pendulum", rollout_buffer_class=Zero).learn(64)
+
+
+def test_component_returns_that_a_callback_changes_count() -> None:
+    class Change(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            buffer: Any = self.locals["rollout_buffer"]
+            buffer.component_returns = buffer.component_returns + 1
+
+    for scales in ("single", [0.9, 0.99]):
+        first, second = (make(DeltaPPO, scales=scales).learn(64, callback=callback) for callback in (None, Change()))
+        assert not equal(first, second)
+
+
+@pytest.mark.parametrize("task", ["pendulum", "cartpole"])
+def test_a_reward_changed_on_its_way_into_the_buffer_counts(task: str) -> None:
+    first = make(PPO, task, rollout_buffer_class=PlainTenfold).learn(128)
+    second = make(DeltaPPO, task, rollout_buffer_class=Tenfold, scales="single").learn(128)
+    assert equal(first, second)
+    np.testing.assert_array_equal(first.rollout_buffer.rewards, second.rollout_buffer.rewards)
+    # Components add up to what SB3 computes from the same rewards and values.
+    several = make(DeltaPPO, task, rollout_buffer_class=Tenfold).learn(32)
+    buffer = several.rollout_buffer
+    place = spaces.Box(-1, 1, (1,))
+    theirs = RolloutBuffer(buffer.buffer_size, place, place, "cpu", 0.95, 0.99, buffer.n_envs)
+    values = buffer.values.reshape(buffer.n_envs, -1).T  # training has flattened it
+    theirs.rewards, theirs.values, theirs.episode_starts = buffer.rewards, values, buffer.episode_starts
+    theirs.compute_returns_and_advantage(th.tensor(buffer._last.sum(-1)), several._last_episode_starts)
+    scale = 1e-5 * np.abs(theirs.returns).max()
+    assert buffer.truncated.any()
+    np.testing.assert_allclose(buffer.component_returns.sum(-1), theirs.returns, rtol=1e-5, atol=scale)
+
+
+class Curious(OnPolicyAlgorithm):
+    """An algorithm of a user whose rewards are raised after the callbacks have seen them."""
+
+    def _update_info_buffer(self, infos: Any, dones: Any = None) -> None:
+        super()._update_info_buffer(infos, dones)
+        self.given["rewards"] += 100  # the array that `collect_rollouts` is about to add to the buffer
+
+    def _init_callback(self, *args: Any, **kwargs: Any) -> Any:
+        callback: Any = super()._init_callback(*args, **kwargs)
+        update = callback.update_locals
+
+        def kept(given: dict[str, Any]) -> None:
+            self.given = given
+            update(given)
+
+        callback.update_locals = kept
+        return callback
+
+
+class CuriousPPO(Curious, PPO):
+    """With SB3's algorithm."""
+
+
+class CuriousDelta(Curious, DeltaPPO):
+    """With ours."""
+
+
+def test_an_intrinsic_reward_added_after_the_callbacks_counts() -> None:
+    first = make(CuriousPPO).learn(64)
+    second = make(CuriousDelta, scales="single").learn(64)
+    assert equal(first, second) and first.rollout_buffer.rewards.min() > 100
+    several = make(CuriousDelta).learn(64).rollout_buffer
+    assert several.truncated.any()
+    np.testing.assert_allclose(several.environment_rewards, 101, rtol=1e-5)
+
+
+class Moves(BaseCallback):
+    """Changes settings while a model learns, as schedules of a user do."""
+
+    def __init__(self, model: dict[str, Any], buffer: dict[str, Any]) -> None:
+        super().__init__()
+        self.settings = model, buffer
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        if self.model.num_timesteps >= 64:
+            model: Any = self.model
+            for target, settings in zip((model, model.rollout_buffer), self.settings, strict=True):
+                for name, value in settings.items():
+                    assert hasattr(target, name)
+                    setattr(target, name, value)
+
+
+@pytest.mark.parametrize(
+    ("model", "buffer"),
+    [
+        ({"gae_lambda": 0.5}, {"gae_lambda": 0.5}),
+        ({"gamma": 0.9}, {"gamma": 0.9}),
+        ({"gamma": 0.9}, {}),
+        ({"gae_lambda": 0.5}, {}),
+        ({"ent_coef": 0.1, "vf_coef": 0.1, "max_grad_norm": 0.01}, {}),
+        ({"n_epochs": 1, "batch_size": 32, "normalize_advantage": False, "target_kl": 1e-4}, {}),
+        ({"clip_range": lambda progress: 0.01, "clip_range_vf": lambda progress: 0.01}, {}),
+        ({"lr_schedule": lambda progress: 1e-5 * progress}, {}),
+        ({"n_steps": 16}, {"buffer_size": 16}),
+    ],
+    ids=lambda settings: " ".join(settings) or "alone",
+)
+def test_with_one_scale_a_callback_that_changes_settings_does_what_it_does_in_sb3(
+    model: dict[str, Any], buffer: dict[str, Any]
+) -> None:
+    first, second = (
+        make(kind, "pendulum", **extra).learn(192, callback=Moves(model, buffer))
+        for kind, extra in ((PPO, {}), (DeltaPPO, {"scales": "single"}))
+    )
+    assert equal(first, second)
+
+
+def test_a_ladder_follows_discount_and_decay() -> None:
+    scales = {"ladder": "halving", "components": 3}
+    both = {"gamma": 0.9, "gae_lambda": 0.5}
+    moved = make(DeltaPPO, "pendulum", scales=scales).learn(128, callback=Moves(both, both))
+    wanted = TimeScales.halving(0.9, components=3, lam=0.5)
+    buffer = moved.rollout_buffer
+    assert moved.scales == buffer.scales == wanted
+    following = successors(buffer.components, buffer._last, final_deltas=buffer._finals, **flags_of(buffer))
+    given = buffer.environment_rewards, buffer.components, following
+    targets = lambda_targets(*given, scales=wanted, form="difference", **flags_of(buffer))
+    np.testing.assert_array_equal(buffer.component_returns, targets)
+
+
+@pytest.mark.parametrize(
+    ("scales", "model", "buffer", "match"),
+    [
+        (None, {"gamma": 0.9}, {"gamma": 0.9}, r"keep the 6 components.*'ladder': 'halving', 'components': 6"),
+        ([0.9, 0.99], {"gamma": 0.9}, {"gamma": 0.9}, "gamma must be the largest discount of scales, 0.99"),
+        ("doubling", {"gamma": 0.98}, {}, r"gamma must be the same in model and .*; got 0.98 and 0.99: set both"),
+        (None, {"form": "bootstrap"}, {}, "form must be the same in model and model.rollout_buffer"),
+    ],
+)
+def test_a_ladder_that_cannot_follow_says_so(scales: Any, model: Any, buffer: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        make(DeltaPPO, scales=scales).learn(128, callback=Moves(model, buffer))
+
+
+def test_traces_of_ones_own_stay_with_one_scale_too() -> None:
+    own = make(DeltaPPO, "pendulum", scales=TimeScales.single(0.99, lam=0.5)).learn(64)
+    buffer = own.rollout_buffer
+    assert not np.allclose(buffer.component_returns.sum(-1).T.ravel(), buffer.returns.ravel(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("gae_lambda", [1.5, -0.1])
+def test_a_decay_out_of_range_is_named_as_in_sb3(gae_lambda: float) -> None:
+    with pytest.raises(ConfigError, match=r"gae_lambda must be in \[0, 1\]; got"):
+        make(DeltaPPO, gae_lambda=gae_lambda)
+
+
+def test_a_ladder_up_to_one_says_how_to_name_its_longest_horizon() -> None:
+    with pytest.raises(ConfigError, match=r"pass scales=\{'ladder': 'halving', 'longest_horizon': 1000\}"):
+        make(DeltaPPO, gamma=1.0)
+    model = make(DeltaPPO, gamma=1.0, scales={"ladder": "halving", "longest_horizon": 1000})
+    assert model.scales.gammas[-2:] == (0.999, 1.0)
+
+
+def test_a_buffer_without_components_is_refused_while_learning() -> None:
+    model = make(DeltaPPO)
+    model.rollout_buffer = make(PPO).rollout_buffer
+    with pytest.raises(ConfigError, match="rollout_buffer must keep components; got a RolloutBuffer"):
+        model.learn(64)
+
+
+def test_a_train_of_ones_own_gets_all_components_of_every_sample_in_one_row() -> None:
+    found = []
+
+    class Own(DeltaPPO):
+        def train(self) -> None:
+            whole = next(self.rollout_buffer.get())
+            components, _, _ = self.policy.evaluate_actions(whole.observations, whole.actions.long().flatten())
+            assert whole.returns.shape == whole.old_values.shape == (64 * 3,) and components.shape == (64, 3)
+            th.testing.assert_close(whole.old_values, components.flatten(), rtol=1e-4, atol=1e-5)
+            mean = th.nn.functional.mse_loss(components.flatten(), whole.returns)
+            found.append(len(self.scales) * mean.item())
+            super().train()
+
+    # One minibatch: SB3's `train` finds the same loss, before its only step.
+    model = make(Own, scales=[0.5, 0.9, 0.99], batch_size=64, n_epochs=1).learn(64)
+    assert found[0] == pytest.approx(model.logger.name_to_value["train/value_loss"], rel=1e-4)

@@ -97,10 +97,8 @@ def _specification(given: Any) -> dict[str, Any]:
 
 
 def _made(scales: Any, gamma: float, lam: float | None) -> TimeScales:
-    if scales is None:
-        return TimeScales.halving(gamma, lam=lam)
-    if isinstance(scales, str):
-        return _ladder(scales, {}, gamma, lam)
+    if scales is None or isinstance(scales, str):
+        return _ladder("halving" if scales is None else scales, {}, gamma, lam)
     if isinstance(scales, Mapping) and "ladder" in scales:
         return _ladder(scales["ladder"], {key: scales[key] for key in scales if key != "ladder"}, gamma, lam)
     if isinstance(scales, Mapping):

@@ -206,6 +206,10 @@ def check(config: Config) -> None:
             f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
             f"use {math.gcd(config.batch, config.minibatches)}"
         )
+    if not 1 < config.ladder_factor < math.inf:
+        raise ConfigError(
+            f"ladder_factor must be a finite number above 1; got {config.ladder_factor}: 2 halves each horizon"
+        )
     for name in ("learning_rate", "max_gradient_norm", "clip", "adam_epsilon"):
         _check_number(name, getattr(config, name), above=True)
     for name in ("entropy_coefficient", "value_coefficient"):

@@ -9,7 +9,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
 from tddelta.adapters.ladders import Ladder
-from tddelta.adapters.sb3.learning import Learning
+from tddelta.adapters.sb3.learning import Learning, whole
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.targets import Form, advantages, lambda_targets, successors
 from tddelta.timescales import TimeScales
@@ -99,7 +99,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
 
     def note_last(self, deltas: th.Tensor) -> None:
         """Note W of the observations after the last step, (N, Z)."""
-        self._last = deltas.cpu().numpy()
+        self._last = whole(deltas).cpu().numpy()
 
     def add(
         self,
@@ -124,6 +124,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
                 f"the policy must hand out components {tuple(shape)}, one per environment and "
                 f"discount; got {tuple(value.shape)}: a value network of your own has n_components outputs"
             )
+        value = whole(value)
         self.components[self.pos] = value.cpu().numpy()
         super().add(obs, action, reward, episode_start, value.sum(-1), log_prob)
 

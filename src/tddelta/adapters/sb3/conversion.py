@@ -16,21 +16,32 @@ _Model = TypeVar("_Model")
 _OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "_ladder", "_scales", "component_weights", "form")
 
 
-def from_plain(kind: Any, model: Any, **own: Any) -> Any:
+def from_plain(kind: type[_Model], model: Any, **own: Any) -> _Model:
     """One of our models with policy and V of one of SB3's, and settings of its own."""
-    counterparts = {plain: ours for ours, plain in kind.plain_policies.items()}
-    made: Any = _copy(kind, model, _counterpart(model, counterparts), own)
+    made: Any = kind  # one of our algorithms
+    counterparts = {plain: ours for ours, plain in made.plain_policies.items()}
+    made = _copy(kind, model, _counterpart(model, counterparts), own)
     shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
     _load(made, model, lambda head: (shares.reshape(-1, *[1] * head.ndim) * head).flatten(0, 1))
-    return made
+    result: _Model = made
+    return result
 
 
 def to_plain(kind: type[_Model], model: Any) -> _Model:
     """One of SB3's models with policy and V of one of ours."""
     made = _copy(kind, model, _counterpart(model, model.plain_policies), {})
-    _load(made, model, lambda head: head.unflatten(0, (len(model.scales), -1)).sum(0))
+    _load(made, model, lambda head: head.reshape(len(model.scales), -1, *head.shape[1:]).sum(0))
     result: _Model = made
     return result
+
+
+def given(model: Any, kind: type[_Model]) -> _Model:
+    """A model that is to be converted, if it is of its class."""
+    if not isinstance(model, kind):
+        raise ConfigError(
+            f"model must be of the class {kind.__name__}; got {model!r:.80}: a file is read by {kind.__name__}.load(…)"
+        )
+    return model
 
 
 def component_shares(scales: TimeScales) -> list[float]:
@@ -48,8 +59,6 @@ def component_shares(scales: TimeScales) -> list[float]:
 
 
 def _counterpart(model: Any, classes: Mapping[type[Any], type[Any]]) -> type[Any]:
-    if getattr(model, "policy_class", None) is None:
-        raise ConfigError(f"only a model can be converted; got {model!r}: load it first, as with PPO.load(…)")
     if model.policy_class not in classes:
         raise ConfigError(
             f"only the policies {', '.join(known.__name__ for known in classes)} can be converted; got "

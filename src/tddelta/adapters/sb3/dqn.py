@@ -8,9 +8,10 @@ from stable_baselines3 import DQN
 from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
-from tddelta.adapters.sb3.conversion import from_plain, to_plain
+from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
 from tddelta.adapters.sb3.model import as_numpy
 from tddelta.adapters.sb3.off_policy import DeltaOffPolicy
+from tddelta.errors import own_checks
 
 
 class DeltaDQN(DeltaOffPolicy, DQN):
@@ -42,6 +43,7 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         return self.q_net
 
     @classmethod
+    @own_checks
     def from_dqn(cls, model: DQN, scales: Any = None) -> "DeltaDQN":
         """Go on from a trained DQN: the same policy and the same Q, split over the components.
 
@@ -56,10 +58,10 @@ class DeltaDQN(DeltaOffPolicy, DQN):
             The new model.
 
         Raises:
-            ConfigError: The scales do not fit, the DQN learns from several steps, or its policy is of a class of your
-                own.
+            ConfigError: `model` is no DQN, the scales do not fit, the DQN learns from several steps, or its policy is
+                of a class of your own.
         """
-        return from_plain(cls, model, scales=scales)
+        return from_plain(cls, given(model, DQN), scales=scales)
 
     def to_dqn(self) -> DQN:
         """The same policy and Q as a plain DQN, whose save file needs no tddelta.

@@ -62,6 +62,11 @@ class Learning:
         return components if self._roots is None else components * self._roots
 
 
+def whole(components: th.Tensor) -> th.Tensor:
+    """Components in single precision at least: sums in half precision are no sums."""
+    return components.to(th.promote_types(components.dtype, th.float32))
+
+
 def log_components(logger: Any, scales: TimeScales, name: str, values: Sequence[float]) -> None:
     """Record one number per component, by discount.
 

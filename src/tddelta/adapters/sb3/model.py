@@ -1,19 +1,51 @@
 """What all algorithms share: time scales among the settings, in save files, and in the networks."""
 
+import json
 import math
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
+from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.save_util import open_path
 
 from tddelta.adapters.ladders import Ladder
-from tddelta.errors import ConfigError, own_checks
+from tddelta.adapters.sb3.learning import whole
+from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
 _Model = TypeVar("_Model", bound="DeltaModel")
+
+# SB3's files do not name their algorithm: the first whose setting is there.
+_TELLING = {"PPO": "clip_range", "A2C": "gae_lambda", "DQN": "exploration_rate", "SAC": "target_entropy"}
+
+
+class _OfTheClass:
+    """A class method that warns when it is called on an instance, which it leaves as it is."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        bound = self._method.__get__(instance, owner)
+        if instance is None:
+            return bound
+
+        @wraps(bound)
+        def warned(*args: Any, **kwargs: Any) -> Any:
+            warnings.warn(
+                "load makes a new model and leaves the one that it is called on as it is: write "
+                f"model = {owner.__name__}.load(…), or model.set_parameters(…) to load networks into this one",
+                UserWarning,
+                stacklevel=2,
+            )
+            return bound(*args, **kwargs)
+
+        return warned
 
 
 class DeltaModel(BaseAlgorithm):
@@ -102,6 +134,35 @@ class DeltaModel(BaseAlgorithm):
             f"{', '.join(mine.__name__ for mine in ours)} instead of SB3's class"
         )
 
+    @_OfTheClass
+    @classmethod
+    def load(cls, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make a model of what `save` wrote, as in SB3; `scales` and `form` are settings like others.
+
+        Raises:
+            ConfigError: `path` is no path or open file, or the file holds a model of another class.
+            CheckpointError: Its critic does not fit the scales and settings that were given.
+        """
+        _check_file(cls, path)
+        return super().load(path, *args, **kwargs)
+
+    def set_parameters(self, *args: Any, **kwargs: Any) -> None:
+        """Load networks and optimisers, as in SB3.
+
+        Raises:
+            CheckpointError: They are of networks with other shapes.
+        """
+        try:
+            super().set_parameters(*args, **kwargs)
+        except RuntimeError as error:
+            if "size mismatch" not in str(error):
+                raise
+            raise CheckpointError(
+                f"the parameters must fit the networks of this model, whose critic has {len(self.scales)} components "
+                f"({', '.join(self.scales.labels)}); got others ({' '.join(str(error).split())}): load them with the "
+                "scales, gamma and policy_kwargs of the model that they are from"
+            ) from error
+
     def learn(self: _Model, *args: Any, **kwargs: Any) -> _Model:
         """Train as in SB3; the folder of TensorBoard goes by the name of this class, not of SB3's.
 
@@ -146,9 +207,39 @@ class DeltaModel(BaseAlgorithm):
         return th.tensor(self.component_weights, dtype=th.float32, device=self.device)
 
 
+def _check_file(kind: type[Any], path: Any) -> None:
+    """ConfigError unless a file holds a model of this kind, as far as can be told."""
+    try:
+        file: Any = open_path(path, "r", suffix="zip")
+    except TypeError:
+        raise ConfigError(
+            f"path must name a file that save wrote, or be one, open; got {path!r}: pass its name"
+        ) from None
+    start = file.tell()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            held = json.loads(archive.read("data"))
+    except (zipfile.BadZipFile, KeyError, ValueError):  # SB3 says what is wrong
+        return
+    finally:
+        if file is path:
+            file.seek(start)
+        else:
+            file.close()
+    name = next((name for name, setting in _TELLING.items() if setting in held), None)
+    ours = "_scales" in held
+    if name is None or (ours and any(base.__name__ == f"Delta{name}" for base in kind.__mro__)):
+        return
+    advice = f"Delta{name}.load(…)" if ours else f"Delta{name}.from_{name.lower()}({name}.load(…))"
+    raise ConfigError(
+        f"{kind.__name__}.load reads models of its own class; this file holds a {'Delta' if ours else 'plain '}{name}: "
+        f"use {advice}"
+    )
+
+
 def as_numpy(components: th.Tensor, *, several: bool) -> np.ndarray:
     """Components on the host, without the batch axis where one observation was asked for."""
-    array: np.ndarray = components.detach().cpu().numpy()
+    array: np.ndarray = whole(components).detach().cpu().numpy()
     return array if several else array[0]
 
 

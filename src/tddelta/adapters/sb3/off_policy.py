@@ -7,7 +7,7 @@ import torch as th
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import explained_variance
 
-from tddelta.adapters.sb3.learning import log_components
+from tddelta.adapters.sb3.learning import log_components, whole
 from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.errors import ConfigError
 from tddelta.targets import td_errors
@@ -94,7 +94,7 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
         with th.no_grad():
             errors = (components - targets).square().mean(0).tolist()
             means = components.mean(0).tolist()
-        both = zip(*(part.detach().float().cpu().numpy().T for part in (components, targets)), strict=True)
+        both = zip(*(whole(part.detach()).cpu().numpy().T for part in (components, targets)), strict=True)
         log_components(self.logger, self.scales, "value_loss", errors)
         explained = [float(explained_variance(*pair)) for pair in both]
         log_components(self.logger, self.scales, "explained_variance", explained)

@@ -13,7 +13,7 @@ from tddelta._arrays import check_form
 from tddelta._ladders import unit_number
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
-from tddelta.adapters.sb3.conversion import from_plain, to_plain
+from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
 from tddelta.adapters.sb3.learning import Learning
 from tddelta.adapters.sb3.model import DeltaModel, as_numpy
 from tddelta.errors import ConfigError, own_checks
@@ -146,6 +146,7 @@ class DeltaPPO(DeltaOnPolicy, PPO):
     """
 
     @classmethod
+    @own_checks
     def from_ppo(cls, model: PPO, scales: Any = None, *, form: Form = "difference") -> "DeltaPPO":
         """Go on from a trained PPO: the same policy and the same V, split over the components.
 
@@ -161,9 +162,10 @@ class DeltaPPO(DeltaOnPolicy, PPO):
             The new model.
 
         Raises:
-            ConfigError: The scales do not fit, `form` is unknown, or the policy is of a class of your own.
+            ConfigError: `model` is no PPO, the scales do not fit, `form` is unknown, or the policy is of a class of
+                your own.
         """
-        return from_plain(cls, model, scales=scales, form=form)
+        return from_plain(cls, given(model, PPO), scales=scales, form=form)
 
     def to_ppo(self) -> PPO:
         """The same policy and values as a plain PPO, whose save file needs no tddelta.
@@ -186,9 +188,10 @@ class DeltaA2C(DeltaOnPolicy, A2C):
     """
 
     @classmethod
+    @own_checks
     def from_a2c(cls, model: A2C, scales: Any = None, *, form: Form = "difference") -> "DeltaA2C":
         """Go on from a trained A2C, as `DeltaPPO.from_ppo` does from a PPO."""
-        return from_plain(cls, model, scales=scales, form=form)
+        return from_plain(cls, given(model, A2C), scales=scales, form=form)
 
     def to_a2c(self) -> A2C:
         """The same policy and values as a plain A2C, as `DeltaPPO.to_ppo` makes a PPO."""

@@ -11,7 +11,7 @@ from stable_baselines3.common.policies import (
 )
 from torch import nn
 
-from tddelta.adapters.sb3.learning import Learning
+from tddelta.adapters.sb3.learning import Learning, whole
 
 
 class DeltaActorCriticPolicy(ActorCriticPolicy):
@@ -49,7 +49,8 @@ class DeltaActorCriticPolicy(ActorCriticPolicy):
 
     def predict_components(self, obs: Any) -> th.Tensor:
         """W(s) of observations as tensors, (B, Z)."""
-        return super().predict_values(obs)
+        components = super().predict_values(obs)
+        return components if self.n_components == 1 else whole(components)
 
     def predict_values(self, obs: Any) -> th.Tensor:
         """V(s) = Σ W(s), (B, 1)."""

@@ -12,6 +12,8 @@ from stable_baselines3.sac.policies import MultiInputPolicy as SACMultiInputPoli
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
+from tddelta.errors import ConfigError
+
 
 def _widened(network: nn.Sequential, n_components: int) -> None:
     """Give the last layer n times its outputs; with one, leave it, and the random numbers, as they are."""
@@ -19,6 +21,15 @@ def _widened(network: nn.Sequential, n_components: int) -> None:
     if n_components > 1 and isinstance(last, nn.Linear):
         with th.random.fork_rng(devices=[]):
             network[-1] = nn.Linear(last.in_features, last.out_features * n_components)
+
+
+def _number(n_components: int | None, kind: str) -> int:
+    if n_components is None:
+        raise ConfigError(
+            f"n_components must be passed to this policy, and a plain {kind} does not: use Delta{kind}; a file of its "
+            f"own is read by Delta{kind}.load(…), and to_{kind.lower()}() makes a plain {kind}"
+        )
+    return n_components
 
 
 class DeltaQNetwork(QNetwork):
@@ -39,7 +50,9 @@ class DeltaQNetwork(QNetwork):
 
     def components(self, obs: Any) -> th.Tensor:
         """Q^z(s, a), (B, A, Z)."""
-        return super().forward(obs).unflatten(1, (self.n_components, -1)).transpose(1, 2)
+        flat: Any = super().forward(obs)
+        components: th.Tensor = flat.unflatten(1, (self.n_components, int(self.action_space.n))).transpose(1, 2)
+        return components
 
     def forward(self, obs: Any) -> th.Tensor:
         """Q(s, a) = Σ_z Q^z(s, a), (B, A)."""
@@ -58,8 +71,8 @@ class DeltaDQNPolicy(DQNPolicy):
         **kwargs: As in SB3.
     """
 
-    def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
-        self.n_components = n_components
+    def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
+        self.n_components = _number(n_components, "DQN")
         super().__init__(*args, **kwargs)
 
     def make_q_net(self) -> DeltaQNetwork:
@@ -130,8 +143,8 @@ class DeltaSACPolicy(SACPolicy):
         **kwargs: As in SB3.
     """
 
-    def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
-        self.n_components = n_components
+    def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
+        self.n_components = _number(n_components, "SAC")
         super().__init__(*args, **kwargs)
 
     def make_critic(self, features_extractor: Any = None) -> DeltaContinuousCritic:

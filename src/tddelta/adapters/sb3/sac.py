@@ -9,10 +9,10 @@ from stable_baselines3.common.utils import polyak_update
 from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
-from tddelta.adapters.sb3.conversion import from_plain, to_plain
+from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
 from tddelta.adapters.sb3.model import as_numpy
 from tddelta.adapters.sb3.off_policy import DeltaOffPolicy
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, own_checks
 
 
 class DeltaSAC(DeltaOffPolicy, SAC):
@@ -45,9 +45,10 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         return self.critic
 
     @classmethod
+    @own_checks
     def from_sac(cls, model: SAC, scales: Any = None) -> "DeltaSAC":
         """Go on from a trained SAC, as `DeltaDQN.from_dqn` does from a DQN, with its entropy coefficient."""
-        return from_plain(cls, model, scales=scales)
+        return from_plain(cls, given(model, SAC), scales=scales)
 
     def to_sac(self) -> SAC:
         """The same policy and Q as a plain SAC, as `DeltaDQN.to_dqn` makes a DQN, with the entropy coefficient."""
