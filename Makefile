@@ -1,5 +1,6 @@
 # One verb per job. PYTHON chooses the interpreter, VENV the environment, OUT the folder of `make demo`.
-#   make demo   make test   make test-all   make check   make docs   make bench   make results   make constraints   make clean
+#   make demo   make test   make test-all   make check   make docs   make bench   make results   make zoo   make sb3-suite
+#   make constraints   make clean
 
 PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done) python3)
@@ -17,7 +18,7 @@ TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_
 	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=12 $(PYTEST_FLAGS)
 
-.PHONY: demo test test-all check docs lint types bench results constraints zoo clean
+.PHONY: demo test test-all check docs lint types bench results constraints zoo sb3-suite clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -66,6 +67,17 @@ results: $(VENV)/.train
 # The RL Zoo asks for other versions of its libraries than the tests have.
 zoo: .venv-zoo/.ready
 	.venv-zoo/bin/python -m pytest tests/test_sb3_zoo.py
+
+# What Stable-Baselines3's own tests ask, with the versions that a user of that extra gets.
+sb3-suite: .venv-sb3-suite/.ready
+	$(TEST_ENVIRONMENT) .venv-sb3-suite/bin/python -m pytest -n $(WORKERS) $(wildcard tests/test_sb3_suite*.py) \
+		tests/test_sb3_algorithms.py tests/test_sb3_models.py $(wildcard tests/test_sb3_o*_policy.py)
+
+.venv-sb3-suite/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-sb3-suite
+	.venv-sb3-suite/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
+	.venv-sb3-suite/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[sb3,test]"
+	@touch $@
 
 .venv-zoo/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-zoo

@@ -25,40 +25,15 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack, VecNormalize
 
-from sb3_environments import TASKS, equal, steered, vectorised
+from sb3_environments import equal, steered
+from sb3_suite import OURS, QUICK, SCALES, algorithms, environments, make
 from tddelta import ConfigError, TimeScales
-from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC
-
-SCALES = [0.5, 0.9, 0.99]
-_REPLAY: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "train_freq": 4}
-QUICK: dict[Any, dict[str, Any]] = {
-    PPO: {"n_steps": 16, "batch_size": 16, "n_epochs": 2},
-    A2C: {"n_steps": 8},
-    DQN: {**_REPLAY, "target_update_interval": 10},
-    SAC: {**_REPLAY, "gradient_steps": 2},
-}
-OURS: dict[Any, Any] = {PPO: DeltaPPO, A2C: DeltaA2C, DQN: DeltaDQN, SAC: DeltaSAC}
-FLAT = {PPO: "cartpole", A2C: "cartpole", DQN: "cartpole", SAC: "pendulum"}
-
-algorithms = pytest.mark.parametrize("plain", OURS, ids=lambda kind: kind.__name__)
+from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     th.set_num_threads(1)
-
-
-def environments(plain: Any, task: str | None = None, count: int = 2) -> Any:
-    task = task or FLAT[plain]
-    return steered(task, count) if plain is SAC else vectorised(task, count)
-
-
-def make(kind: Any, task: str | None = None, env: Any = None, **settings: Any) -> Any:
-    plain = next(one for one in OURS if issubclass(kind, one))
-    policy = TASKS[task or FLAT[plain]][1]
-    given = environments(plain, task) if env is None else env
-    ours = {} if kind is plain else {"scales": SCALES}
-    return kind(policy, given, seed=3, device="cpu", **{**QUICK[plain], **ours, **settings})
 
 
 def components(model: Any, observations: Any) -> np.ndarray:

@@ -1,0 +1,479 @@
+"""What Stable-Baselines3's own tests ask of an algorithm, asked of ladders: see `test_sb3_suite.py`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
+
+import torch as th
+from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation, TimeLimit
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    LogEveryNTimesteps,
+    StopTrainingOnMaxEpisodes,
+)
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_environments import equal, steered, vectorised
+from sb3_suite import (
+    ARGUMENTS,
+    OURS,
+    QUICK,
+    SET,
+    STEPS,
+    After,
+    Before,
+    Noisy,
+    Relabelled,
+    Rewarded,
+    Writes,
+    algorithms,
+    derived,
+    environments,
+    halfway,
+    learned,
+    make,
+    named,
+    off_policy,
+    on_policy,
+    put,
+    reloaded,
+    rollout_buffer,
+)
+from tddelta import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    th.set_num_threads(1)
+
+
+CRITIC = ("value_net", "q_net", "critic")
+ACTOR = ("action_net", "actor")
+
+
+def felt(kind: Any, scenario: Callable[[Any, bool], Any]) -> set[str]:
+    """The networks that learn something else with a change than without it."""
+    first, second = (scenario(kind, changed).policy.state_dict() for changed in (False, True))
+    parts = {"critic": CRITIC, "actor": ACTOR}
+    return {
+        part
+        for part, names in parts.items()
+        if any(not th.equal(first[key], second[key]) for key in first if any(name in key for name in names))
+    }
+
+
+def assert_felt(plain: Any, scenario: Callable[[Any, bool], Any]) -> None:
+    """Check that a change which SB3's algorithm feels is felt by a ladder, or refused."""
+    wanted = felt(plain, scenario)
+    try:
+        found = felt(OURS[plain], scenario)
+    except ConfigError:
+        return
+    assert wanted <= found
+
+
+def apart(kind: Any, **settings: Any) -> Any:
+    """A model in which gradients of the critic leave the actor alone."""
+    more = {} if issubclass(kind, SAC) else {"max_grad_norm": 1e9}
+    return make(kind, **{**more, **settings})
+
+
+@on_policy
+def test_a_ladder_follows_the_decay_with_which_it_is_loaded(plain: Any) -> None:
+    model = learned(make(OURS[plain]))
+    again = reloaded(model, environments(plain), gae_lambda=0.5)
+    assert again.scales == again.rollout_buffer.scales == make(OURS[plain], gae_lambda=0.5).scales != model.scales
+    learned(again)
+    sums = again.rollout_buffer.component_returns.sum(-1).T.ravel()
+    np.testing.assert_allclose(sums, np.ravel(again.rollout_buffer.returns), rtol=1e-4, atol=1e-4)
+
+
+@algorithms
+def test_a_ladder_of_numbers_is_loaded_with_its_own_discount_only(plain: Any) -> None:
+    model = learned(make(OURS[plain]))
+    with pytest.raises(ConfigError, match="gamma must be the largest discount"):
+        reloaded(model, environments(plain), gamma=0.9)
+    again = learned(reloaded(model, environments(plain), gamma=0.9, scales=[0.3, 0.6, 0.9]))
+    assert again.scales.gammas == (0.3, 0.6, 0.9)
+
+
+@named(SET)
+def test_what_a_callback_sets_is_felt_or_refused(plain: Any, name: str) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        callback = halfway(SET[plain][name] if changed else lambda _: None, 36)
+        return apart(kind).learn(STEPS, callback=callback)
+
+    assert_felt(plain, scenario)
+
+
+@named(
+    {kind: [name for name in ("gamma", "gae_lambda", "tau") if name in several] for kind, several in ARGUMENTS.items()}
+)
+def test_a_discount_that_a_callback_sets_is_felt_or_refused(plain: Any, name: str) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        return apart(kind).learn(STEPS, callback=halfway(put(name, 0.5) if changed else lambda _: None, 36))
+
+    assert_felt(plain, scenario)
+
+
+@pytest.mark.parametrize("at", ["step", "end"])
+@pytest.mark.parametrize("name", ["rewards", "episode_starts", "values", "advantages", "returns"])
+@on_policy
+def test_what_a_callback_writes_to_a_rollout_buffer_is_felt_or_refused(plain: Any, name: str, at: str) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        model = apart(kind)
+        return model.learn(2 * model.n_steps, callback=Writes(name, at) if changed else None)
+
+    assert_felt(plain, scenario)
+
+
+@pytest.mark.parametrize("name", ["observations", "next_observations", "actions", "rewards", "dones", "timeouts"])
+@off_policy
+def test_what_a_callback_writes_to_a_replay_buffer_is_felt_or_refused(plain: Any, name: str) -> None:
+    assert_felt(
+        plain, lambda kind, changed: apart(kind).learn(STEPS, callback=Writes(name, "step") if changed else None)
+    )
+
+
+@pytest.mark.parametrize("mixin", [Rewarded, Before, After], ids=lambda kind: kind.__name__)
+@on_policy
+def test_a_rollout_buffer_of_a_user_is_felt_or_refused(plain: Any, mixin: Any) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        more = {"rollout_buffer_class": rollout_buffer(kind, mixin)} if changed else {}
+        model = apart(kind, **more)
+        return model.learn(2 * model.n_steps)
+
+    assert_felt(plain, scenario)
+
+
+@off_policy
+def test_a_replay_buffer_of_a_user_is_felt_or_refused(plain: Any) -> None:
+    def scenario(kind: Any, changed: bool) -> Any:
+        return apart(kind, **({"replay_buffer_class": Relabelled} if changed else {})).learn(STEPS)
+
+    assert_felt(plain, scenario)
+
+
+class Late(gym.Env[Any, Any]):
+    """Pays 1 at the end of an episode of 16 steps, and nothing else."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,))
+    length = 16
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.step_number = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.step_number += 1
+        over = self.step_number == self.length
+        return np.zeros(2, np.float32), float(over), over, False, {}
+
+
+class Constant:
+    """A policy whose critic says the same everywhere."""
+
+    constant = 0.0
+
+    def forward(self, obs: Any, deterministic: bool = False) -> Any:
+        actions, values, log_prob = super().forward(obs, deterministic)
+        return actions, th.full_like(values, self.constant), log_prob
+
+
+@pytest.mark.parametrize("episodes", [1, 3])
+@pytest.mark.parametrize("gamma", [0.99, 1.0])
+@pytest.mark.parametrize("lam", [0.95, 1.0])
+@on_policy
+def test_advantages_and_returns_are_those_by_hand(plain: Any, lam: float, gamma: float, episodes: int) -> None:
+    kind = OURS[plain]
+    policy, length = derived(kind.policy_aliases["MlpPolicy"], Constant), Late.length
+    settings: dict[str, Any] = {"scales": [0.5, 0.9, gamma], "gamma": gamma, "gae_lambda": lam}
+    model = make(kind, env=Late(), policy=policy, **{**QUICK[plain], **settings, "n_steps": length * episodes})
+    for constant in (0.0, 1.0):
+        model.policy.constant = constant
+        model.learn(length * episodes)
+        buffer, value = model.rollout_buffer, 3 * constant
+        remaining = np.arange(length, 0, -1)
+        # Of γ V − V at every step but the last, which has 1 − V.
+        decay = gamma * lam
+        sums = remaining - 1 if decay == 1 else (1 - decay ** (remaining - 1)) / (1 - decay)
+        advantages = (gamma * value - value) * sums + decay ** (remaining - 1) * (1 - value)
+        # Training has flattened the arrays.
+        found, returns = (np.ravel(array).reshape(episodes, length) for array in (buffer.advantages, buffer.returns))
+        np.testing.assert_allclose(found, np.tile(advantages, (episodes, 1)), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(returns, np.tile(advantages + value, (episodes, 1)), rtol=1e-4, atol=1e-5)
+        summed = buffer.component_returns.sum(-1).reshape(episodes, length)
+        np.testing.assert_allclose(summed, returns, rtol=1e-4, atol=1e-5)
+        if lam == 1.0 and constant == 0.0:
+            # Every prefix is the discounted sum of rewards of its discount.
+            first = buffer.component_returns.reshape(episodes, length, 3).cumsum(-1)[:, 0]
+            np.testing.assert_allclose(first[:, -1], gamma ** (length - 1), rtol=1e-4)
+
+
+def statistics(model: Any) -> dict[str, th.Tensor]:
+    return {name: value.clone() for name, value in model.policy.state_dict().items() if "running_mean" in name}
+
+
+@algorithms
+def test_playing_and_asking_leave_a_networks_statistics_alone(plain: Any) -> None:
+    settings = {"features_extractor_class": Noisy, "net_arch": [8]}
+    still = {"gradient_steps": 0} if plain in (DQN, SAC) else {}
+    model = make(OURS[plain], policy_kwargs=settings, **still)
+    before, observations = statistics(model), model.env.reset()
+    action, components = model.predict(observations, deterministic=True)[0], model.predict_components(observations)
+    model.policy.set_training_mode(True)
+    np.testing.assert_array_equal(model.predict(observations, deterministic=True)[0], action)
+    model.policy.set_training_mode(True)
+    np.testing.assert_array_equal(model.predict_components(observations), components)
+    if plain in (DQN, SAC):
+        model.learn(STEPS)
+    else:
+        _, callback = model._setup_learn(64)
+        for _ in range(2):
+            model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    assert all(th.equal(before[name], value) for name, value in statistics(model).items())
+
+
+@algorithms
+def test_training_changes_a_networks_statistics_and_targets_get_them(plain: Any) -> None:
+    still = {"tau": 0.0} if plain in (DQN, SAC) else {}
+    more = {DQN: {"target_update_interval": 2}}.get(plain, {})
+    model = make(OURS[plain], policy_kwargs={"features_extractor_class": Noisy, "net_arch": [8]}, **still, **more)
+    before, weights = statistics(model), model.policy.state_dict()
+    weights = {name: value.clone() for name, value in weights.items()}
+    model.learn(STEPS)
+    if plain is DQN:
+        model._on_step()
+    after = statistics(model)
+    assert all(not th.equal(before[name], after[name]) for name in after)
+    for name, value in after.items():
+        twin = name.replace("q_net.", "q_net_target.").replace("critic.", "critic_target.")
+        assert th.equal(value, after[twin])
+    if plain in (DQN, SAC):
+        kept = {name: value for name, value in model.policy.state_dict().items() if "_target." in name}
+        assert all(th.equal(value, weights[name]) for name, value in kept.items() if name.endswith(("weight", "bias")))
+
+
+@pytest.mark.parametrize("task", ["cartpole", "image"])
+@off_policy
+def test_targets_follow_the_critic_as_tau_says(plain: Any, task: str) -> None:
+    small = {"features_extractor_kwargs": {"features_dim": 8}} if task == "image" else {}
+    model = make(OURS[plain], task, learning_starts=1000, policy_kwargs=small).learn(STEPS)
+    names = ("q_net", "q_net_target") if plain is DQN else ("critic", "critic_target")
+    online, target = (getattr(model, name) for name in names)
+
+    def parameters(network: Any) -> list[th.Tensor]:
+        return [parameter.detach().clone() for parameter in network.parameters()]
+
+    def alike(first: list[th.Tensor], second: list[th.Tensor]) -> bool:
+        return all(map(th.equal, first, second))
+
+    first = parameters(online)
+    assert alike(first, parameters(target))
+    model.tau, model.target_update_interval = 0.0, 1
+    model.train(1, 8)
+    assert alike(first, parameters(target)) and not alike(first, parameters(online))
+    model.tau, model.lr_schedule = 0.25, lambda _: 0.0
+    learned_, kept = parameters(online), parameters(target)
+    model._on_step()
+    model.train(1, 8)
+    assert alike(learned_, parameters(online))
+    for now, old, new in zip(parameters(target), kept, learned_, strict=True):
+        th.testing.assert_close(now, 0.75 * old + 0.25 * new)
+
+
+@algorithms
+def test_the_same_seed_gives_the_same_training_and_the_same_play(plain: Any) -> None:
+    more: dict[str, Any] = {}
+    first, second = (make(OURS[plain], **more).learn(STEPS) for _ in range(2))
+    assert equal(first, second)
+    found = []
+    for model in (first, second):
+        model.set_random_seed(4)
+        env = environments(plain)
+        observations = env.reset()
+        for _ in range(5):
+            observations, *_ = env.step(model.predict(observations)[0])
+        found.append(observations)
+    np.testing.assert_array_equal(*found)
+
+
+@on_policy
+def test_every_way_of_asking_for_values_agrees(plain: Any) -> None:
+    model = make(OURS[plain], env=vectorised("pendulum"), policy="MlpPolicy").learn(32)
+    observations = th.as_tensor(np.concatenate([model.env.reset() for _ in range(3)]))
+    actions = th.as_tensor(np.stack([model.action_space.sample() for _ in observations]))
+    with th.no_grad():
+        components, log_prob, entropy = model.policy.evaluate_actions(observations, actions)
+        values, distribution = model.policy.predict_values(observations), model.policy.get_distribution(observations)
+    th.testing.assert_close(components.sum(-1, keepdim=True), values)
+    th.testing.assert_close(log_prob, distribution.log_prob(actions))
+    th.testing.assert_close(entropy, distribution.entropy())
+
+
+class Parts(gym.Env[Any, Any]):
+    """A dictionary of one vector."""
+
+    observation_space = spaces.Dict({"vector": spaces.Box(-1, 1, (2,))})
+
+    def __init__(self, discrete: bool) -> None:
+        self.action_space = spaces.Discrete(3) if discrete else spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), float(self.np_random.random()), False, False, {}
+
+    def observe(self) -> dict[str, Any]:
+        return {"vector": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
+
+
+@algorithms
+def test_a_dictionary_of_one_vector_is_learned_from_like_the_vector(plain: Any) -> None:
+    first, second = (
+        make(OURS[plain], env=wrap(TimeLimit(Parts(plain is DQN), 10)), policy=policy).learn(STEPS)
+        for wrap, policy in ((lambda env: env, "MultiInputPolicy"), (FlattenObservation, "MlpPolicy"))
+    )
+    for one, other in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
+        assert th.equal(one, other)
+
+
+@off_policy
+def test_parameters_of_a_ladder_are_given_and_taken(plain: Any) -> None:
+    model = make(OURS[plain]).learn(STEPS)
+    kept = model.get_parameters()
+    other = make(OURS[plain], seed=5)
+    other.set_parameters(kept)
+    assert equal(model, other)
+    several = dict(list(kept["policy"].items())[:-1])
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.set_parameters({**kept, "policy": several})
+    other.set_parameters({"policy": {name: 0.5 * value for name, value in several.items()}}, exact_match=False)
+    state = other.policy.state_dict()
+    assert all(th.equal(state[name], 0.5 * value) for name, value in several.items())
+
+
+class Ends(BaseCallback):
+    """Wants to stop at once."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def _on_step(self) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [False, np.bool_(False), th.tensor(False)], ids=["bool", "numpy", "torch"])
+@algorithms
+def test_a_callback_ends_training_at_once(plain: Any, answer: Any) -> None:
+    callback = Ends(answer)
+    learned(make(OURS[plain]), callback=callback)
+    assert callback.n_calls == 1
+
+
+@algorithms
+def test_callbacks_within_callbacks_see_every_step(plain: Any, tmp_path: Path) -> None:
+    model = make(OURS[plain])
+    within = CheckpointCallback(save_freq=1, save_path=str(tmp_path), name_prefix="event")
+    event, log = EveryNTimesteps(n_steps=16, callback=within), LogEveryNTimesteps(n_steps=16)
+    several = CallbackList([event, log, StopTrainingOnMaxEpisodes(max_episodes=3)])
+    model.learn(640, callback=several)
+    assert model.env.observation_space.contains(several.locals["new_obs"][0])
+    assert within.locals["new_obs"] is event.locals["new_obs"] is several.locals["new_obs"]
+    assert event.num_timesteps == model.num_timesteps == 2 * 9 * 3, "three episodes of nine steps, in two environments"
+    assert event.n_calls == model.num_timesteps // 2 and len(list(tmp_path.glob("event_*.zip"))) == 54 // 16
+    seen: list[Any] = []
+    model.learn(32, callback=lambda found, _: seen.append(found["self"]) is None)
+    assert seen[0] is model
+
+
+class Chained(BaseCallback):
+    """Knows its evaluation."""
+
+    def _on_step(self) -> bool:
+        assert isinstance(self.parent, EvalCallback) and self.parent.best_mean_reward > -np.inf
+        return True
+
+
+@on_policy
+def test_evaluation_has_the_statistics_of_training(plain: Any) -> None:
+    train, held_out = (VecNormalize(vectorised("cartpole")) for _ in range(2))
+    held_out.training, held_out.norm_reward = False, False
+    chained = {"callback_on_new_best": CallbackList([Chained()]), "callback_after_eval": Chained()}
+    evaluate = EvalCallback(held_out, eval_freq=8, n_eval_episodes=4, verbose=0, warn=False, **chained)
+    make(OURS[plain], env=train).learn(32, callback=evaluate)
+    assert evaluate.last_mean_reward == 9
+    shown = train.unnormalize_obs(train.reset())
+    evaluate._on_step()
+    np.testing.assert_allclose(train.normalize_obs(shown), held_out.normalize_obs(shown))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*:DeprecationWarning")
+@algorithms
+def test_networks_are_saved_by_themselves(plain: Any, tmp_path: Path) -> None:
+    model = learned(make(OURS[plain]))
+    observations = model.env.reset()
+    parts = {"policy": model.policy} | {
+        name: getattr(model, name) for name in ("q_net", "actor") if hasattr(model, name)
+    }
+    for name, part in parts.items():
+        part.load_state_dict({key: th.rand_like(value) for key, value in part.state_dict().items()})
+        wanted, _ = part.predict(observations, deterministic=True)
+        part.save(tmp_path / name)
+        again = type(part).load(tmp_path / name, device="cpu")
+        assert all(th.equal(value, again.state_dict()[key]) for key, value in part.state_dict().items())
+        np.testing.assert_array_equal(again.predict(observations, deterministic=True)[0], wanted)
+    model.policy = th.compile(model.policy)
+    model.save(tmp_path / "compiled")
+    again = OURS[plain].load(tmp_path / "compiled", device="cpu")
+    assert again.scales == model.scales
+    np.testing.assert_array_equal(again.predict_components(observations).shape[0], 2)
+
+
+@algorithms
+def test_one_observation_and_several_are_answered(plain: Any) -> None:
+    model = make(OURS[plain])
+    observations = model.env.reset()
+    model.exploration_rate = 1.0
+    for deterministic in (True, False):
+        one, several = (
+            model.predict(given, deterministic=deterministic)[0] for given in (observations[0], observations)
+        )
+        assert isinstance(one, np.ndarray) and model.action_space.contains(one if one.shape else one.item())
+        assert len(several) == 2
+    if plain is not DQN:  # SB3's asks for the shape before
+        with pytest.raises(ValueError, match="mixing Gym API"):
+            model.predict((observations, {}))
+
+
+@off_policy
+def test_every_environment_gives_as_many_steps_as_there_are_updates(plain: Any) -> None:
+    model = make(OURS[plain], learning_starts=0, train_freq=3, gradient_steps=-1).learn(3)
+    assert model.logger.name_to_value["train/n_updates"] == 6
+
+
+@pytest.mark.parametrize("task", [None, "image"])
+@on_policy
+def test_squashed_exploration_by_state_keeps_actions_in_their_range(plain: Any, task: str | None) -> None:
+    policy = {"squash_output": True, "log_std_init": 1.0, "use_expln": True}
+    env = steered(task or "pendulum")
+    name = "CnnPolicy" if task else "MlpPolicy"
+    model = learned(make(OURS[plain], env=env, policy=name, use_sde=True, policy_kwargs=policy))
+    kept = model.rollout_buffer.actions
+    assert (np.abs(kept) <= 1).all() and np.abs(kept).max() > 0.5, "as the policy gives them, before they are scaled"
