@@ -254,7 +254,7 @@ def test_ladders_learn_to_repeat_what_is_shown(plain: Any, space: Any) -> None:
         return
     settings: dict[Any, dict[str, Any]] = {
         PPO: {"n_steps": 256, "batch_size": 64, "n_epochs": 8},
-        A2C: {"n_steps": 5},
+        A2C: {"n_steps": 10},
         DQN: {"learning_starts": 0, "buffer_size": 5000, "batch_size": 32, "exploration_final_eps": 0.01},
         SAC: {"learning_starts": 50, "buffer_size": 5000, "batch_size": 64, "train_freq": 1, "gradient_steps": 1},
     }
