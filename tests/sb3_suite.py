@@ -17,6 +17,7 @@ from torch import nn
 
 from sb3_environments import TASKS, steered, vectorised
 from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaRolloutBuffer, DeltaSAC
+from tddelta.errors import CheckpointError
 
 SCALES = [0.5, 0.9, 0.99]
 _REPLAY: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "train_freq": 4}
@@ -74,7 +75,7 @@ def _outcome(scenario: Callable[[Any], Any], kind: Any) -> dict[str, Any]:
     set_random_seed(1)
     try:
         model = scenario(kind)
-    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, CheckpointError, RuntimeError, TypeError, ValueError) as error:
         return {"model": None, "error": _kind_of(error)}
     logged = model.logger.name_to_value if hasattr(model, "_logger") else {}
     return {
@@ -90,7 +91,9 @@ def _outcome(scenario: Callable[[Any], Any], kind: Any) -> dict[str, Any]:
 
 
 def _kind_of(error: Exception) -> str:
-    # What the original asserts, ours may say in a sentence.
+    # What the original asserts, and what PyTorch says of shapes, ours may say in a sentence.
+    if isinstance(error, CheckpointError):
+        return RuntimeError.__name__
     return ValueError.__name__ if isinstance(error, AssertionError | ValueError) else type(error).__name__
 
 

@@ -46,7 +46,7 @@ from sb3_suite import (
     reloaded,
     replaced,
 )
-from tddelta import ConfigError
+from tddelta import CheckpointError, ConfigError
 from tddelta.adapters.sb3 import DeltaDQN
 
 
@@ -145,7 +145,7 @@ def test_every_argument_may_be_replaced_when_a_ladder_is_loaded(plain: Any, name
     try:
         change(plain)
     except (AssertionError, RuntimeError, ValueError) as error:
-        with pytest.raises(type(error)):
+        with pytest.raises((type(error), CheckpointError)):
             change(kind)
         return
     if name == "gamma":
@@ -249,12 +249,12 @@ _SPACES = [spaces.Discrete(4), spaces.MultiDiscrete([4, 4]), spaces.MultiBinary(
 def test_ladders_learn_to_repeat_what_is_shown(plain: Any, space: Any) -> None:
     fits = isinstance(space, {DQN: spaces.Discrete, SAC: spaces.Box}.get(plain, spaces.Space))
     if not fits:
-        with pytest.raises(AssertionError, match="action_space"):
+        with pytest.raises(AssertionError, match="only supports"):
             make(OURS[plain], env=Bits(space), policy="MlpPolicy")
         return
     settings: dict[Any, dict[str, Any]] = {
         PPO: {"n_steps": 256, "batch_size": 64, "n_epochs": 8},
-        A2C: {"n_steps": 5},
+        A2C: {"n_steps": 10},
         DQN: {"learning_starts": 0, "buffer_size": 5000, "batch_size": 32, "exploration_final_eps": 0.01},
         SAC: {"learning_starts": 50, "buffer_size": 5000, "batch_size": 64, "train_freq": 1, "gradient_steps": 1},
     }
