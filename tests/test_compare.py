@@ -115,7 +115,7 @@ class TestPlan:
             ((CATCH, "ppo"), {"seeds": [-1]}, "seeds must be"),
             ((CATCH, "ppo"), {"seeds": [2**32]}, "whole numbers from 0 to 4294967295"),
             ((CATCH, "ppo"), {"seeds": True}, "seeds must be"),
-            ((CATCH, "ppo"), {"seeds": 2.0}, "seeds must be"),
+            ((CATCH, "ppo"), {"seeds": 2.5}, "seeds must be"),
         ],
     )
     def test_mistakes_are_found_before_anything_starts(self, arguments, settings, message):
@@ -161,7 +161,7 @@ class FixedClock:
 class TestResume:
     def test_existing_runs_are_refused_without_it(self):
         compare(CATCH, "ppo", seeds=2, steps=1000, out="o")
-        with pytest.raises(ConfigError, match=r"seed-0 \(and 1 more\) exists already.*--resume"):
+        with pytest.raises(ConfigError, match=r"seed-0 \(and 1 more\) exists already.*resume=True"):
             compare(CATCH, ["ppo", "ppo-delta"], seeds=2, steps=1000, out="o")
         assert not Path("o", CATCH, "ppo-delta").exists()
 
