@@ -29,23 +29,30 @@ def _replaced(error: UnicodeError) -> tuple[bytes, int]:
 codecs.register_error("tddelta.replace", _replaced)
 
 
-class _Lasting(io.FileIO):
-    """A file that leads into nothing once it cannot be written; an error other than `_GONE` is kept in `failures`."""
+class _Lasting(io.TextIOWrapper):
+    """A stream that leads into nothing once it cannot be written; an error other than `_GONE` is kept in `failures`."""
 
-    def __init__(self, number: int, failures: list[OSError]) -> None:
-        super().__init__(number, "wb", closefd=False)
-        self._failures = failures
+    failures: list[OSError]
 
-    def write(self, data: Any) -> int:
+    def write(self, text: str) -> int:
+        with self._outlived():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._outlived():
+            super().flush()
+
+    @contextmanager
+    def _outlived(self) -> Iterator[None]:
         try:
-            return super().write(data)
+            yield
         except OSError as error:
             if error.errno not in _GONE:
-                self._failures.append(error)
+                self.failures.append(error)
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self.fileno())
             os.close(nothing)
-            return len(data)
 
 
 @contextmanager
@@ -78,18 +85,20 @@ def lasting_streams() -> Iterator[list[OSError]]:
 def _lasting(stream: Any, number: int, failures: list[OSError], stack: ExitStack) -> Any:
     if stream is None:
         return stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-    if not isinstance(stream, io.TextIOWrapper) or isinstance(getattr(stream.buffer, "raw", None), _Lasting):
+    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream, _Lasting):
         return stream
     with suppress(OSError, ValueError):
         stream.flush()
         if stream.fileno() == number:
-            return io.TextIOWrapper(
-                io.BufferedWriter(_Lasting(number, failures)),
+            lasting = _Lasting(
+                io.BufferedWriter(io.FileIO(number, "wb", closefd=False)),
                 encoding=stream.encoding,
                 errors="tddelta.replace",
                 line_buffering=stream.line_buffering,
                 write_through=stream.write_through,
             )
+            lasting.failures = failures
+            return lasting
     stack.callback(stream.reconfigure, errors=stream.errors)
     stream.reconfigure(errors="tddelta.replace")
     return stream
