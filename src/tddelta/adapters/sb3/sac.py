@@ -158,7 +158,7 @@ class DeltaSAC(DeltaOffPolicy, SAC):
 
 def _smaller(components: th.Tensor) -> th.Tensor:
     """Of the critics' components, (B, critics, Z), those of the critic with the smallest sum, (B, Z)."""
-    critic = components.sum(-1).argmin(1)
+    critic = q_policies.total(components).squeeze(-1).argmin(1)
     return th.gather(components, 1, critic[:, None, None].expand(-1, 1, components.shape[-1])).squeeze(1)
 
 
