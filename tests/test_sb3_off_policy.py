@@ -437,7 +437,7 @@ def test_models_are_converted_back_and_forth(
 def test_what_cannot_be_converted_is_said() -> None:
     with pytest.raises(ConfigError, match="n_steps must be 1 with components; got 3"):
         DeltaDQN.from_dqn(make(DQN, n_steps=3))
-    with pytest.raises(ConfigError, match=r"only the policies DQNPolicy, .* can be converted; got DeltaDQNPolicy"):
+    with pytest.raises(ConfigError, match=r"must be a plain DQN; got a DeltaDQN, which has components already"):
         DeltaDQN.from_dqn(make(DeltaDQN))
     with pytest.raises(ConfigError, match=r"model must be of the class SAC; got 'model\.zip'"):
         DeltaSAC.from_sac("model.zip")
