@@ -16,6 +16,7 @@ pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and tor
 
 import torch as th
 from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import (
     CheckpointCallback,
     EvalCallback,
@@ -102,6 +103,12 @@ def test_a_loaded_ladder_follows_discount_and_decay(tmp_path: Path) -> None:
         DeltaPPO.load(tmp_path / "model", device="cpu", gamma=0.9)
 
 
+def test_custom_objects_replace_the_scales_of_a_file(tmp_path: Path) -> None:
+    make().save(tmp_path / "model")
+    made = DeltaPPO.load(tmp_path / "model", device="cpu", custom_objects={"scales": [0.6, 0.9, 0.99]})
+    assert made.scales.gammas == made.rollout_buffer.scales.gammas == (0.6, 0.9, 0.99)
+
+
 def test_parameters_of_another_ladder_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"critic has 2 components \(0.900, 0.990\)"):
         make(scales=[0.9, 0.99]).set_parameters(make().get_parameters())
@@ -114,9 +121,12 @@ def test_load_on_an_instance_warns_and_leaves_it_as_it_is(tmp_path: Path) -> Non
     make(seed=5).save(tmp_path / "model")
     model = make()
     before = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
-    with pytest.warns(UserWarning, match=r"leaves the one that it is called on as it is: write model = DeltaPPO.load"):
+    with pytest.warns(UserWarning, match=r"leaves the one .* keep what DeltaPPO.load.* returns, or use set_parameters"):
         made = model.load(tmp_path / "model", device="cpu")
     assert not equal(made, model)
+    made.policy.save(tmp_path / "policy")
+    with pytest.warns(UserWarning, match=r"keep what DeltaActorCriticPolicy.load.* returns, or use load_state_dict"):
+        model.policy.load(tmp_path / "policy", device="cpu")
     assert all(th.equal(before[name], tensor) for name, tensor in model.policy.state_dict().items())
 
 
@@ -226,6 +236,33 @@ def test_a_policy_of_ones_own_is_not_converted() -> None:
     model = DeltaPPO(Own, vectorised("cartpole"), **QUICK)
     with pytest.raises(ConfigError, match="got Own"):
         model.to_ppo()
+
+
+class OwnBuffer(RolloutBuffer):
+    """A buffer of a user, with an argument of its own."""
+
+    def __init__(self, *args: Any, factor: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+def test_a_rollout_buffer_of_ones_own_is_left_out_only_on_demand() -> None:
+    model: Any = PPO(
+        "MlpPolicy",
+        vectorised("cartpole"),
+        **QUICK,
+        rollout_buffer_class=OwnBuffer,
+        rollout_buffer_kwargs={"factor": 2.0},
+    )
+    with pytest.raises(ConfigError, match=r"of your own is not converted; got OwnBuffer: set model.rollout_buffer_cl"):
+        DeltaPPO.from_ppo(model)
+    model.rollout_buffer_class, model.rollout_buffer_kwargs = None, {}
+    assert DeltaPPO.from_ppo(model).learn(64).rollout_buffer.full
+
+
+def test_a_model_with_components_is_no_plain_one() -> None:
+    with pytest.raises(ConfigError, match=r"must be a plain PPO; got a DeltaPPO, .* convert it by to_ppo\(\) first"):
+        DeltaPPO.from_ppo(make())
+    assert DeltaPPO.from_ppo(make().to_ppo(), [0.9, 0.99]).scales.gammas == (0.9, 0.99)
 
 
 @pytest.mark.long

@@ -216,9 +216,10 @@ OTHERS = r"single transitions, whose discounts are gamma=0\.99; got 0\.\d+ to 0\
 def test_several_steps_are_refused(kind: Any, scales: Any, tmp_path: Path) -> None:
     given = {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 3}}
     default = {"replay_buffer_class": ThreeSteps}
-    for settings in ({"n_steps": 3}, given, default):
+    windows = {"scales": TimeScales((0.99,), n_steps=(3,))}
+    for settings in ({"n_steps": 3}, given, default, windows):
         with pytest.raises(ConfigError, match=SEVERAL):
-            make(kind, scales=scales, **settings)
+            make(kind, **{"scales": scales, **settings})
     make(kind, scales=scales).save(tmp_path / "model")
     for settings in ({"n_steps": 3}, given):
         with pytest.raises(ConfigError, match=SEVERAL):
@@ -350,6 +351,8 @@ def test_a_ladder_follows_gamma_or_says_that_it_cannot(kind: Any) -> None:
     model = make(kind, scales=SCALES)
     with pytest.raises(ConfigError, match=r"gamma must be the largest discount of scales, 0\.99, .* got gamma=0\.5"):
         model.learn(56, callback=Change(_set("gamma", 0.5)))
+    with pytest.raises(ConfigError, match=r"component_weights must be 3 finite numbers .*got \[2\.0\]"):
+        make(kind, scales=SCALES).learn(56, callback=Change(_set("component_weights", [2.0])))
     named = make(kind, scales="halving")
     with pytest.raises(ConfigError, match=r"gamma must keep the 6 components .*; got 0\.5, whose ladder has 1"):
         named.learn(56, callback=Change(_set("gamma", 0.5)))
@@ -380,6 +383,12 @@ def test_targets_stay_whole_where_networks_are_halved(kind: Any, plain: Any) -> 
     with th.autocast("cpu", dtype=th.bfloat16):
         acted = (model.action_space.sample(),) if kind is DeltaSAC else ()
         assert model.predict_components(model.env.reset()[0], *acted).dtype == np.float32
+        given = th.randn(6, *model.observation_space.shape), *((th.zeros(6, 1),) if kind is DeltaSAC else ())
+        network = model.critic if kind is DeltaSAC else model.q_net
+        sums, parts = network(*given), network.components(*given)
+        sums, parts = (th.cat(sums, dim=1), parts) if kind is DeltaSAC else (sums, parts)
+        assert parts.dtype == th.bfloat16
+        th.testing.assert_close(sums, parts.float().sum(-1), rtol=1e-6, atol=1e-6)
     alive = 1 - samples.dones.squeeze(-1)
     np.testing.assert_allclose(found.sum(-1), 1000.7 + alive * 0.999 * following.to(th.float32).sum(-1), rtol=1e-6)
 
@@ -428,7 +437,7 @@ def test_models_are_converted_back_and_forth(
 def test_what_cannot_be_converted_is_said() -> None:
     with pytest.raises(ConfigError, match="n_steps must be 1 with components; got 3"):
         DeltaDQN.from_dqn(make(DQN, n_steps=3))
-    with pytest.raises(ConfigError, match=r"only the policies DQNPolicy, .* can be converted; got DeltaDQNPolicy"):
+    with pytest.raises(ConfigError, match=r"must be a plain DQN; got a DeltaDQN, which has components already"):
         DeltaDQN.from_dqn(make(DeltaDQN))
     with pytest.raises(ConfigError, match=r"model must be of the class SAC; got 'model\.zip'"):
         DeltaSAC.from_sac("model.zip")
@@ -519,6 +528,34 @@ class Below(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.taken = {*getattr(self, "taken", set()), int(action)}
         return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("kind", [DeltaDQN, DeltaPPO, DeltaA2C])
+@pytest.mark.parametrize("start", [-1, 2])
+def test_observations_count_from_0(kind: Any, start: int) -> None:
+    class Counted(Below):
+        action_space = gym.spaces.Discrete(2)
+        observation_space: Any = gym.spaces.Discrete(3, start=start)
+
+        def reset(self, **settings: Any) -> tuple[Any, dict[str, Any]]:
+            super().reset(**settings)
+            return start, {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return start + 2, *super().step(action)[1:]
+
+    words = r"observations must count from 0; got .*Discrete\(3, start=-?\d\).*TransformObservation"
+    for space, policy in (
+        (gym.spaces.Discrete(3, start=start), "MlpPolicy"),
+        (gym.spaces.Dict({"place": gym.spaces.Discrete(3, start=start)}), "MultiInputPolicy"),
+    ):
+        environment = Counted()
+        environment.observation_space = space
+        with pytest.raises(ConfigError, match=words):
+            kind(policy, environment, device="cpu")
+    wrapped: Any = gym.wrappers.TransformObservation(Counted(), lambda seen: seen - start, gym.spaces.Discrete(3))
+    settings = {"buffer_size": 100, "learning_starts": 10} if kind is DeltaDQN else {"n_steps": 64}
+    kind("MlpPolicy", wrapped, device="cpu", seed=0, **settings).learn(64)
 
 
 @pytest.mark.parametrize("kind", [DeltaDQN, DeltaPPO, DeltaA2C])

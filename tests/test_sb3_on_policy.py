@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from sb3_environments import LIMIT, TASKS, equal, vectorised
 from tddelta import ConfigError, ShapeError, TimeScales
+from tddelta.adapters.ladders import Ladder
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaPPO, DeltaRolloutBuffer
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer
 from tddelta.targets import lambda_targets, successors
@@ -143,7 +144,7 @@ def filled(scales: TimeScales, rewards: Any, values: Any, **changes: Any) -> Del
         here = {0: th.tensor(finals[step], dtype=th.float32)} if step in finals else {}
         reward, value = np.array([rewards[step]], np.float32), th.tensor([values[step]], dtype=th.float32)
         buffer.note(reward, np.array([dones[step]]), here)
-        if step in finals:  # as SB3 does it
+        if step in finals and changes.get("bootstrapped", True):  # as SB3 does it
             reward[0] += buffer.gamma * here[0].sum(-1, keepdim=True)
         start = np.array([step > 0 and dones[step - 1]])
         buffer.add(np.zeros((1, 1)), np.zeros((1, 1)), reward, start, value, th.zeros(1))
@@ -164,6 +165,22 @@ def test_the_value_of_a_final_observation_stays_out_of_the_reward_of_every_compo
     np.testing.assert_allclose(buffer.component_returns.ravel(), [2, 8], rtol=1e-5, atol=1e-5)
     terminal = filled(scales, [1], [[0, 0]], dones=[True], last=[7, 7])
     np.testing.assert_allclose(terminal.component_returns.ravel(), [1, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_an_end_to_whose_reward_nothing_was_added_is_a_terminal_one() -> None:
+    # As of a `collect_rollouts` of a user's, or of SB3 before it bootstrapped at time limits.
+    scales = TimeScales.from_gammas([0.5, 0.9], lam=0.5)
+    buffer = filled(scales, [1], [[0, 0]], dones=[True], finals={0: [2, 8]}, last=[0, 0], bootstrapped=False)
+    assert buffer.terminated.all() and not buffer.truncated.any()
+    np.testing.assert_allclose(buffer.component_returns.ravel(), [1, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_that_is_noted_again_is_cut_only_if_it_is_then() -> None:
+    scales, space = TimeScales.from_gammas([0.5, 0.9], lam=0.5), spaces.Box(-1, 1, (1,))
+    buffer = DeltaRolloutBuffer(1, space, space, "cpu", 0.95, 0.9, 1, scales=scales)
+    for finals in ({0: th.ones(2)}, {}):
+        buffer.note(np.ones(1, np.float32), np.array([bool(finals)]), finals)
+    assert not buffer.truncated.any()
 
 
 def test_a_buffer_that_was_filled_without_the_recorder_says_so() -> None:
@@ -223,6 +240,32 @@ def test_scales_come_from_plain_data(scales: Any, labels: tuple[str, ...]) -> No
 def test_weights_that_do_not_fit_are_refused(weights: Any) -> None:
     with pytest.raises(ConfigError, match="component_weights must be 2 finite numbers"):
         make(DeltaPPO, scales=[0.9, 0.99], component_weights=weights)
+
+
+class ByHand(DeltaActorCriticPolicy):
+    """A policy that evaluates actions without asking its base class."""
+
+    def evaluate_actions(self, obs: Any, actions: th.Tensor) -> Any:
+        latent, latent_value = self.mlp_extractor(self.extract_features(obs))
+        chosen = self._get_action_dist_from_latent(latent)
+        return self.value_net(latent_value), chosen.log_prob(actions), chosen.entropy()
+
+
+class ByHandBuffer(DeltaRolloutBuffer):
+    """A buffer that hands out samples without asking its base class."""
+
+    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+        return RolloutBuffer._get_samples(self, batch_inds, env)
+
+
+def test_weights_of_which_one_side_of_the_errors_knows_nothing_are_refused() -> None:
+    # With one scale the shapes fit, and without weights nothing is missing.
+    for settings in ({"rollout_buffer_class": ByHandBuffer}, {"policy": ByHand}):
+        policy: Any = settings.pop("policy", "MlpPolicy")
+        given = {**QUICK, "scales": "single", "seed": 3, "device": "cpu", **settings}
+        DeltaPPO(policy, vectorised("cartpole"), **given).learn(64)
+        with pytest.raises(ConfigError, match=r"hand out, and one of the two was replaced: call super\(\) there"):
+            DeltaPPO(policy, vectorised("cartpole"), **given, component_weights=[4.0]).learn(64)
 
 
 def test_the_value_loss_is_the_sum_over_components_and_weights_weigh_it() -> None:
@@ -611,6 +654,8 @@ def test_a_ladder_follows_discount_and_decay() -> None:
         ([0.9, 0.99], {"gamma": 0.9}, {"gamma": 0.9}, "gamma must be the largest discount of scales, 0.99"),
         ("doubling", {"gamma": 0.98}, {}, r"gamma must be the same in model and .*; got 0.98 and 0.99: set both"),
         (None, {"form": "bootstrap"}, {}, "form must be the same in model and model.rollout_buffer"),
+        ([0.9, 0.99], {"component_weights": [2.0]}, {}, r"component_weights must be 2 finite numbers .*got \[2.0\]"),
+        ([0.9, 0.99], {}, {"_ladder": Ladder([0.5, 0.99])}, r"must have the scales of the model, .*0\.9, .*got .*0\.5"),
     ],
 )
 def test_a_ladder_that_cannot_follow_says_so(scales: Any, model: Any, buffer: Any, match: str) -> None:

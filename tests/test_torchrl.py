@@ -201,6 +201,23 @@ def test_scales_are_named_as_for_the_other_adapters(scales: Any, gamma: Any, gam
     assert other.scales.trace_decays == TimeScales.from_gammas(gammas, lam=0.5).trace_decays
 
 
+def test_a_ladder_follows_discount_and_decay_of_the_estimator() -> None:
+    named = {"ladder": "halving", "components": 3}
+    made, data = DeltaGAE(scales=named, gamma=0.99, value_network=None), rollout(2, 8, width=3)
+    made(data.clone())
+    made.gamma, made.lmbda = 0.9, 0.5
+    wanted = TimeScales.halving(0.9, components=3, lam=0.5)
+    assert made.scales == wanted
+    fresh = DeltaGAE(scales=wanted, value_network=None)
+    found, other = made(data.clone()), fresh(data.clone())
+    for key in ("advantage", "value_target"):
+        assert torch.equal(found[key], other[key])
+    fixed = DeltaGAE(scales=[0.5, 0.9], value_network=None)
+    fixed.gamma = 0.8
+    with pytest.raises(ConfigError, match=r"gamma must be the largest discount of scales, 0\.9.*got gamma=0\.8"):
+        fixed(rollout(2, 8, width=2))
+
+
 def one_step(terminated: bool, done: bool = True) -> TensorDict:
     step = {"reward": torch.ones(1, 1), "done": torch.tensor([[done]]), "terminated": torch.tensor([[terminated]])}
     return TensorDict(

@@ -88,10 +88,10 @@ class DeltaRolloutBuffer(RolloutBuffer):
         """
         self._noted = step = self.pos
         self._noted_rewards[step] = rewards
-        self.terminated[step] = dones
+        self.truncated[step] = False
         expected = np.array(rewards)
         for place, deltas in finals.items():
-            self.truncated[step, place], self.terminated[step, place] = True, False
+            self.truncated[step, place] = True
             self._finals[step, place] = deltas.cpu().numpy()
             # As SB3 does it, for the same bits.
             expected[place] += self.gamma * deltas.sum(-1, keepdim=True)
@@ -136,7 +136,8 @@ class DeltaRolloutBuffer(RolloutBuffer):
             dones: Whether the last step ended an episode, (N,).
         """
         ends = np.concatenate([self.episode_starts[1:], np.asarray(dones)[None]]).astype(bool)
-        self.truncated &= ends
+        # A `collect_rollouts` of one's own that adds nothing to the reward has every end for a terminal one.
+        self.truncated &= ends & ((self.rewards != self._noted_rewards) | (self._expected == self._noted_rewards))
         self.terminated = ends & ~self.truncated
         scales, decay = self.scales, self.gamma * self.gae_lambda
         if len(scales) == 1:
@@ -223,13 +224,8 @@ class StepRecorder(BaseCallback):
         buffer.note(self.locals["rewards"], dones, finals)
         if buffer.pos == buffer.buffer_size - 1:
             buffer.note_last(self._components(obs_as_tensor(self.locals["new_obs"], model.device)))
-            for name in ("gamma", "form"):
-                ours, theirs = getattr(model, name), getattr(buffer, name)
-                if ours != theirs and len(buffer.scales) > 1:
-                    raise ConfigError(
-                        f"{name} must be the same in model and model.rollout_buffer; got {ours!r} and {theirs!r}: "
-                        "set both"
-                    )
+            if len(buffer.scales) > 1:
+                _check_agreement(model, buffer)
         return True
 
     def _components(self, observation: Any) -> th.Tensor:
@@ -237,3 +233,19 @@ class StepRecorder(BaseCallback):
         with th.no_grad():
             deltas: th.Tensor = policy.predict_components(observation)
         return deltas
+
+
+def _check_agreement(model: Any, buffer: DeltaRolloutBuffer) -> None:
+    """ConfigError if one of the two was changed, or the buffer replaced, and the other was not."""
+    for name in ("gamma", "form"):
+        ours, theirs = getattr(model, name), getattr(buffer, name)
+        if ours != theirs:
+            raise ConfigError(
+                f"{name} must be the same in model and model.rollout_buffer; got {ours!r} and {theirs!r}: set both"
+            )
+    wanted = model._ladder.at(buffer.gamma, buffer.gae_lambda)  # λ is that of the buffer alone, as in SB3
+    if buffer.scales != wanted:
+        raise ConfigError(
+            f"model.rollout_buffer must have the scales of the model, {wanted}; got {buffer.scales}: make it with "
+            "scales=model.scales"
+        )

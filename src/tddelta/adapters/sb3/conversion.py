@@ -6,11 +6,16 @@ from copy import copy
 from typing import Any, TypeVar
 
 import torch as th
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
+from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer
+from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.errors import ConfigError
 from tddelta.timescales import TimeScales
 
 _Model = TypeVar("_Model")
+
+_BUFFERS = (None, RolloutBuffer, DictRolloutBuffer, DeltaRolloutBuffer, DeltaDictRolloutBuffer)
 
 # What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
 _OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "_ladder", "_scales", "component_weights", "form")
@@ -37,6 +42,11 @@ def to_plain(kind: type[_Model], model: Any) -> _Model:
 
 def given(model: Any, kind: type[_Model]) -> _Model:
     """A model that is to be converted, if it is of its class."""
+    if isinstance(model, DeltaModel):
+        raise ConfigError(
+            f"model must be a plain {kind.__name__}; got a {type(model).__name__}, which has components already: to "
+            f"change its scales, convert it by to_{kind.__name__.lower()}() first"
+        )
     if not isinstance(model, kind):
         raise ConfigError(
             f"model must be of the class {kind.__name__}; got {model!r:.80}: a file is read by {kind.__name__}.load(…)"
@@ -70,6 +80,13 @@ def _counterpart(model: Any, classes: Mapping[type[Any], type[Any]]) -> type[Any
 
 def _copy(kind: Any, model: Any, policy_class: type[Any], own: dict[str, Any]) -> Any:
     """A model of the kind with the settings, counters and environment of another."""
+    buffer = getattr(model, "rollout_buffer_class", None)
+    if buffer not in _BUFFERS:
+        raise ConfigError(
+            f"a rollout buffer of your own is not converted; got {buffer.__name__}: set model.rollout_buffer_class = "
+            f"None and model.rollout_buffer_kwargs = {{}} to leave it out, and pass {kind.__name__}.load(…, "
+            "rollout_buffer_class=…) one of the other kind"
+        )
     made = kind(policy_class, None, device=model.device, _init_setup_model=False)
     kept = {name: value for name, value in model.__dict__.items() if name not in _OWN}
     for name in ("ep_info_buffer", "ep_success_buffer"):  # the one thing that both would change

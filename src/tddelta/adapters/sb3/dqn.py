@@ -87,7 +87,7 @@ class DeltaDQN(DeltaOffPolicy, DQN):
             samples = self._sample(batch_size)
             with th.no_grad():
                 following = target.components(samples.next_observations)
-                greedy = following.sum(-1).argmax(1)
+                greedy = q_policies.total(following).squeeze(-1).argmax(1)
                 targets = self._targets(samples, _chosen(following, greedy))
             components = _chosen(online.components(samples.observations), samples.actions.long().squeeze(-1))
             loss = self._loss(functional.smooth_l1_loss, components, targets)

@@ -8,6 +8,7 @@ import torch as th
 from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
+from tddelta.errors import ConfigError
 from tddelta.timescales import TimeScales
 
 
@@ -16,15 +17,14 @@ class Learning:
 
     Args:
         scales: The time scales.
-        weights: Weight of every component in the value loss, ≥ 0; None weighs all by 1.
-        device: Where the tensors are.
+        weights: Weight of every component in the value loss, (Z,), ≥ 0; None weighs all by 1.
     """
 
-    def __init__(self, scales: TimeScales, weights: Sequence[float] | None, device: Any) -> None:
+    def __init__(self, scales: TimeScales, weights: th.Tensor | None) -> None:
         self.scales = scales
         self.awaits_gradients = False
         # The error is what is squared, so its two sides carry the root of the weight.
-        self._roots = None if weights is None else th.sqrt(th.tensor(weights, dtype=th.float32, device=device))
+        self._roots = None if weights is None else weights.sqrt()
         self._targets: th.Tensor | None = None
         self._losses: list[th.Tensor] = []
         self._norms: list[th.Tensor] = []
@@ -49,7 +49,16 @@ class Learning:
         self._norms.append(th.nn.utils.get_total_norm(found))
 
     def log(self, logger: Any, components: np.ndarray, returns: np.ndarray) -> None:
-        """Record what was seen, and how the components (N, Z) of the rollout fit their returns (N, Z)."""
+        """Record what was seen, and how the components (N, Z) of the rollout fit their returns (N, Z).
+
+        Raises:
+            ConfigError: There are weights, and one side of the errors was not weighed.
+        """
+        if self._roots is not None and (self._targets is not None or not self._losses):
+            raise ConfigError(
+                "component_weights weigh what evaluate_actions of DeltaActorCriticPolicy and get of DeltaRolloutBuffer "
+                "hand out, and one of the two was replaced: call super() there, or leave component_weights out"
+            )
         if self._norms:
             logger.record("train/gradient_norm", float(th.stack(self._norms).mean()))
         losses = th.stack(self._losses).mean(0).tolist() if self._losses else []

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import open_path
 
@@ -24,7 +25,7 @@ _Model = TypeVar("_Model", bound="DeltaModel")
 _TELLING = {"PPO": "clip_range", "A2C": "gae_lambda", "DQN": "exploration_rate", "SAC": "target_entropy"}
 
 
-class _OfTheClass:
+class OfTheClass:
     """A class method that warns when it is called on an instance, which it leaves as it is."""
 
     def __init__(self, method: Any) -> None:
@@ -37,9 +38,10 @@ class _OfTheClass:
 
         @wraps(bound)
         def warned(*args: Any, **kwargs: Any) -> Any:
+            instead = next(name for name in ("set_parameters", "load_state_dict") if hasattr(instance, name))
             warnings.warn(
-                "load makes a new model and leaves the one that it is called on as it is: write "
-                f"model = {owner.__name__}.load(…), or model.set_parameters(…) to load networks into this one",
+                f"load makes a new {owner.__name__} and leaves the one that it is called on as it is: keep what "
+                f"{owner.__name__}.load(…) returns, or use {instead}(…) to load networks into this one",
                 UserWarning,
                 stacklevel=2,
             )
@@ -91,10 +93,16 @@ class DeltaModel(BaseAlgorithm):
 
     def _settle(self) -> None:
         """Check what was given; again after loading, where settings may have been replaced."""
-        if np.any(getattr(self.action_space, "start", 0)):
+        if _starts(self.action_space):
             raise ConfigError(
                 f"the actions must count from 0; got {self.action_space}: Stable-Baselines3 chooses 0, 1, … whatever "
                 "the start; put gymnasium.wrappers.TransformAction around the environment, which adds the start"
+            )
+        if _starts(self.observation_space):
+            raise ConfigError(
+                f"whole-numbered observations must count from 0; got {self.observation_space}: Stable-Baselines3 "
+                "encodes them as 0, 1, …; put gymnasium.wrappers.TransformObservation around the environment, which "
+                "takes the start off"
             )
         # Where `load(…, scales=…)` puts it.
         given = self.__dict__.pop("scales", None)
@@ -134,7 +142,7 @@ class DeltaModel(BaseAlgorithm):
             f"{', '.join(mine.__name__ for mine in ours)} instead of SB3's class"
         )
 
-    @_OfTheClass
+    @OfTheClass
     @classmethod
     def load(cls, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Make a model of what `save` wrote, as in SB3; `scales` and `form` are settings like others.
@@ -144,6 +152,9 @@ class DeltaModel(BaseAlgorithm):
             CheckpointError: Its critic does not fit the scales and settings that were given.
         """
         _check_file(cls, path)
+        objects = kwargs.get("custom_objects") or {}
+        if "scales" in objects:  # which have another name in the file
+            kwargs.setdefault("scales", objects["scales"])
         return super().load(path, *args, **kwargs)
 
     def set_parameters(self, *args: Any, **kwargs: Any) -> None:
@@ -160,7 +171,8 @@ class DeltaModel(BaseAlgorithm):
             raise CheckpointError(
                 f"the parameters must fit the networks of this model, whose critic has {len(self.scales)} components "
                 f"({', '.join(self.scales.labels)}); got others ({' '.join(str(error).split())}): load them with the "
-                "scales, gamma and policy_kwargs of the model that they are from"
+                "scales, gamma and policy_kwargs of the model that they are from, or convert a plain model by "
+                "from_ppo, from_a2c, from_dqn or from_sac"
             ) from error
 
     def learn(self: _Model, *args: Any, **kwargs: Any) -> _Model:
@@ -201,10 +213,16 @@ class DeltaModel(BaseAlgorithm):
 
     @property
     def weights(self) -> th.Tensor | None:
-        """The weights of the components, (Z,)."""
-        if self.component_weights is None:
-            return None
-        return th.tensor(self.component_weights, dtype=th.float32, device=self.device)
+        """The weights of the components, (Z,), as they are now."""
+        weights = _weights(self.component_weights, self.scales)
+        return None if weights is None else th.tensor(weights, dtype=th.float32, device=self.device)
+
+
+def _starts(space: Any) -> bool:
+    """Whether a space, or one within, counts from another number than 0."""
+    if isinstance(space, spaces.Dict):
+        return any(map(_starts, space.values()))
+    return bool(np.any(getattr(space, "start", 0)))
 
 
 def _check_file(kind: type[Any], path: Any) -> None:

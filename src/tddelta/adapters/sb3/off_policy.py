@@ -28,8 +28,9 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
         raise NotImplementedError
 
     def _settle(self) -> None:
-        _check_steps(self.n_steps)
         super()._settle()
+        for steps in (self.n_steps, *(self.scales.n_steps or ())):
+            _check_steps(steps)
 
     def _setup_model(self) -> None:
         super()._setup_model()

@@ -98,7 +98,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
         """
         buffer: Any = self.rollout_buffer
         policy: Any = self.policy
-        learning = Learning(self.scales, self.component_weights, self.device)
+        learning = Learning(self.scales, self.weights)
         coefficient, count = self.vf_coef, len(self.scales)
         policy.learning = buffer.learning = learning
         self.vf_coef = coefficient * count

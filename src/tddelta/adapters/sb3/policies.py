@@ -7,11 +7,13 @@ import torch as th
 from stable_baselines3.common.policies import (
     ActorCriticCnnPolicy,
     ActorCriticPolicy,
+    BaseModel,
     MultiInputActorCriticPolicy,
 )
 from torch import nn
 
 from tddelta.adapters.sb3.learning import Learning, whole
+from tddelta.adapters.sb3.model import OfTheClass
 
 
 class DeltaActorCriticPolicy(ActorCriticPolicy):
@@ -31,6 +33,8 @@ class DeltaActorCriticPolicy(ActorCriticPolicy):
         self.n_components = n_components
         self.learning: Learning | None = None
         super().__init__(*args, **kwargs)
+
+    load: Any = OfTheClass(vars(BaseModel)["load"])
 
     def _build(self, lr_schedule: Any) -> None:
         super()._build(lr_schedule)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch as th
-from stable_baselines3.common.policies import ContinuousCritic
+from stable_baselines3.common.policies import BaseModel, ContinuousCritic
 from stable_baselines3.dqn.policies import CnnPolicy as DQNCnnPolicy
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from stable_baselines3.dqn.policies import MultiInputPolicy as DQNMultiInputPolicy
@@ -12,6 +12,8 @@ from stable_baselines3.sac.policies import MultiInputPolicy as SACMultiInputPoli
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
+from tddelta.adapters.sb3.learning import whole
+from tddelta.adapters.sb3.model import OfTheClass
 from tddelta.errors import ConfigError
 
 
@@ -56,7 +58,7 @@ class DeltaQNetwork(QNetwork):
 
     def forward(self, obs: Any) -> th.Tensor:
         """Q(s, a) = Σ_z Q^z(s, a), (B, A)."""
-        return self.components(obs).sum(-1)
+        return total(self.components(obs)).squeeze(-1)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), "n_components": self.n_components}
@@ -74,6 +76,8 @@ class DeltaDQNPolicy(DQNPolicy):
     def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
         self.n_components = _number(n_components, "DQN")
         super().__init__(*args, **kwargs)
+
+    load: Any = OfTheClass(vars(BaseModel)["load"])
 
     def make_q_net(self) -> DeltaQNetwork:
         """Make one network."""
@@ -123,15 +127,16 @@ class DeltaContinuousCritic(ContinuousCritic):
 
     def forward(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, ...]:
         """Q(s, a) = Σ_z Q^z(s, a) of every critic, (B, 1) each."""
-        return tuple(_total(one) for one in self.each(obs, actions))
+        return tuple(total(one) for one in self.each(obs, actions))
 
     def q1_forward(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """Q(s, a) of the first critic, (B, 1)."""
-        return _total(super().q1_forward(obs, actions))
+        return total(self.each(obs, actions)[0])
 
 
-def _total(components: th.Tensor) -> th.Tensor:
-    return components if components.shape[-1] == 1 else components.sum(-1, keepdim=True)
+def total(components: th.Tensor) -> th.Tensor:
+    """Sums over components, (…, 1)."""
+    return components if components.shape[-1] == 1 else whole(components).sum(-1, keepdim=True)
 
 
 class DeltaSACPolicy(SACPolicy):
@@ -146,6 +151,8 @@ class DeltaSACPolicy(SACPolicy):
     def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
         self.n_components = _number(n_components, "SAC")
         super().__init__(*args, **kwargs)
+
+    load: Any = OfTheClass(vars(BaseModel)["load"])
 
     def make_critic(self, features_extractor: Any = None) -> DeltaContinuousCritic:
         """Make the critics, or their targets."""

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
 from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
+from tddelta.adapters.sb3.learning import whole
 from tddelta.adapters.sb3.model import as_numpy
 from tddelta.adapters.sb3.off_policy import DeltaOffPolicy
 from tddelta.errors import ConfigError, own_checks
@@ -78,9 +79,7 @@ class DeltaSAC(DeltaOffPolicy, SAC):
 
             with th.no_grad():
                 next_actions, next_log_prob = actor.action_log_prob(samples.next_observations)
-                following = _smaller(target.components(samples.next_observations, next_actions)).to(
-                    samples.rewards.dtype
-                )
+                following = whole(_smaller(target.components(samples.next_observations, next_actions)))
                 following[:, 0] -= temperature * next_log_prob
                 targets = self._targets(samples, following)
             every = critic.each(samples.observations, samples.actions)
@@ -158,7 +157,7 @@ class DeltaSAC(DeltaOffPolicy, SAC):
 
 def _smaller(components: th.Tensor) -> th.Tensor:
     """Of the critics' components, (B, critics, Z), those of the critic with the smallest sum, (B, Z)."""
-    critic = components.sum(-1).argmin(1)
+    critic = q_policies.total(components).squeeze(-1).argmin(1)
     return th.gather(components, 1, critic[:, None, None].expand(-1, 1, components.shape[-1])).squeeze(1)
 
 

@@ -12,7 +12,7 @@ from torchrl.modules import ValueOperator
 from tddelta._arrays import check_scales
 from tddelta._plain import is_number, plain
 from tddelta.adapters.torchrl.reading import entry
-from tddelta.adapters.torchrl.settings import check_critic, named_scales
+from tddelta.adapters.torchrl.settings import DEFAULT_LMBDA, check_critic, ladder
 from tddelta.errors import ConfigError, DataError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -43,7 +43,8 @@ def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None 
         >>> loss_settings("halving", gamma=0.99)
         {'critic_coeff': 3.0, 'loss_critic_type': 'l2'}
     """
-    number = len(named_scales(scales, gamma, None))
+    named, gamma = ladder(scales, gamma)
+    number = len(named.at(gamma, DEFAULT_LMBDA))
     return {"critic_coeff": _coefficient(coefficient) * number / 2, "loss_critic_type": "l2"}
 
 

@@ -15,9 +15,10 @@ from torchrl.objectives.value import GAE, ValueEstimatorBase
 from tddelta import _ladders
 from tddelta._arrays import check_form
 from tddelta.adapters.torchrl.reading import check_components, check_data, check_single_steps, entry, of_the_step
-from tddelta.adapters.torchrl.settings import check_critic, check_time_dim, named_scales
+from tddelta.adapters.torchrl.settings import DEFAULT_LMBDA, check_critic, check_time_dim, ladder
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.targets import Form, advantages, lambda_targets
+from tddelta.timescales import TimeScales
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 # `torch.compile` would unroll the loop over time.
@@ -88,8 +89,9 @@ class DeltaGAE(ValueEstimatorBase):
             `value_chunk_size`, `num_chunks`, `value_chunk_dim`, `group_key` and `device`, as of `GAE`.
 
     Attributes:
-        scales: The time scales.
-        lmbda: As given.
+        scales: The time scales, for `gamma` and `lmbda` as they are now.
+        gamma: γ_Z; another one counts from the next call on, or is a ConfigError if the scales cannot follow.
+        lmbda: As given; another one counts from the next call on.
 
     Raises:
         ConfigError: A setting is out of range, `value_network` is missing or no tensordict module, or `gamma` is
@@ -143,11 +145,20 @@ class DeltaGAE(ValueEstimatorBase):
         super().__init__(value_network=value_network, **settings)
         check_form(form)
         self.lmbda = None if lmbda is None else _ladders.unit_number("lmbda", lmbda)
-        self.scales = named_scales(scales, gamma, self.lmbda)
+        self._ladder, self.gamma = ladder(scales, gamma)
+        self._ladder.at(self.gamma, self._lam())
         self.form = form
         self.average_gae = average_gae
         self.time_dim = time_dim
         self.auto_reset_env = auto_reset_env
+
+    @property
+    def scales(self) -> TimeScales:
+        """The time scales, for `gamma` and `lmbda` as they are now."""
+        return self._ladder.at(self.gamma, self._lam())
+
+    def _lam(self) -> float:
+        return DEFAULT_LMBDA if self.lmbda is None else self.lmbda
 
     @_not_compiled
     @_takes_entries

@@ -4,34 +4,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tddelta import _ladders, _plain
-from tddelta.adapters.ladders import resolve
+from tddelta.adapters.ladders import Ladder, resolve
 from tddelta.errors import ConfigError
 from tddelta.timescales import TimeScales
 
-_DEFAULT_LMBDA = 0.95  # of TorchRL's losses
+DEFAULT_LMBDA = 0.95
+"""λ of TorchRL's losses."""
 
 
-def named_scales(scales: Any, gamma: Any, lmbda: float | None) -> TimeScales:
-    """Time scales from what a user gave.
+def ladder(scales: Any, gamma: Any) -> tuple[Ladder, float]:
+    """The ladder that a user named, and its largest discount.
 
     Args:
         scales: As of `tddelta.adapters.ladders.resolve`.
         gamma: The largest discount; None where `scales` names it.
-        lmbda: λ for scales without trace decays; None means that of TorchRL's losses.
-
-    Returns:
-        The scales, with trace decays.
 
     Raises:
-        ConfigError: `scales` is of another kind or out of range, or `gamma` is missing or not the largest discount.
+        ConfigError: `scales` is of another kind or out of range, or `gamma` is missing.
     """
     plain = scales is None or isinstance(scales, str | Mapping | TimeScales)
     if not plain and isinstance(scales, Iterable):
         scales = list(_plain.entries("scales", scales))
     if gamma is None:
         gamma = _largest(scales)
-    gamma = _ladders.unit_number("gamma", gamma)
-    return resolve(scales, gamma=gamma, lam=_DEFAULT_LMBDA if lmbda is None else lmbda)
+    return Ladder(scales), _ladders.unit_number("gamma", gamma)
 
 
 def _largest(scales: Any) -> Any:
