@@ -18,6 +18,9 @@ PACKAGE = ROOT / "src" / "tddelta"
 # Each part may import those before it in this line, and nothing after: design, "import order".
 ORDER = (
     "errors",
+    "_plain",
+    "_streams",
+    "_matplotlib",
     "_ladders",
     "timescales",
     "_arrays",
@@ -41,7 +44,7 @@ ORDER = (
 # `from tddelta import compose` is an import of decomposition.
 PUBLIC = {name: home.split(".")[0] for home, names in tddelta._HOMES.items() for name in names}
 # The report draws what is in run directories, and needs nothing that made them.
-ONLY = {"report": {"errors", "timescales", "decomposition", "runs"}}
+ONLY = {"report": {"errors", "_plain", "_matplotlib", "timescales", "decomposition", "runs"}}
 
 
 def parts_imported(file: Path) -> set[str]:
