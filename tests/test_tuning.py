@@ -341,6 +341,20 @@ def test_a_damaged_storage_is_named(pretended, tmp_path):
         search(tmp_path / "out", resume=True)
 
 
+@pytest.mark.parametrize("pages", [4, 30])  # without room for its tables; for a trial
+def test_a_storage_that_cannot_be_written_is_named(pretended, tmp_path, pages):
+    def confine(connection, _):
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(StorageError, match=r"tune\.db cannot be written \(database or disk is full\): free some space"):
+        sqlalchemy.event.listen(sqlalchemy.engine.Engine, "connect", confine)
+        try:
+            search(tmp_path / "out", trials=20)
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.engine.Engine, "connect", confine)
+    assert (tmp_path / "out" / "trials").exists() == (pages == 30)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

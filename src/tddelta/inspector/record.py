@@ -16,7 +16,7 @@ from tddelta.errors import ConfigError, own_checks
 from tddelta.inspector import host
 from tddelta.inspector.frames import from_observations
 from tddelta.inspector.recordings import Critic, Recording
-from tddelta.runs import Run, find_runs
+from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
 from tddelta.runs.scores import Mode
 
@@ -100,10 +100,7 @@ def agent_at(path: str | os.PathLike[str], *, environment: Any = None, network: 
     if (place / "checkpoint.json").exists():
         run = Run(place.absolute().parents[1])
         return _from_checkpoint(run, place, environment, network), f"{_named(run)}, update {int(place.name):,}"
-    found = find_runs(place)
-    if len(found) > 1:
-        raise ConfigError(f"{path} has {len(found)} runs, {found[0]} among them: name one of them")
-    run = Run(found[0])
+    run = one_run(place)
     return load(run, environment=environment, network=network), _named(run)
 
 
