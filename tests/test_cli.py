@@ -424,6 +424,7 @@ def test_sentences_name_options_in_the_form_that_the_command_line_takes():
     [
         ("pass resume=True to go on", "pass --resume to go on"),
         ("choose another folder with out=", "choose another folder with --out"),
+        ("as in hidden_sizes=(64, 64)", "as in --hidden-sizes 64 64"),
         ("pass normalize_rewards=True", "pass --normalize-rewards True"),
         ("epochs must divide environments × rollout_length", "--epochs must divide --environments × --rollout-length"),
         ("reward_discount is off; got /a/hidden_sizes/b", "--reward-discount is off; got /a/hidden_sizes/b"),

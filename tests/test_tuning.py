@@ -10,12 +10,13 @@ import types
 import numpy as np
 import optuna
 import pytest
+import sqlalchemy
 
 import tddelta.deep
 from tddelta.cli import main
 from tddelta.deep import ppo
 from tddelta.deep.preset_files import read_preset, write_preset
-from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra
+from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra, StorageError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.judging import compare_scores, score_at
 from tddelta.experiments.search import SEARCHABLE, make_space

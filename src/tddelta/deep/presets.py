@@ -245,7 +245,7 @@ def check(config: Config) -> None:
     if not config.hidden_sizes or min(config.hidden_sizes) < 1:
         raise ConfigError(
             f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
-            "as in (64, 64)"
+            "as in hidden_sizes=(64, 64)"
         )
     if config.horizons is not None:
         if not all(map(math.isfinite, config.horizons)):
