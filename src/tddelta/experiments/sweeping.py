@@ -270,5 +270,5 @@ def sweep(
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if failed:
         texts = "; ".join(f"{one.plan.name}: {type(one.error).__name__}: {one.error}" for one in failed)
-        warnings.warn(f"{len(failed)} of {len(planned.plans)} runs failed: {texts}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{len(failed)} of {len(planned.plans)} runs failed: {texts}", RuntimeWarning, stacklevel=3)
     return begun(planned.plans)

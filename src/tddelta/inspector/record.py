@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from tddelta.deep import evaluation, ppo
@@ -48,6 +47,8 @@ def record(
         raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to 4294967295; got {seed}")
+    import jax
+
     config = policy.config
     environment = config.environment_object()
     if isinstance(environment, HostEnvironment):
@@ -109,6 +110,8 @@ def _named(run: Run) -> str:
 
 
 def _from_checkpoint(run: Run, place: Path, environment: Any, network: Any) -> Policy:
+    import jax
+
     config = config_of(run.config, environment=environment, network=network)
     stored, prefix = read(place).arrays, "learned."
     learned = {name.removeprefix(prefix): array for name, array in stored.items() if name.startswith(prefix)}
