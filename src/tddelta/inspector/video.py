@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageDraw
 
 from tddelta._matplotlib import Figure, FigureCanvasAgg, own_style
 from tddelta.errors import MissingExtra
@@ -15,11 +16,6 @@ from tddelta.inspector.frames import from_observations
 from tddelta.inspector.page import horizon_text
 from tddelta.inspector.recordings import Recording
 from tddelta.runs.files import ELSEWHERE, storing
-
-try:
-    from PIL import Image, ImageDraw
-except ImportError as error:
-    raise MissingExtra('a video needs pillow: pip install "tddelta[video]"') from error
 
 SIZE = (1280, 720)
 """Width and height in pixels."""
