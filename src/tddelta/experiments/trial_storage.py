@@ -129,9 +129,10 @@ def _as_sentences(file: Path, *others: type[Exception]) -> Iterator[None]:
     import optuna
     import sqlalchemy
 
+    kinds: tuple[type[Exception], ...] = sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError
     try:
         yield
-    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, *others) as error:
+    except kinds + others as error:
         database = getattr(error, "orig", getattr(error.__cause__, "orig", None))
         number = _NUMBERS.get(getattr(database, "sqlite_errorcode", 0) & 0xFF)
         if number is None:

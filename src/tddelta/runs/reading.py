@@ -315,11 +315,13 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     return runs
 
 
+@own_checks
 def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
     """The same without a warning: whoever calls tells of `left_out`."""
     return Runs(*_readable(*paths))
 
 
+@own_checks
 def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> Run:
     """The one run at or below a path; a CheckpointWarning names those that cannot be read.
 
@@ -335,6 +337,7 @@ def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> R
     return runs[0]
 
 
+@own_checks
 def _readable(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
     """The runs that can be read, and a sentence for each of the others."""
     runs, errors = [], []
