@@ -21,6 +21,7 @@ from tddelta.cli import COMMANDS, main
 from tddelta.cli.reading import words_of
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.cli.tune import Tune
+from tddelta.deep.config import _made
 from tddelta.runs import Run, load_runs
 
 CATCH = "Catch-bsuite"
@@ -115,6 +116,7 @@ def test_scales_warns_in_words(capsys):
     out, err = capsys.readouterr()
     assert "Every component contracts" not in out
     assert err.startswith("tddelta: warning: full steps towards the targets make components grow: γ=0.680 has")
+    assert "so use --rule capped" in err
     assert err.count("\n") == 1
 
 
@@ -124,6 +126,18 @@ def test_training_warns_once(capsys):
         warnings.simplefilter("always")
         assert call("compare", CATCH, "--agents", "ppo-delta-matched", "--steps", "1000") == 0
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(
+    "options", [["ppo-delta-matched", "--components", "1"], ["ppo", "--rule", "matched"], ["ppo+", "--rule", "matched"]]
+)
+def test_one_scale_has_nothing_to_contract_with(options, capsys):
+    _made.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call("compare", CATCH, "--steps", "1000", "--agents", *options) == 0
+    assert "grow" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -211,6 +225,27 @@ def test_damaged_files_are_code_1(capsys):
     assert call("report", ".") == 1
     err = capsys.readouterr().err
     assert err.startswith("tddelta: config.json is damaged") and err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_damaged_run_is_named_and_the_others_go_on(capsys):
+    command = ("compare", CATCH, "--agents", "ppo", "--steps", "1000", "--out", "o")
+    assert call(*command, "--seeds", "2") == 0
+    damaged = Path("o", CATCH, "ppo", "seed-0", "config.json")
+    damaged.write_text("{")
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call("train", "--resume", "o") == 0
+    out, err = capsys.readouterr()
+    assert "seed 1: finished before" in out
+    assert err.startswith(f"tddelta: warning: {damaged} is damaged") and err.endswith("this run was left out\n")
+    assert call(*command, "--seeds", "3", "--resume") == 1
+    out, err = capsys.readouterr()
+    assert "seed 1: finished before" in out and "seed 2: finished, 1,000 steps" in out
+    assert f"tddelta: Catch-bsuite, ppo, seed 0 failed: {damaged} is damaged" in err
+    with pytest.warns(RuntimeWarning, match="1 of 3 runs failed: .*is damaged"):
+        assert [run.seed for run in tddelta.compare(CATCH, "ppo", steps=1000, out="o", resume=True)] == [1, 2]
 
 
 def test_a_report_tells_on_the_terminal_and_the_page_what_was_left_out(tmp_path, capsys):
@@ -369,7 +404,8 @@ def _options_of(command):
 
 def test_sentences_name_options_in_the_form_that_the_command_line_takes():
     known = dict(option for command in COMMANDS.values() for option in _options_of(command))
-    others = {"help", "version", "head", "upgrade", "logdir", "line", "p", "no-"}  # of other programs, and of CSS
+    # of other programs, and of CSS
+    others = {"help", "version", "head", "upgrade", "logdir", "line", "p", "no-", "array"}
     wrong = []
     for path in Path(tddelta.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -388,6 +424,7 @@ def test_sentences_name_options_in_the_form_that_the_command_line_takes():
     [
         ("pass resume=True to go on", "pass --resume to go on"),
         ("choose another folder with out=", "choose another folder with --out"),
+        ("as in hidden_sizes=(64, 64)", "as in --hidden-sizes 64 64"),
         ("pass normalize_rewards=True", "pass --normalize-rewards True"),
         ("epochs must divide environments × rollout_length", "--epochs must divide --environments × --rollout-length"),
         ("reward_discount is off; got /a/hidden_sizes/b", "--reward-discount is off; got /a/hidden_sizes/b"),

@@ -15,6 +15,7 @@ from deep_runs import BATCH, UPDATES, cartpole, finished, trained
 from tddelta import ConfigError, DataError
 from tddelta.deep import ppo, training
 from tddelta.deep.policy import tensors
+from tddelta.experiments.display import recent_return
 from tddelta.runs import Run, RunWriter, read_parameters
 
 LABELS = ("0.680", "0.840", "0.920", "0.960", "0.980", "0.990")
@@ -52,6 +53,8 @@ def test_the_files_of_a_run(run):
     events = [row["event"] for row in run.timing]
     assert events[:2] == ["start", "compile"] and events[-1] == "end" and "block" in events
     assert "vectorized" not in events
+    last = [row for row in run.timing if row["event"] == "block"][-1]
+    assert last["return_mean"] == pytest.approx(recent_return(run.episodes), rel=1e-12)
 
 
 def test_the_metrics_of_a_run(run):

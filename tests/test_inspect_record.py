@@ -1,6 +1,8 @@
 """Playing a game for the inspector: the same seed is the same game, and every number is the agent's."""
 
 import shutil
+import subprocess
+import sys
 import threading
 from typing import Any, ClassVar
 
@@ -198,9 +200,17 @@ def test_a_run_on_something_else_is_no_comparison(run, tmp_path, capsys):
     assert "--compare needs a run on CartPole-v1; got one on Catch" in capsys.readouterr().err
 
 
-def test_a_video_needs_its_extra(run, monkeypatch, tmp_path):
-    import sys
+@pytest.mark.parametrize("module", ["record", "host"])
+def test_playing_names_the_extra_that_it_needs(module):
+    program = (
+        "import sys; sys.modules['jax'] = None\n"
+        f"try: from tddelta.inspector import {module}\nexcept ImportError as error: print(repr(error))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("MissingExtra") and 'pip install "tddelta[train]"' in done.stdout
 
+
+def test_a_video_needs_its_extra(run, monkeypatch, tmp_path):
     from tddelta import inspect
 
     game = record(load(run), steps=STEPS)

@@ -48,16 +48,17 @@ def states():
 
 
 class TestStatus:
-    def test_a_finished_run_has_the_return_that_its_training_told(self):
+    def test_a_run_has_the_return_that_its_training_told(self):
         write()
         planned = sweeping.plan(Path("study.toml"))
         for plan, state in zip(planned.plans, ("finished", "running"), strict=True):
             with RunWriter(plan.path, plan.content, {}) as writer:
                 writer.metrics([{"update": 1, "steps": 1000, "return_mean": -0.625}])
+                writer.timing({"event": "block", "steps": 1000, "steps_per_second": 1.0, "return_mean": -0.75})
                 writer.episodes([500, 1000], [-1.0, -0.5], [500, 500])
                 writer.status(state, steps=1000, updates=1, episodes=2)
         found = Board(entries(planned.plans), locks=False).look()
-        assert [state.return_mean for state in found] == [-0.75, -0.625]
+        assert [state.return_mean for state in found] == [-0.75, -0.75]
         assert describe(Outcome(planned.plans[0], "finished")).endswith("return -0.75")
 
     def test_every_state_is_told_from_the_files(self, capsys):
@@ -67,8 +68,8 @@ class TestStatus:
         counts = {"steps": 500, "updates": 1, "episodes": 3}
         for seed, state in ((1, "interrupted"), (2, "failed"), (3, "finished"), (4, "running")):
             with RunWriter(run_of(seed), planned.plans[seed].content, {}) as writer:
-                writer.metrics([{"update": 1, "steps": 500, "return_mean": 1.5}, {"return_mean": None}])
-                writer.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
+                writer.timing({"event": "block", "steps": 500, "steps_per_second": 100.0, "return_mean": 1.5})
+                writer.timing({"event": "block", "steps": 500, "steps_per_second": 100.0, "return_mean": None})
                 writer.status(state, message="not a number" if state == "failed" else None, **counts)
         with RunWriter(run_of(5), planned.plans[5].content, {}) as alive:
             alive.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})

@@ -10,12 +10,13 @@ import types
 import numpy as np
 import optuna
 import pytest
+import sqlalchemy
 
 import tddelta.deep
 from tddelta.cli import main
 from tddelta.deep import ppo
 from tddelta.deep.preset_files import read_preset, write_preset
-from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra
+from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra, StorageError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.judging import compare_scores, score_at
 from tddelta.experiments.search import SEARCHABLE, make_space
@@ -339,6 +340,20 @@ def test_a_damaged_storage_is_named(pretended, tmp_path):
     (tmp_path / "out" / "tune.db").write_bytes(b"no database" * 100)
     with pytest.raises(CheckpointError, match=r"tune\.db is damaged"):
         search(tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize("pages", [4, 30])  # without room for its tables; for a trial
+def test_a_storage_that_cannot_be_written_is_named(pretended, tmp_path, pages):
+    def confine(connection, _):
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(StorageError, match=r"tune\.db cannot be written \(database or disk is full\): free some space"):
+        sqlalchemy.event.listen(sqlalchemy.engine.Engine, "connect", confine)
+        try:
+            search(tmp_path / "out", trials=20)
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.engine.Engine, "connect", confine)
+    assert (tmp_path / "out" / "trials").exists() == (pages == 30)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import tddelta
 from tddelta._plain import whole_text
 from tddelta._streams import lasting_streams
 from tddelta.cli.inspection import Inspect
-from tddelta.cli.reading import Evaluate, Report, Scales, in_words_of
+from tddelta.cli.reading import Evaluate, Report, Scales, in_words_of, words_of
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep
 from tddelta.cli.training import Compare, Train, with_settings
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _handled(given: list[str]) -> int:
-    before, warnings.showwarning = warnings.showwarning, _warning_printer()
+    before = warnings.showwarning
     try:
         return _dispatch(given)
     except KeyboardInterrupt:
@@ -152,6 +152,7 @@ def _dispatch(given: list[str]) -> int:
             config=(tyro.conf.OmitArgPrefixes,),
             registry=_NUMBERS,
         )
+        warnings.showwarning = _warning_printer(parsed)
         with in_words_of(parsed):
             return int(parsed.run(["tddelta", *given]))
     if not name.startswith("-"):
@@ -182,8 +183,8 @@ def _complain(text: str) -> None:
     print(f"tddelta: {printable(text)}", file=sys.stderr, flush=True)
 
 
-def _warning_printer() -> Callable[..., None]:
-    """Return a `warnings.showwarning` that prints our own warnings as sentences, each once, and others as usual."""
+def _warning_printer(command: Any) -> Callable[..., None]:
+    """Return a `warnings.showwarning` that prints our own warnings in words of a command, and others as usual."""
     said: set[str] = set()  # Python's own record of what was said is lost when a library changes the filters
 
     def show(
@@ -198,6 +199,6 @@ def _warning_printer() -> Callable[..., None]:
             print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
         elif str(message) not in said:
             said.add(str(message))
-            _complain(f"warning: {message}")
+            _complain(f"warning: {words_of(command, str(message))}")
 
     return show

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import print_table
 from tddelta.errors import ConfigError
-from tddelta.runs import Run, find_runs
+from tddelta.runs import one_run
 
 if TYPE_CHECKING:
     from tddelta.inspector import Recording
@@ -89,13 +89,13 @@ class Inspect:
 
     def _record(self) -> "tuple[Recording, Path]":
         if not (self.source / "checkpoint.json").exists():
-            found = find_runs(self.source)
-            library = Run(found[0]).config["agent"].get("library") if len(found) == 1 else None
+            run = one_run(self.source)
+            library = run.config["agent"].get("library")
             if library is not None:  # whose networks are not rebuilt here
                 from tddelta.inspector import Recording
 
                 self._check_stored(f"a run of tddelta; got one of {library},")
-                return Recording.of_run(Run(found[0])), found[0]
+                return Recording.of_run(run), run.path
         from tddelta.inspector.record import agent_at, opinion, record
 
         own: dict[str, Any] = {"environment": self.environment, "network": self.network}
@@ -110,4 +110,4 @@ class Inspect:
             if other_name == name:
                 other_name = str(self.compare)
             recording = recording.beside(opinion(other, recording, other_name))
-        return recording, find_runs(self.source)[0]
+        return recording, one_run(self.source).path

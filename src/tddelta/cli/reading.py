@@ -303,10 +303,11 @@ def words_of(command: Any, text: str) -> str:
         shown = name.replace("environment_kwargs", "env_kwargs").replace("_", "-")
         if flags[name] and value in ("True", "False"):
             return f"--{shown}" if value == "True" else f"--no-{shown}"
-        return f"--{shown} {'none' if value == 'None' else value}".rstrip()
+        words = value.replace(",", " ").split() if value.startswith(tuple("0123456789")) else [value]
+        return f"--{shown} {'none' if value == 'None' else ' '.join(words)}".rstrip()
 
     text = re.sub(rf"(?<![\w-])({names})(?= [×/] )", option, text)
-    value = r"""\['([^']*)'\]|'([^']*)'|([^\s,;:)']*)"""
+    value = r"""\['([^']*)'\]|'([^']*)'|\(([\d., ]+)\)|([^\s,;:)']*)"""
     text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", option, text)
     text = re.sub(rf"(?<![\w-])({names})=(?:{value})", option, text)
     return re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)

@@ -140,15 +140,20 @@ class Config:
         return -(-self.steps // self.batch)
 
     @property
+    def _one_scale(self) -> bool:
+        return self.agent.heads == "one" or self.agent.basis == "sum"
+
+    @property
     def ladder(self) -> TimeScales:
-        """The whole ladder with the agent's (or the configured) trace rule."""
+        """The whole ladder with the agent's (or the configured) trace rule; without traces if it learns γ_Z alone."""
         rule: Any = self.rule or self.agent.rule
+        lam = None if self._one_scale else self.lam
         if self.horizons is not None:
-            return _made(TimeScales.from_horizons, horizons=tuple(self.horizons), lam=self.lam, rule=rule)
+            return _made(TimeScales.from_horizons, horizons=tuple(self.horizons), lam=lam, rule=rule)
         return _made(
             TimeScales.halving,
             gamma=self.gamma,
-            lam=self.lam,
+            lam=lam,
             rule=rule,
             components=self.components,
             shortest_horizon=self.shortest_horizon,
@@ -159,7 +164,7 @@ class Config:
     @property
     def scales(self) -> TimeScales:
         """The scales that the critic learns: the ladder, or γ_Z alone."""
-        if self.agent.heads == "one" or self.agent.basis == "sum":
+        if self._one_scale:
             rule: Any = self.rule or self.agent.rule
             return TimeScales.single(self.ladder.gammas[-1], lam=self.lam, rule=rule)
         return self.ladder

@@ -125,6 +125,14 @@ def preset(
     """
     if file is not None:
         overrides = with_preset_files([read_preset(file)], [(environment, agent)], overrides)[0]
+    config = unchecked(environment, agent, **overrides)
+    check(config)
+    return config
+
+
+@own_checks
+def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
+    """`preset` without the check of what the settings mean together, and its warnings."""
     names = tuple(kinds())
     for name in overrides:
         if name not in names:
@@ -152,11 +160,9 @@ def preset(
                 f"{name} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
                 "own: build it into that"
             )
-    config = Config(
+    return Config(
         environment=environment, environment_kwargs=tuple(sorted(options.items())), agent=resolve(agent), **settings
     )
-    check(config)
-    return config
 
 
 def _preset_of(environment: Any, options: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,7 +245,7 @@ def check(config: Config) -> None:
     if not config.hidden_sizes or min(config.hidden_sizes) < 1:
         raise ConfigError(
             f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
-            "as in (64, 64)"
+            "as in hidden_sizes=(64, 64)"
         )
     if config.horizons is not None:
         if not all(map(math.isfinite, config.horizons)):

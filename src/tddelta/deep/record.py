@@ -158,6 +158,11 @@ class Record:
             "norms_before": {name: _as_json(value) for name, value in norms.items()},
         }
 
+    @property
+    def recent_return(self) -> float | None:
+        """Mean return of the last episodes; None if none has ended."""
+        return float(np.mean(self.recent)) if self.recent else None
+
     def save_episodes(self) -> None:
         """Write the episodes, unless that was done a short while ago."""
         if self._pauses.over:

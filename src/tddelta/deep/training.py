@@ -299,8 +299,7 @@ class _Training:
         total = self.config.updates * self.batch
         left = None if self.speed is None else max(total - self.done * self.batch, 0) / self.speed
         for index, record in enumerate(self.records):
-            recent = float(np.mean(record.recent)) if record.recent else None
-            self.progress(index, Progress(record.steps, total, self.speed, left, recent, phase))
+            self.progress(index, Progress(record.steps, total, self.speed, left, record.recent_return, phase))
 
     def _start(self) -> Programs:
         """Compile, and make the first state or restore one."""
@@ -359,7 +358,7 @@ class _Training:
         self.speed = count * self.batch / seconds
         timing = {"event": "block", "steps": self.done * self.batch, "seconds": seconds, "steps_per_second": self.speed}
         for record in self.records:
-            record.writer.timing(timing)
+            record.writer.timing({**timing, "return_mean": record.recent_return})
         self._tell("training")
         return seconds
 

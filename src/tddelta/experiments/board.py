@@ -11,8 +11,8 @@ from typing import Any
 from tddelta.errors import CheckpointError
 from tddelta.experiments.display import recent_return
 from tddelta.experiments.plan import RunPlan
-from tddelta.runs import is_being_written
-from tddelta.runs.files import number_in, read_arrays, read_status
+from tddelta.runs import Run, is_being_written
+from tddelta.runs.files import number_in, read_status
 
 STATES = ("running", "failed", "cut off", "interrupted", "waiting", "finished")
 """States of a run, in the order of a table; a run that was cut off says that it is running, but nobody writes it."""
@@ -55,8 +55,7 @@ class RunState:
         steps: Environment steps done.
         steps_per_second: Of the last block of updates; of the whole run when it is over.
         seconds_left: Of training, at that speed; None unless it is running.
-        return_mean: Of a finished run that of its last training episodes, as in `display.recent_return`; before, of the
-            episodes that ended in the last update in which one did.
+        return_mean: Of the last 100 training episodes, as `display.recent_return` has it.
         message: What made it fail, or how it came that it is not finished.
     """
 
@@ -129,11 +128,10 @@ def _read(entry: Entry) -> RunState:
     state, steps = status["state"], status["steps"]
     speed = _last(entry.path / "timing.jsonl", "steps_per_second")
     left = (entry.steps - steps) / speed if state == "running" and speed is not None and speed > _SLOWEST else None
-    recent = _last(entry.path / "metrics.jsonl", "return_mean")
-    if state == "finished":  # the number that the command which trained it gave
+    recent = _last(entry.path / "timing.jsonl", "return_mean")
+    if state == "finished":  # then all of them are stored
         try:
-            episodes = read_arrays(entry.path / "episodes.npz")
-            recent = recent if episodes is None else recent_return(episodes)
+            recent = recent_return(Run(entry.path).episodes)
         except (CheckpointError, KeyError) as error:
             return RunState(entry, state, steps, speed, left, recent, str(error))
     return RunState(entry, state, steps, speed, left, recent, status["message"])

@@ -12,7 +12,7 @@ from tddelta._streams import lasting_streams
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
-from tddelta.experiments.plan import RunPlan, divide, plan_runs
+from tddelta.experiments.plan import RunPlan, begun, divide, plan_runs
 from tddelta.experiments.resuming import recorded_plan
 from tddelta.runs import Run, Runs, Track
 
@@ -144,7 +144,7 @@ def compare(
     if failures:
         texts = "; ".join(f"{plan.name}: {type(error).__name__}: {error}" for plan, error in failures)
         warnings.warn(f"{len(failures)} of {len(plans)} runs failed: {texts}", RuntimeWarning, stacklevel=2)
-    return Runs([Run(plan.path) for plan in plans if (plan.path / "config.json").exists()])
+    return begun(plans)
 
 
 @lasting_streams()

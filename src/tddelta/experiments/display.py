@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tddelta.errors import printable
+from tddelta.errors import CheckpointError, printable
 from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan
 from tddelta.runs import Run
@@ -40,11 +40,15 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
         "message": None if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}",
     }
     if (plan.path / "config.json").exists():
-        run = Run(plan.path)
+        try:
+            run = Run(plan.path)
+            status = run.status
+        except CheckpointError:  # which made it fail
+            return summary
         end: dict[str, Any] = next((row for row in reversed(run.timing) if row.get("event") == "end"), {})
         summary |= {
-            "steps": run.status["steps"],
-            "episodes": run.status["episodes"],
+            "steps": status["steps"],
+            "episodes": status["episodes"],
             "new_steps": number_in(end, "steps"),
             "seconds": number_in(end, "seconds"),
             "steps_per_second": number_in(end, "steps_per_second"),

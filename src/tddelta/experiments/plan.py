@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tddelta._plain import plain, tidy, whole
-from tddelta.errors import ConfigError, own_checks
-from tddelta.runs import Run, config_hash, is_being_written, run_path
+from tddelta.errors import CheckpointError, ConfigError, own_checks
+from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
 
 if TYPE_CHECKING:
     from tddelta.deep.ppo import Config
@@ -84,6 +84,7 @@ def plan_runs(
         ConfigError: A name or setting is unknown or out of range, or two runs would share a directory.
     """
     from tddelta.deep import ppo, preset_files, training
+    from tddelta.deep.presets import unchecked
 
     if steps is not None:
         settings = {"steps": steps, **settings}
@@ -96,7 +97,7 @@ def plan_runs(
     each = preset_files.with_preset_files([*map(preset_files.read_preset, files)], pairs, settings)
     for (environment, agent), own in zip(pairs, each, strict=True):
         config = ppo.preset(environment, agent, **own)
-        usual = ppo.preset(environment, agent, steps=config.steps)
+        usual = unchecked(environment, agent, steps=config.steps)
         named = isinstance(environment, str) and isinstance(agent, str)
         recipe = {"environment": environment, "agent": agent, **own} if named else None
         for seed in numbers:
@@ -123,12 +124,12 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
         shared: Whether others may be writing some of them at this moment; they are counted as runs to start.
 
     Returns:
-        The runs to start or to go on with, and the finished ones.
+        The runs to start or to go on with, and the finished ones. One whose files are damaged is to start: that fails
+        and says why, and the others go on.
 
     Raises:
         ConfigError: A run directory cannot be made; or there are run directories and `resume` is false; or one of
             them has other settings than the plan, or is being written at this moment.
-        CheckpointError: An existing `config.json` or `status.json` is damaged.
     """
     for folder in dict.fromkeys(plan.path.parent for plan in plans):
         _check_folder(folder)
@@ -147,16 +148,30 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
             )
         if not (plan.path / "config.json").exists():
             continue  # cut off before it began
-        run = Run(plan.path)
+        try:
+            run = Run(plan.path)
+            state = run.status["state"]
+        except CheckpointError:
+            continue
         if other := differences(run.config, plan.content):
             raise ConfigError(
                 f"{plan.path} was started with other settings, {'; '.join(other)}: "
                 "use the settings from there, or choose another folder with out="
             )
-        if run.status["state"] == "finished":
+        if state == "finished":
             finished.append(plan)
     over = {plan.path for plan in finished}
     return [plan for plan in plans if plan.path not in over], finished
+
+
+def begun(plans: Iterable[RunPlan]) -> Runs:
+    """The runs of a plan that have begun and can be read."""
+    runs = []
+    for plan in plans:
+        with suppress(CheckpointError):  # that run failed, and its error says so
+            if (plan.path / "config.json").exists():
+                runs.append(Run(plan.path))
+    return Runs(runs)
 
 
 def _check_folder(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments.plan import RunPlan, differences
-from tddelta.runs import TRACKERS, Run, find_runs
+from tddelta.runs import TRACKERS, Run, one_run
 
 if TYPE_CHECKING:
     from tddelta.deep.ppo import Config
@@ -39,13 +39,7 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
             would train it with other settings.
         CheckpointError: `config.json` is damaged.
     """
-    found = find_runs(path)
-    if len(found) > 1:
-        raise ConfigError(
-            f"{path} has {len(found)} runs, {found[0]} among them: name one of them, or repeat the command that "
-            "started them with its out= and resume=True"
-        )
-    run = Run(found[0])
+    run = one_run(path, "name one of them, or repeat the command that started them with its out= and resume=True")
     options = _options(run)
     try:
         config = _config(run, options.pop("unset", []))

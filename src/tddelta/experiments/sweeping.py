@@ -15,11 +15,11 @@ from tddelta.experiments.board import Board, Entry, RunState, entries
 from tddelta.experiments.display import Display, describe
 from tddelta.experiments.execution import execute
 from tddelta.experiments.loop import Executor, Outcome, work_through
-from tddelta.experiments.plan import RunPlan, divide
+from tddelta.experiments.plan import RunPlan, begun, divide
 from tddelta.experiments.processes import Processes
 from tddelta.experiments.study import Study, plan_study, read_study
 from tddelta.experiments.sweep_display import SweepDisplay
-from tddelta.runs import FORMAT, Run, Runs, check_trackers, files
+from tddelta.runs import FORMAT, Runs, check_trackers, files
 from tddelta.runs.locking import lock_file
 
 MEMORY = "study.json"
@@ -270,5 +270,5 @@ def sweep(
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if failed:
         texts = "; ".join(f"{one.plan.name}: {type(one.error).__name__}: {one.error}" for one in failed)
-        warnings.warn(f"{len(failed)} of {len(planned.plans)} runs failed: {texts}", RuntimeWarning, stacklevel=2)
-    return Runs([Run(one.path) for one in planned.plans if (one.path / "config.json").exists()])
+        warnings.warn(f"{len(failed)} of {len(planned.plans)} runs failed: {texts}", RuntimeWarning, stacklevel=3)
+    return begun(planned.plans)

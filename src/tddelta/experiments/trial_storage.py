@@ -1,6 +1,8 @@
 """What a search remembers: its trials in SQLite, and what it is about, so that it is resumed as it was begun."""
 
+import errno
 import json
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tddelta.errors import CheckpointError, ConfigError
-from tddelta.runs.files import append_rows
+from tddelta.runs.files import append_rows, storing
 from tddelta.runs.locking import lock
 
 if TYPE_CHECKING:
@@ -22,6 +24,14 @@ STORAGE = "tune.db"
 """Name of the file that remembers the trials: SQLite, of numbers and JSON."""
 
 _STUDY = "tune"  # its name within the file
+
+_NUMBERS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EACCES,
+    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+}
+"""What the system calls that which prevents SQLite from writing."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +70,9 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
 
     Raises:
         ConfigError: There is one, and it is not to be resumed or about something else; or another process has it open;
-            or the folder cannot be written to.
+            or the folder cannot be made.
         CheckpointError: The storage is damaged or of another version.
+        StorageError: The storage cannot be written, now or while it is open.
     """
     import optuna
     import sqlalchemy
@@ -73,15 +84,15 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        event = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
-        append_rows(out / "timing.jsonl", [event])
     except OSError as error:
         raise ConfigError(f"{out} cannot be written to ({error.strerror}): choose another folder with out=") from error
+    event = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    append_rows(out / "timing.jsonl", [event])
     held, verbosity = lock(out), optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
     storage: optuna.storages.RDBStorage | None = None
     try:
-        try:
+        with _as_sentences(file, RuntimeError, ValueError, KeyError):
             url = sqlalchemy.engine.URL.create("sqlite", database=str(file))
             storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
             study = optuna.create_study(
@@ -89,16 +100,15 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
                 pruner=_pruner(question.pruner),
             )  # fmt: skip
             begun = study.user_attrs.get("question")
-        except (sqlalchemy.exc.SQLAlchemyError, RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{file} is damaged, or of another version of Optuna ({error})") from error
         asked = json.loads(json.dumps(asdict(question)))
-        if begun is None:
-            study.set_user_attr("question", asked)
-        elif begun != asked:
+        if begun is not None and begun != asked:
             raise ConfigError(
                 f"{file} is a search for something else, {_difference(begun, asked)}: choose another folder with out="
             )
-        yield study
+        with _as_sentences(file):
+            if begun is None:
+                study.set_user_attr("question", asked)
+            yield study
     finally:
         optuna.logging.set_verbosity(verbosity)
         if storage is not None:
@@ -106,6 +116,29 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             storage.engine.dispose()
         if held is not None:
             held.close()
+
+
+@contextmanager
+def _as_sentences(file: Path, *others: type[Exception]) -> Iterator[None]:
+    """Say in a sentence what SQLite and Optuna find wrong with a storage, also by errors of other kinds.
+
+    Raises:
+        StorageError: It cannot be written.
+        CheckpointError: It is damaged.
+    """
+    import optuna
+    import sqlalchemy
+
+    kinds: tuple[type[Exception], ...] = sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError
+    try:
+        yield
+    except kinds + others as error:
+        database = getattr(error, "orig", getattr(error.__cause__, "orig", None))
+        number = _NUMBERS.get(getattr(database, "sqlite_errorcode", 0) & 0xFF)
+        if number is None:
+            raise CheckpointError(f"{file} is damaged, or of another version of Optuna ({error})") from error
+        with storing(file):
+            raise OSError(number, str(database)) from error
 
 
 def _pruner(name: str) -> "optuna.pruners.BasePruner":

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from tddelta.deep import evaluation, ppo
@@ -16,7 +15,7 @@ from tddelta.errors import ConfigError, own_checks
 from tddelta.inspector import host
 from tddelta.inspector.frames import from_observations
 from tddelta.inspector.recordings import Critic, Recording
-from tddelta.runs import Run, find_runs
+from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
 from tddelta.runs.scores import Mode
 
@@ -48,6 +47,8 @@ def record(
         raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to 4294967295; got {seed}")
+    import jax
+
     config = policy.config
     environment = config.environment_object()
     if isinstance(environment, HostEnvironment):
@@ -100,10 +101,7 @@ def agent_at(path: str | os.PathLike[str], *, environment: Any = None, network: 
     if (place / "checkpoint.json").exists():
         run = Run(place.absolute().parents[1])
         return _from_checkpoint(run, place, environment, network), f"{_named(run)}, update {int(place.name):,}"
-    found = find_runs(place)
-    if len(found) > 1:
-        raise ConfigError(f"{path} has {len(found)} runs, {found[0]} among them: name one of them")
-    run = Run(found[0])
+    run = one_run(place)
     return load(run, environment=environment, network=network), _named(run)
 
 
@@ -112,6 +110,8 @@ def _named(run: Run) -> str:
 
 
 def _from_checkpoint(run: Run, place: Path, environment: Any, network: Any) -> Policy:
+    import jax
+
     config = config_of(run.config, environment=environment, network=network)
     stored, prefix = read(place).arrays, "learned."
     learned = {name.removeprefix(prefix): array for name, array in stored.items() if name.startswith(prefix)}

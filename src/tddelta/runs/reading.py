@@ -315,8 +315,31 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     return runs
 
 
+@own_checks
 def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
     """The same without a warning: whoever calls tells of `left_out`."""
+    return Runs(*_readable(*paths))
+
+
+@own_checks
+def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> Run:
+    """The one run at or below a path; a CheckpointWarning names those that cannot be read.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+        CheckpointError: The `config.json` of every run is damaged or of a newer format.
+    """
+    runs, left_out = _readable(path)
+    if len(runs) > 1:
+        raise ConfigError(f"{path} has {len(runs)} runs, {runs[0].path} among them: {advice}")
+    for sentence in left_out:
+        warnings.warn(sentence, CheckpointWarning, stacklevel=3)
+    return runs[0]
+
+
+@own_checks
+def _readable(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and a sentence for each of the others."""
     runs, errors = [], []
     for path in find_runs(*paths):
         try:
@@ -325,4 +348,4 @@ def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
             errors.append(error)
     if not runs:
         raise errors[0]
-    return Runs(runs, [f"{error}; this run was left out" for error in errors])
+    return runs, [f"{error}; this run was left out" for error in errors]
