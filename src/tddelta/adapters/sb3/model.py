@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -161,12 +162,12 @@ class DeltaModel(BaseAlgorithm):
         """Load networks and optimisers, as in SB3.
 
         Raises:
-            CheckpointError: They are of networks with other shapes.
+            CheckpointError: They are of a critic with other shapes.
         """
         try:
             super().set_parameters(*args, **kwargs)
         except RuntimeError as error:
-            if "size mismatch" not in str(error):
+            if not re.search(r"size mismatch for (value_net|q_net|critic)", str(error)):
                 raise
             raise CheckpointError(
                 f"the parameters must fit the networks of this model, whose critic has {len(self.scales)} components "
