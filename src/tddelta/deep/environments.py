@@ -163,7 +163,6 @@ def _of_gymnasium(name: str, options: dict[str, Any]) -> HostEnvironment:
     factory = imported(name, "environment")
     several = {"num_envs": 1} if host.makes_vectors(factory) else {}
     _check_call(name, factory, {**several, **options})
-    _discard(_call(name, factory, {**several, **options}))
     return host.from_factory(functools.partial(factory, **options), name=name)
 
 
