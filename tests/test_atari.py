@@ -182,7 +182,9 @@ def test_the_axis_of_the_channels():
     with pytest.raises(ConfigError, match=r"at least 36×36 pixels; got \(4, 20, 20\)"):
         images((4, 20, 20))
     assert images((84, 84)).size == (84, 84, 1)
-    with pytest.raises(ConfigError, match=r"nature-conv needs images \(height, width\), \(channels, height, width\) or"):
+    with pytest.raises(
+        ConfigError, match=r"nature-conv needs images \(height, width\), \(channels, height, width\) or"
+    ):
         images((84,))
 
 

@@ -155,6 +155,7 @@ def _check(protocol: Protocol) -> None:
     if not is_number(sticky) or not 0 <= sticky < 1:
         raise ConfigError(f"repeat_action_probability must be in [0, 1); got {sticky!r}")
 
+
 def _check_players(game: str) -> None:
     """Refuse what the emulator would end the whole process for."""
     try:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tddelta._plain import number, whole
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta.errors import CheckpointError
 from tddelta.runs import Arrays
 from tddelta.runs.checkpoints import Pauses
 
