@@ -91,6 +91,9 @@ def test_names_and_what_the_record_says_they_meant(name, meant, protocol, sticky
         ("Qbert", {"repeat_action_probability": 1.5}, r"repeat_action_probability must be in \[0, 1\); got 1.5"),
         ("Qbert", {"life_loss": "no"}, "life_loss must be True or False; got 'no'"),
         ("Qbert", {"threads": -1}, "threads must be a whole number"),
+        ("Qbert", {"stack": 10**7}, "stack must be at most 100; got 10000000: pass a smaller one"),
+        ("Qbert", {"height": 10**7}, "height must be at most 1,000; got 10000000: pass a smaller one"),
+        ("Qbert", {"noop_max": 10**12}, "noop_max must be at most 10,000; got 1000000000000: pass a smaller one"),
     ],
 )
 def test_names_and_options_that_are_wrong(name, options, sentence):
@@ -178,8 +181,11 @@ def test_the_axis_of_the_channels():
     assert images((64, 84, 64), "last").size == (64, 84, 64) and images((64, 84, 64), "first").size == (84, 64, 64)
     with pytest.raises(ConfigError, match=r"at least 36×36 pixels; got \(4, 20, 20\)"):
         images((4, 20, 20))
-    with pytest.raises(ConfigError, match=r"nature-conv needs images \(channels, height, width\) or"):
-        images((84, 84))
+    assert images((84, 84)).size == (84, 84, 1)
+    with pytest.raises(
+        ConfigError, match=r"nature-conv needs images \(height, width\), \(channels, height, width\) or"
+    ):
+        images((84,))
 
 
 @pytest.mark.slow

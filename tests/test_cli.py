@@ -180,7 +180,10 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["train", CATCH, "--resume"], "--resume needs --out"),
         (["train", CATCH, "--out", __file__], "is not a folder): choose another folder with --out"),
         (["train", "gym:CartPol-v1"], "unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1?"),
-        (["train", CATCH, "--eval-every", "0"], "--eval-every must be at least 1 step; got 0"),
+        (
+            ["train", CATCH, "--eval-every", "0"],
+            "--eval-every must be a whole number of at least 1; got 0: leave it out",
+        ),
         (["train", CATCH, "--env-kwargs", "{1"], "--env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'"),
         (["train", CATCH, "--env-kwargs", "rows"], "got 'rows': write it as rows=VALUE"),
         (["compare"], "compare needs an environment"),

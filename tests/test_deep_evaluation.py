@@ -60,7 +60,7 @@ def test_the_greedy_policy_has_no_luck_and_the_sampled_one_has(config, learned):
 
 
 def test_settings_of_an_evaluation_are_checked(config, learned):
-    with pytest.raises(ConfigError, match="episodes must be at least 1; got 0"):
+    with pytest.raises(ConfigError, match="episodes must be a whole number of at least 1; got 0"):
         evaluation.evaluate(config, learned, episodes=0)
     with pytest.raises(ConfigError, match="mode must be sampled or greedy; got 'best'"):
         evaluation.evaluate(config, learned, mode="best")

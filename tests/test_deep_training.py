@@ -195,7 +195,7 @@ def test_stopping_before_the_first_update(tmp_path):
 
 
 def test_eval_every_is_checked(tmp_path):
-    with pytest.raises(ConfigError, match="eval_every must be at least 1 step; got 0"):
+    with pytest.raises(ConfigError, match="eval_every must be a whole number of at least 1; got 0"):
         trained(tmp_path / "run", eval_every=0)
 
 

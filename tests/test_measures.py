@@ -101,7 +101,10 @@ def test_steps_are_shared_out_evenly(player: Policy) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"episodes": 0}, "episodes must be at least 1; got 0"), ({"mode": "best"}, "mode must be sampled or greedy")],
+    [
+        ({"episodes": 0}, "episodes must be a whole number of at least 1; got 0"),
+        ({"mode": "best"}, "mode must be sampled or greedy"),
+    ],
 )
 def test_settings_out_of_range_are_refused(player: Policy, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -116,7 +119,7 @@ def test_no_op_starts_are_for_atari_alone() -> None:
         measures.hold_out(policy)
     with pytest.raises(ConfigError, match="environments of the host with discrete actions; got CartPole-v1"):
         measures.reward_density(policy)
-    with pytest.raises(ConfigError, match="steps must be at least 1"):
+    with pytest.raises(ConfigError, match="steps must be a whole number of at least 1"):
         measures.reward_density(fresh(), steps=0)
 
 

@@ -124,3 +124,17 @@ def test_ladders_and_seeds_and_step_sizes():
     assert _checks.seeds(3.0) == _checks.seeds(torch.arange(3)) == (0, 1, 2)
     rates, _ = _settings.step_sizes(jnp.array([0.5, 0.25]), 1)
     assert rates.tolist() == [[0.5], [0.25]]
+
+
+def test_options_that_are_equal_but_of_another_kind_are_two_environments():
+    from tddelta.deep import environments
+
+    one, other = (environments.resolve("gym:FrozenLake-v1", {"is_slippery": flag}) for flag in (True, 1))
+    assert one is not other and one is environments.resolve("gym:FrozenLake-v1", {" is_slippery ": True})
+
+
+def test_words_have_no_blanks_around_them():
+    from tddelta.deep import ppo
+
+    config = ppo.preset("CartPole-v1", rule=" capped ", activation="tanh ", network=" mlp")
+    assert (config.rule, config.activation, config.network) == ("capped", "tanh", "mlp")

@@ -103,7 +103,9 @@ class TestSweep:
         shutil.rmtree(run_of(4))
         assert states()[-1] == "waiting"  # the study knows of runs that are not there
         assert main(["sweep", "study.toml", "--add-seeds", "-1"]) == 2
-        assert "--add-seeds must be at least 0; got -1" in capsys.readouterr().err
+        assert (
+            "add-seeds must be a whole number of at least 0; got -1: seeds can only be added" in capsys.readouterr().err
+        )
 
     def test_seeds_that_another_sweep_added_meanwhile_are_not_forgotten(self):
         write()

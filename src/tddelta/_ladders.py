@@ -143,6 +143,8 @@ def _factor(value: Any) -> float:
     number = _plain.number("factor", value)
     if not 1 < number < math.inf:
         raise ConfigError(f"factor must be a finite number above 1; got {number}: 2 halves each horizon")
+    if number < 1.001:  # thousands of components
+        raise ConfigError(f"factor must be at least 1.001; got {number}: 2 halves each horizon")
     return number
 
 

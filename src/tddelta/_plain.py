@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -101,11 +101,14 @@ def entries(name: str, values: Any) -> tuple[Any, ...]:
     return tuple(map(plain, values))
 
 
+def _hash(options: Mapping[Any, Any]) -> int:
+    return hash(frozenset(options.items()))
+
+
 class Options(dict[Any, Any]):
     """Plain options that can be a key: what a program is compiled for, and found again by."""
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
+    __hash__: ClassVar[Any] = _hash
 
 
 def unquoted(value: Any) -> str:

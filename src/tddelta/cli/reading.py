@@ -57,8 +57,7 @@ class Scales:
 
     def run(self, command: Sequence[str]) -> int:
         """Print the table."""
-        with in_words_of(self):
-            scales = self.scales()
+        scales = self.scales()
         if self.json:
             print(json.dumps(scales.to_dict(), allow_nan=False))
             return 0
@@ -152,12 +151,11 @@ class Evaluate:
         code = 0
         for path in paths:
             try:
-                with in_words_of(self):
-                    self._evaluate(Run(path))
+                self._evaluate(Run(path))
             except TDDeltaError as error:
                 if len(paths) == 1:
                     raise
-                print(printable(f"tddelta: {path}: {error}"), file=sys.stderr, flush=True)
+                print(printable(f"tddelta: {path}: {words_of(self, str(error))}"), file=sys.stderr, flush=True)
                 code = 1  # the others can be evaluated
         return code
 

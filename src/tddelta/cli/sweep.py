@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -70,6 +72,8 @@ class Sweep:
         if self.status:
             return self._status()
         if self.only is None:
+            if self.ray is None and not self.slurm:
+                _check_platforms()
             _plan_on_cpu()
         from tddelta.experiments import slurm
         from tddelta.experiments.board import Board, entries
@@ -182,6 +186,15 @@ def _watch(look: Callable[[], "list[RunState]"]) -> None:
             if not any(state.state in ("running", "waiting") for state in states):
                 return
             time.sleep(1.0)
+
+
+def _check_platforms() -> None:
+    """Refuse a JAX_PLATFORMS that would end every process that trains: one process tries it."""
+    if os.environ.get("JAX_PLATFORMS") in (None, "", "cpu"):
+        return
+    tried = subprocess.run([sys.executable, "-c", "import tddelta.deep"], stderr=subprocess.PIPE, text=True)
+    if tried.returncode:
+        raise ConfigError(tried.stderr.rpartition("ConfigError: ")[2].strip())
 
 
 def _plan_on_cpu() -> None:

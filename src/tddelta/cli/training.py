@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta._plain import tidy
-from tddelta.cli.reading import in_words_of, print_report, words_of
+from tddelta.cli.reading import print_report, words_of
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
 if TYPE_CHECKING:
@@ -75,10 +75,9 @@ class Train:
 
     def run(self, command: Sequence[str]) -> int:
         """Train, or go on with a run."""
-        with in_words_of(self):
-            if self.resume and self.out is None:
-                return _go_on(self, command)
-            return _run(self, [self.environment], [self.agent], [self.seed], command)
+        if self.resume and self.out is None:
+            return _go_on(self, command)
+        return _run(self, [self.environment], [self.agent], [self.seed], command)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,8 +128,7 @@ class Compare:
                 "compare needs an environment: name it first, as in tddelta compare Breakout-MinAtar --agents ppo"
             )
         seeds = self.seeds if self.seed_list is None else list(self.seed_list)
-        with in_words_of(self):
-            return _run(self, list(self.environments), list(self.agents), seeds, command)
+        return _run(self, list(self.environments), list(self.agents), seeds, command)
 
 
 def _run(

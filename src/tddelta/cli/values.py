@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import Scales, counted, in_words_of, print_table
+from tddelta.cli.reading import Scales, counted, print_table
 from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
 from tddelta.timescales import Rule, TimeScales
@@ -108,8 +108,7 @@ class Values:
         options: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         flags = {name: getattr(self, name) for name in ("terminated", "truncated")}
         options |= {name: None if column.lower() == _NONE else column for name, column in flags.items()}
-        with in_words_of(self):
-            result = evaluate_log(self.log, self.scales(), state=self.state, **options)
+        result = evaluate_log(self.log, self.scales(), state=self.state, **options)
         if self.out is not None:
             write_folder(self.out, lambda folder: self._write(folder, result))
         if self.json:

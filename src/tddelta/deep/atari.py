@@ -74,7 +74,14 @@ PROTOCOLS: Mapping[str, Protocol] = {
 no knowledge of lives, as the ids ALE/…-v5 have it (Machado et al. 2018, who also use all 18 actions)."""
 
 _MISSING = 'Atari games need ale-py: pip install "tddelta[atari]"'
-_AT_LEAST = {"frame_skip": 1, "noop_max": 0, "height": 36, "width": 36, "stack": 1, "max_frames": 1}
+_BOUNDS = {
+    "frame_skip": (1, 1000),
+    "noop_max": (0, 10_000),
+    "height": (36, 1000),
+    "width": (36, 1000),
+    "stack": (1, 100),
+    "max_frames": (1, 2**31 - 1),
+}
 
 
 def means(name: str) -> bool:
@@ -95,8 +102,8 @@ def from_name(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         MissingExtra: If ale-py is not installed.
     """
     game, meant = _parsed(name)
-    given = {name: as_whole(value) if name in _AT_LEAST else plain(value) for name, value in options.items()}
-    threads = as_whole(given.pop("threads", 0))
+    given = {name: as_whole(value) if name in _BOUNDS else plain(value) for name, value in options.items()}
+    threads = whole("threads", given.pop("threads", 0), 0, most=1000)
     chosen = given.pop("protocol", meant)
     if chosen not in PROTOCOLS:
         raise ConfigError(f"protocol must be one of {', '.join(PROTOCOLS)}; got {chosen!r}")
@@ -105,7 +112,7 @@ def from_name(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         if option not in fields:
             raise ConfigError(f"Atari has no option {option!r}: {closest(option, ('protocol', 'threads', *fields))}")
     protocol = dataclasses.replace(PROTOCOLS[chosen], **given)
-    _check(protocol, threads)
+    _check(protocol)
     _check_players(game)
     make = functools.partial(_vector, GAMES[game], protocol, threads)
     return from_space_of(
@@ -137,18 +144,16 @@ def _parsed(name: str) -> tuple[str, str]:
     return game, meant
 
 
-def _check(protocol: Protocol, threads: Any) -> None:
+def _check(protocol: Protocol) -> None:
     for field in dataclasses.fields(Protocol):
-        value, least = getattr(protocol, field.name), _AT_LEAST.get(field.name)
-        if least is not None:
-            whole(field.name, value, least)
+        value = getattr(protocol, field.name)
+        if field.name in _BOUNDS:
+            whole(field.name, value, *_BOUNDS[field.name])
         if field.type is bool and not isinstance(value, bool):
             raise ConfigError(f"{field.name} must be True or False; got {value!r}")
     sticky: Any = protocol.repeat_action_probability
     if not is_number(sticky) or not 0 <= sticky < 1:
         raise ConfigError(f"repeat_action_probability must be in [0, 1); got {sticky!r}")
-    if not (type(threads) is int and threads >= 0):
-        raise ConfigError(f"threads must be a whole number, 0 for as many as there are cores; got {threads!r}")
 
 
 def _check_players(game: str) -> None:

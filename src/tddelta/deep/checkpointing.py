@@ -7,22 +7,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta._plain import number, whole
+from tddelta.errors import CheckpointError
 from tddelta.runs import Arrays
 from tddelta.runs.checkpoints import Pauses
 
 _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
-def check_pauses(eval_every: int | None, checkpoint_every: float) -> None:
-    """Refuse pauses between evaluations or checkpoints that cannot be.
+def checked_pauses(eval_every: Any, checkpoint_every: Any) -> tuple[int | None, float]:
+    """Steps between evaluations and seconds between checkpoints, as plain numbers.
 
     Raises:
         ConfigError: One is out of range.
     """
-    if eval_every is not None and eval_every < 1:
-        raise ConfigError(f"eval_every must be at least 1 step; got {eval_every}: leave it out for no evaluations")
-    Pauses(checkpoint_every)
+    steps = None if eval_every is None else whole("eval_every", eval_every, advice="leave it out for no evaluations")
+    seconds = number("checkpoint_every", checkpoint_every)
+    Pauses(seconds)
+    return steps, seconds
 
 
 def to_arrays(state: Any) -> Arrays:

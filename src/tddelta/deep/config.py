@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from tddelta._plain import as_real, as_whole, frozen, plain
+from tddelta._plain import as_real, as_whole, frozen, plain, tidy
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, imported, reference, resolve
 from tddelta.deep.convolutions import Channels
@@ -261,10 +261,10 @@ def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
         return value if isinstance(value, jax.Array) or np.ndim(value) else as_real(value)
     kind = kinds()[field.name]
     if kind is Any:
-        return value
+        return tidy(value)
     among = {kind, *typing.get_args(kind)}
     read = as_whole if among & {int, tuple[int, ...]} else as_real if among & {float, tuple[float, ...]} else plain
-    value = plain(value)
+    value = tidy(plain(value))
     return tuple(map(read, value)) if isinstance(value, list | tuple | range) else read(value)
 
 

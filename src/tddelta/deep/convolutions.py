@@ -109,7 +109,7 @@ class ImageConvolutions(eqx.Module):
         if self.images.channels_first:
             x = jnp.moveaxis(x, 0, -1)
         x = x.reshape(self.images.size)  # grey images may have no axis of channels
-        x = x / self.images.largest
+        x = x.astype(self.filters[0].dtype) / self.images.largest
         for weight, bias, (_, _, stride) in zip(self.filters, self.biases, LAYERS, strict=True):
             x = activation(convolved(x, weight, stride) + bias)
         return x

@@ -86,7 +86,7 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
         return environment  # type: ignore[return-value]
     environment, given = tidy(environment), keywords(options or {})
     try:
-        return _resolve_once(environment, tuple(sorted(frozen(given).items())))
+        return _resolve_once(environment, tuple(sorted(frozen(given).items())), repr(given))
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
@@ -96,7 +96,7 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
 def keywords(given: Any) -> dict[str, Any]:
     """Keyword arguments of an environment as plain values by name."""
     try:
-        found: dict[Any, Any] = plain(dict(given))
+        found = {tidy(name): value for name, value in plain(dict(given)).items()}
     except (TypeError, ValueError):
         found = {"": given}
     if not all(isinstance(name, str) and name for name in found):
@@ -105,8 +105,8 @@ def keywords(given: Any) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _resolve_once(environment: Any, options: tuple[tuple[str, Any], ...]) -> Environment | HostEnvironment:
-    # One object per name, so that programs compiled for it are found again.
+def _resolve_once(environment: Any, options: tuple[tuple[str, Any], ...], _: str) -> Environment | HostEnvironment:
+    # One object per name, so that programs compiled for it are found again. As text, True and 1 differ.
     return _build(environment, dict(options))
 
 
@@ -163,7 +163,6 @@ def _of_gymnasium(name: str, options: dict[str, Any]) -> HostEnvironment:
     factory = imported(name, "environment")
     several = {"num_envs": 1} if host.makes_vectors(factory) else {}
     _check_call(name, factory, {**several, **options})
-    _discard(_call(name, factory, {**several, **options}))
     return host.from_factory(functools.partial(factory, **options), name=name)
 
 

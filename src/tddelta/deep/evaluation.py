@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tddelta._plain import whole
 from tddelta.decomposition import compose
 from tddelta.deep import actions, host_evaluation, ppo
 from tddelta.deep.config import Config
@@ -18,6 +19,9 @@ from tddelta.runs.scores import Mode, realised_returns, summary
 
 STREAMS, STREAM_LENGTH, HELD_OUT_STATES = 16, 2048, 4096
 """Held-out data: enough states to tell critics apart, in a second on two cores."""
+
+MOST = 1_000_000
+"""Episodes of one evaluation, or recorded steps, that memory has room for."""
 
 RECORDED = 2000
 """Longest recorded episode, in steps."""
@@ -97,7 +101,7 @@ def evaluate(
     Args:
         config: Settings of the run.
         learned: The agent.
-        episodes: Number of episodes, spread evenly over up to 32 environments.
+        episodes: Number of episodes from 1 to 1,000,000, spread evenly over up to 32 environments.
         mode: "sampled" follows the policy, "greedy" its most probable action.
         seed: Of the evaluation; it has nothing to do with the training's.
 
@@ -107,10 +111,9 @@ def evaluate(
         never more than a million.
 
     Raises:
-        ConfigError: If `episodes` or `mode` is out of range.
+        ConfigError: If `episodes`, `mode` or `seed` is out of range.
     """
-    if episodes < 1:
-        raise ConfigError(f"episodes must be at least 1; got {episodes}")
+    episodes, seed = whole("episodes", episodes, most=MOST), whole("seed", seed, 0, most=2**32 - 1)
     if mode not in ("sampled", "greedy"):
         raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
     count = min(episodes, 32)

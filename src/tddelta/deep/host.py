@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.random import mtrand
 
-from tddelta._plain import plain, whole
+from tddelta._plain import as_whole, plain, whole
 from tddelta.deep import making
 from tddelta.deep._gymnax import spaces
 from tddelta.deep.agents import closest
@@ -73,6 +73,8 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
     given = plain(dict(options))
     frames, processes = given.pop("frame_stack", None), given.pop("worker_processes", False)
     frames = None if frames is None else whole("frame_stack", frames, most=1000)
+    if "max_episode_steps" in given:
+        given["max_episode_steps"] = as_whole(given["max_episode_steps"])
     if not isinstance(processes, bool):
         raise ConfigError(f"worker_processes must be True or False; got {processes!r}")
     if processes:
@@ -86,10 +88,12 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         one = make_several(1) if vectors else make_one()
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingExtra(f'{name} needs more than Gymnasium ({error}): pip install "tddelta[gym]"') from error
-    except (TypeError, gymnasium.error.Error) as error:
+    except TDDeltaError:
+        raise
+    except Exception as error:
         raise ConfigError(
-            f"{name} cannot be made ({error}): environment_kwargs are those of gymnasium.make, and "
-            f"{' and '.join(_OURS)}"
+            f"{name} cannot be made, {type(error).__name__} ({error}): environment_kwargs are those of "
+            f"gymnasium.make, and {' and '.join(_OURS)}"
         ) from error
     described = {"id": spec.id, "frame_stack": frames, "flattened": not vectors and making.flattens(one.unwrapped)}
     draws = None

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from tddelta._plain import whole
 from tddelta.deep import host_evaluation
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy
@@ -25,8 +26,8 @@ def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sam
 
     Args:
         policy: The agent.
-        episodes: Number of games ≥ 1, each in an environment of its own; from the 31st on they begin with 0, 1, …
-            no-ops again.
+        episodes: Number of games from 1 to 1000, each in an environment of its own; from the 31st on they begin with
+            0, 1, … no-ops again.
         mode: "sampled" follows the policy, "greedy" its most probable action.
         seed: Of the evaluation.
 
@@ -35,7 +36,7 @@ def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sam
         `no_ops`, how many each game began with. Scores are raw.
 
     Raises:
-        ConfigError: If `episodes` or `mode` is out of range, or the environment is no Atari game.
+        ConfigError: If `episodes`, `mode` or `seed` is out of range, or the environment is no Atari game.
     """
     environment = policy.config.environment_object()
     if not isinstance(environment, HostEnvironment) or environment.rom is None:
@@ -43,8 +44,7 @@ def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sam
             f"no-op starts are for Atari games, where an action does nothing; got {environment.name}: evaluate it "
             "without them"
         )
-    if episodes < 1:
-        raise ConfigError(f"episodes must be at least 1; got {episodes}")
+    episodes, seed = whole("episodes", episodes, most=1000), whole("seed", seed, 0, most=2**32 - 1)
     if mode not in ("sampled", "greedy"):
         raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
     no_ops = np.arange(episodes) % LONGEST_START
@@ -75,7 +75,8 @@ def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dic
         `trained` and `random`, the two densities; `steps`, as rounded, and `seed`.
 
     Raises:
-        ConfigError: If `steps` is out of range, or the environment is not on the host or its actions are not discrete.
+        ConfigError: If `steps` or `seed` is out of range, or the environment is not on the host or its actions are not
+            discrete.
     """
     environment = policy.config.environment_object()
     if not isinstance(environment, HostEnvironment) or not environment.discrete:
@@ -83,8 +84,7 @@ def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dic
             f"rewards are counted in environments of the host with discrete actions; got {environment.name}: count "
             "them in its rollout.npz"
         )
-    if steps < 1:
-        raise ConfigError(f"steps must be at least 1; got {steps}")
+    steps, seed = whole("steps", steps, most=10**9), whole("seed", seed, 0, most=2**32 - 1)
     count = min(_DENSITY_ENVIRONMENTS, steps)
     length = -(-steps // count)
     rng = np.random.default_rng(seed)

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from tddelta._plain import is_number, plain, tidy, unquoted, whole
+from tddelta._plain import as_real, is_number, plain, tidy, unquoted, whole
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, closest, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
@@ -147,8 +147,7 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
         and horizons
         and all(map(is_number, horizons))
         and "gamma" not in overrides
-        and horizons[-1] >= 1
-        and math.isfinite(horizons[-1])
+        and 1 <= as_real(horizons[-1]) < math.inf
     ):
         settings["gamma"] = 1 - 1 / horizons[-1]
     if not isinstance(environment, str):

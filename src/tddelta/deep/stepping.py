@@ -1,8 +1,8 @@
 """Stepping host environments: what a step did, whichever automatic reset they have, and whose fault an error is."""
 
 import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -214,7 +214,7 @@ _KINDS = ("biuf", "biu", "biu")
 
 
 def _prepare(name: str, made: Any) -> None:
-    """Guard the environments of a vector of Gymnasium's, and let none of their information but the last be merged."""
+    """Guard the environments of a vector of Gymnasium's, and let none of their information stop them."""
     together = getattr(made.unwrapped, "envs", ())
     if len({id(one.unwrapped) for one in together}) < len(together):
         raise ConfigError(f"environment {name}: the factory must make a new environment every time; it gave one twice")
@@ -223,12 +223,24 @@ def _prepare(name: str, made: Any) -> None:
     if type(made).__module__.startswith("gymnasium.vector."):
         # Nobody reads the rest, which Gymnasium cannot merge where its shapes or types differ.
         made._add_info = functools.partial(_merge_final, made.num_envs)
+    elif hasattr(made.unwrapped, "_add_info"):  # of which somebody's own vector or wrapper may read what can be merged
+        made.unwrapped._add_info = functools.partial(_merge_possible, made.unwrapped._add_info)
 
 
 def _merge_final(count: int, merged: dict[str, Any], information: dict[str, Any], place: int) -> dict[str, Any]:
     """The final observations of a vector, as its method `_add_info` merges them."""
     if "final_obs" in information:
         merged.setdefault("final_obs", np.full(count, None))[place] = information["final_obs"]
+    return merged
+
+
+def _merge_possible(
+    merge: Callable[..., dict[str, Any]], merged: dict[str, Any], information: dict[str, Any], place: int
+) -> dict[str, Any]:
+    """All information that the method `merge` can merge."""
+    for name, value in information.items():
+        with suppress(Exception):
+            merged = merge(merged, {name: value}, place)
     return merged
 
 

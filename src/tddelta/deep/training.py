@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tddelta.deep import devices, host_rollout, ppo, shards
-from tddelta.deep.checkpointing import check_pauses, from_arrays, to_arrays
+from tddelta.deep.checkpointing import checked_pauses, from_arrays, to_arrays
 from tddelta.deep.config import Config
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.record import Record, run_key
@@ -190,7 +190,7 @@ def train_runs(
         CheckpointError: If a checkpoint does not fit the settings, the environment or the versions of packages.
         StorageError: If a run directory cannot be written.
     """
-    check_pauses(eval_every, checkpoint_every)
+    eval_every, checkpoint_every = checked_pauses(eval_every, checkpoint_every)
     # Arrays of one number are that number: the compiled programs take one kind of it.
     config = jax.tree.map(float, config)
     share = SHARE / 2 / len(seeds)  # of the time, for the episodes of each

@@ -65,10 +65,10 @@ def execute(
     """
     import jax
 
-    from tddelta.deep.checkpointing import check_pauses
+    from tddelta.deep.checkpointing import checked_pauses
 
     pause = CHECKPOINT_SECONDS if checkpoint_every is None else checkpoint_every
-    check_pauses(eval_every, pause)
+    eval_every, pause = checked_pauses(eval_every, pause)
     trackers = check_trackers(track)
     provenance, stop = describe_origin(command), stop or threading.Event()
     vectorized = jax.default_backend() != "cpu"

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tddelta._plain import whole
 from tddelta.errors import ConfigError
 from tddelta.experiments.execution import available_cores
 from tddelta.experiments.loop import Outcome
@@ -88,8 +89,7 @@ class Processes:
         command: Sequence[str] = (),
         program: Sequence[str] | None = None,
     ) -> None:
-        if count is not None and count < 1:
-            raise ConfigError(f"workers must be at least 1; got {count}: leave it out for one per core")
+        count = None if count is None else whole("workers", count, most=10_000, advice="leave it out for one per core")
         self._options = {"eval_every": None, **(options or {})}
         self._count, self._command, self._program = count, command, program or PROGRAM
         self._workers: list[_Worker] = []

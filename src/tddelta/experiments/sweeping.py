@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from tddelta._plain import whole
 from tddelta._streams import lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.experiments.board import Board, Entry, RunState, entries
@@ -59,8 +60,7 @@ def plan(path: Path, add_seeds: int = 0, **changes: Any) -> Planned:
         ConfigError: The study has a mistake, or `add_seeds` is below 0.
         MissingExtra: A tracker's package is not installed.
     """
-    if add_seeds < 0:
-        raise ConfigError(f"add_seeds must be at least 0; got {add_seeds}: seeds can only be added")
+    add_seeds = whole("add_seeds", add_seeds, 0, most=100_000, advice="seeds can only be added")
     study = replace(read_study(path), **changes)
     check_trackers(study.track or ())
     added = _remembered(study).get("added_seeds", 0) + add_seeds

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import tddelta
+from tddelta._plain import as_whole
 from tddelta.errors import ConfigError
 from tddelta.inspector.frames import from_observations, packed
 from tddelta.inspector.recordings import Critic, Recording
@@ -37,7 +38,8 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     Raises:
         ConfigError: The recording has no such step.
     """
-    if not 0 <= step < len(recording):
+    step = as_whole(step)
+    if type(step) is not int or not 0 <= step < len(recording):
         raise ConfigError(f"the recording has steps 0 … {len(recording) - 1}; got {step}: name one of them")
     pictures = recording.frames if recording.frames is not None else from_observations(recording.observations)
     frames = None if pictures is None else packed(pictures)

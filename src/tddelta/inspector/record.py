@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tddelta._plain import whole
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.checkpointing import from_arrays
 from tddelta.deep.host import HostEnvironment
@@ -33,7 +34,7 @@ def record(
         name: What to call its critic.
         seed: Of the game; the same seed gives the same game.
         mode: "sampled" follows the policy, "greedy" its most probable action.
-        steps: Longest recording.
+        steps: Longest recording, up to 1,000,000.
 
     Returns:
         The first episode, or as much of it as fits.
@@ -41,12 +42,9 @@ def record(
     Raises:
         ConfigError: `steps`, `seed` or `mode` is out of range.
     """
-    if steps < 1:
-        raise ConfigError(f"steps must be at least 1; got {steps}")
+    steps, seed = whole("steps", steps, most=evaluation.MOST), whole("seed", seed, 0, most=2**32 - 1)
     if mode not in ("sampled", "greedy"):
         raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
-    if not 0 <= seed < 2**32:
-        raise ConfigError(f"seed must be a whole number from 0 to 4294967295; got {seed}")
     import jax
 
     config = policy.config

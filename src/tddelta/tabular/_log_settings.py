@@ -63,7 +63,7 @@ def of_model(model: str | None, tiles: Any, tilings: Any, ridge: Any) -> tuple[i
     if model == "tiles" and ridge == 0:
         raise ConfigError("ridge=0 leaves the weights of overlapping tiles open: pass ridge=0.01, say")
     grids = {"tiles": 8 if tiles is None else tiles, "tilings": 8 if tilings is None else tilings}
-    return _plain.whole("tiles", grids["tiles"]), _plain.whole("tilings", grids["tilings"]), ridge
+    return _plain.whole("tiles", grids["tiles"]), _plain.whole("tilings", grids["tilings"], most=10_000), ridge
 
 
 def of_calibration(held_out: Any, tolerance: Any) -> tuple[float, float]:
