@@ -99,7 +99,7 @@ def test_a_recorded_game_replays_to_the_frame():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"steps": 0}, "steps must be at least 1"),
+        ({"steps": 0}, "steps must be a whole number of at least 1"),
         ({"mode": "best"}, "mode must be sampled or greedy; got 'best'"),
         ({"seed": -1}, "seed must be a whole number"),
     ],

@@ -365,7 +365,7 @@ class InHalf:
 
     def train(self, *args: Any, **kwargs: Any) -> None:
         with th.autocast("cpu", dtype=th.bfloat16):
-            super().train(*args, **kwargs)  # type: ignore[misc]
+            super().train(*args, **kwargs)
 
 
 @pytest.mark.parametrize(("kind", "plain"), [(DeltaDQN, DQN), (DeltaSAC, SAC)])
