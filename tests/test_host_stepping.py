@@ -84,6 +84,17 @@ def test_what_a_step_gave_stays_whatever_comes_after(mode, copy):
                 np.testing.assert_array_equal(final, other.finals[place])
 
 
+class OfTheUser(gymnasium.vector.SyncVectorEnv):
+    """A subclass, whose information Gymnasium merges for somebody."""
+
+
+@pytest.mark.parametrize("wrap", [gymnasium.vector.VectorWrapper, lambda made: made])
+def test_information_that_cannot_be_merged_is_left_out_of_a_vector_of_ones_own(wrap):
+    maker = functools.partial(host_environments.Reusing, truncates=True)
+    found = steps(opened(lambda num_envs: wrap(OfTheUser([maker] * num_envs, autoreset_mode=SAME)), 2), 3)
+    assert found[2].finals[0][0] == 3
+
+
 class Renamed(gymnasium.vector.SyncVectorEnv):
     """Tells the final observation as Gymnasium before 1.0 did, or not at all."""
 

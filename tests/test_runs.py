@@ -299,6 +299,8 @@ def test_damage_is_named(tmp_path):
     (path / "status.json").unlink()
     with pytest.raises(CheckpointError, match=r"status\.json is missing"):
         _ = Run(path).status
+    (path / "checkpoints").mkdir()
+    assert Run(path).status["state"] == "interrupted"  # what is saved can go on
     for text, message in [("{", "not JSON"), ("[]", "holds a list"), ('{"format": 1}', "lacks environment")]:
         (path / "config.json").write_text(text)
         with pytest.raises(CheckpointError, match=rf"config\.json.*{message}"):

@@ -203,3 +203,11 @@ def test_nor_through_a_link_in_the_place_of_a_folder_of_runs(tmp_path):
     (inside / "runs" / CATCH / "ppo" / "seed-0").symlink_to(tmp_path / "outside")
     with pytest.raises(ConfigError, match="out of the study's folder"):
         plan_study(study(text, "inside/study.toml"))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file():
+    text = f'environments = ["{CATCH}"]\nagents = ["ppo"]\nseeds = 1\nsteps = 1e3\npresets = "mine.toml"\n'
+    preset = f'\ufeffformat = 1\nenvironment = "{CATCH}"\nagent = "ppo"\n[settings]\nepochs = 3\n'
+    Path("mine.toml").write_text(preset, encoding="utf-8")
+    (plan,) = plan_study(study("\ufeff" + text))
+    assert plan.config.epochs == 3 and plan.config.steps == 1000

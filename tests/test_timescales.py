@@ -311,6 +311,7 @@ def test_repr_names_what_is_given():
         (lambda: TimeScales.halving(0.99, components=0), "components must be a whole number of at least 1; got 0"),
         (lambda: TimeScales.halving(0.99, components=2, shortest_horizon=3), "pass one of them"),
         (lambda: TimeScales.halving(0.99, factor=1), "factor must be a finite number above 1; got 1.0"),
+        (lambda: TimeScales.doubling(0.99, factor=1 + 1e-10), "factor must be at least 1.001; got 1.0000000001"),
         (lambda: TimeScales.halving(1, longest_horizon=math.inf), "longest_horizon must be finite"),
         (lambda: TimeScales.halving(1, longest_horizon=10, components=1), "components must be between 2 and"),
         (lambda: TimeScales.doubling(0.5, shortest_horizon=3), "shortest_horizon must be at most the longest, 2 steps"),
