@@ -467,9 +467,11 @@ def test_an_environment_without_a_name(capsys):
 
 
 @pytest.mark.parametrize("platform", ["cuda", "misspelt"])
-def test_a_device_that_is_not_there_is_one_sentence(platform):
+@pytest.mark.parametrize("command", [("train", CATCH, "--out", "new"), ("sweep", "study.toml")])
+def test_a_device_that_is_not_there_is_one_sentence(command, platform):
+    Path("study.toml").write_text(f'environments = ["{CATCH}"]\nsteps = 1000\n', encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "tddelta", "train", CATCH, "--out", "new"],
+        [sys.executable, "-m", "tddelta", *command],
         capture_output=True, text=True, check=False, env={**os.environ, "JAX_PLATFORMS": platform},
     )  # fmt: skip
     assert done.returncode == 2 and done.stderr == (
