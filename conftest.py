@@ -36,6 +36,12 @@ def _warnings_of_ladders_come_again() -> None:
         sys.modules["tddelta.deep.config"]._made.cache_clear()
 
 
+# pytest-xdist names a width to its workers; tables are as wide as their columns where there is no terminal.
+@pytest.fixture(autouse=True)
+def _no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 _MAPPINGS, _TESTS = Path("/proc/self/maps"), itertools.count(1)
 
 

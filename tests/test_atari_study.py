@@ -63,7 +63,7 @@ def test_variants_differ_in_what_is_learned_from_alone() -> None:
 def test_seeds_are_the_papers_or_named() -> None:
     assert [plan.seed for plan in atari.plan_atari(["Qbert"], ["ppo"], seeds=3, out=Path("r"))] == [125125, 513, 90135]
     assert [plan.seed for plan in atari.plan_atari(["Qbert"], ["ppo"], seeds=(5, 4), out=Path("r"))] == [5, 4]
-    with pytest.raises(ConfigError, match="from 1 to 10, of the paper's seeds; got 11: name other seeds with"):
+    with pytest.raises(ConfigError, match="from 1 to 10, of the paper's seeds; got 11: name other seeds in a list"):
         atari.plan_atari(["Qbert"], ["ppo"], seeds=11)
 
 

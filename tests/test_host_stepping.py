@@ -378,7 +378,7 @@ def test_other_observations_are_flattened():
         ("gym:CartPol-v1", {}, "unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1"),
         ("gym:CartPole-v7", {}, "unknown Gymnasium environment 'CartPole-v7': did you mean CartPole-v"),
         ("gym:no_such_module:X-v0", {}, "no module 'no_such_module' for 'gym:no_such_module:X-v0'"),
-        ("gym:CartPole-v1", {"gravitation": 5}, "gym:CartPole-v1 cannot be made .*gravitation"),
+        ("gym:CartPole-v1", {"gravitation": 5}, "gym:CartPole-v1 cannot be made, TypeError .*gravitation"),
         ("gym:CartPole-v1", {"frame_stack": 0}, "frame_stack must be a whole number of at least 1; got 0"),
         ("gym:CartPole-v1", {"worker_processes": 2}, "worker_processes must be True or False; got 2"),
         ("gym:ALE/Pong-v5", {}, "would play without the preprocessing of Atari; name it ALE/Pong-v5, without gym:"),
@@ -510,7 +510,7 @@ def test_a_script_that_would_run_again_in_every_process_is_told_so(tmp_path, mon
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     sentence = r"worker_processes would run .*script\.py again.*below the line if __name__ == \"__main__\":"
     with pytest.raises(ConfigError, match=sentence) as caught:
-        environments.resolve("gym:CartPole-v1", {"worker_processes": True})
+        environments.resolve("gym:CartPole-v1", {"worker_processes": True, "max_episode_steps": 123})
     assert isinstance(caught.value, SystemExit) and caught.value.code == str(caught.value)  # the text and no more
     script.write_text("if __name__ == '__main__': pass\n", encoding="utf-8")
     environments.resolve("gym:CartPole-v1", {"worker_processes": True})

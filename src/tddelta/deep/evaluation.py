@@ -20,7 +20,7 @@ from tddelta.runs.scores import Mode, realised_returns, summary
 STREAMS, STREAM_LENGTH, HELD_OUT_STATES = 16, 2048, 4096
 """Held-out data: enough states to tell critics apart, in a second on two cores."""
 
-MOST = 1_000_000
+MOST = 10_000_000
 """Episodes of one evaluation, or recorded steps, that memory has room for."""
 
 RECORDED = 2000
@@ -101,7 +101,7 @@ def evaluate(
     Args:
         config: Settings of the run.
         learned: The agent.
-        episodes: Number of episodes from 1 to 1,000,000, spread evenly over up to 32 environments.
+        episodes: Number of episodes from 1 to 10,000,000, spread evenly over up to 32 environments.
         mode: "sampled" follows the policy, "greedy" its most probable action.
         seed: Of the evaluation; it has nothing to do with the training's.
 

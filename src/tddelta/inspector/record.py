@@ -34,7 +34,7 @@ def record(
         name: What to call its critic.
         seed: Of the game; the same seed gives the same game.
         mode: "sampled" follows the policy, "greedy" its most probable action.
-        steps: Longest recording, up to 1,000,000.
+        steps: Longest recording, up to 10,000,000.
 
     Returns:
         The first episode, or as much of it as fits.
