@@ -12,7 +12,7 @@ import pytest
 import tddelta as tdd
 from deep_environments import SCRIPTED, TINY, tiny
 from deep_runs import finished
-from tddelta import CheckpointError, ConfigError, ShapeError
+from tddelta import CheckpointError, CheckpointWarning, ConfigError, ShapeError
 from tddelta.deep import policy, ppo, training
 from tddelta.deep.networks import ActorCritic
 from tddelta.deep.rollout import Moments
@@ -232,6 +232,13 @@ def test_parameters_of_other_settings(run, tmp_path):
     deeper = edited(run, tmp_path / "deeper", hidden_sizes=[8, 8])
     with pytest.raises(CheckpointError, match="got nothing"):
         policy.load(deeper)
+
+
+def test_an_agent_that_acts_in_another_precision(run, tmp_path):
+    copy = edited(run, tmp_path / "run")
+    (copy.path / "config.json").write_text(json.dumps({**copy.config, "precision": "float64"}), encoding="utf-8")
+    with pytest.warns(CheckpointWarning, match="trained in float64, and acts in float32 here.*set JAX_ENABLE_X64=1"):
+        policy.load(copy.path)
 
 
 def test_a_run_without_parameters(run, tmp_path):

@@ -39,7 +39,7 @@ class StorageError(TDDeltaError, OSError):
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over, for an older one or a new start; or a damaged run was left out."""
+    """A damaged checkpoint or run was passed over, or an agent acts in another precision than it was trained in."""
 
 
 class ContractionWarning(UserWarning):

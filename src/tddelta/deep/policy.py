@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import warnings
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from tddelta.deep.checkpointing import path_name, to_arrays
 from tddelta.deep.config import Config
 from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
-from tddelta.errors import CheckpointError, ConfigError, ShapeError, own_checks
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError, own_checks
 from tddelta.runs import Run, read_parameters
 from tddelta.timescales import TimeScales
 
@@ -123,6 +124,14 @@ def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, networ
     if not path.exists():
         raise CheckpointError(f"{run.path} holds no parameters: its run is {run.status['state']}; finish it first")
     stored = read_parameters(path)
+    recorded, here = run.config.get("precision", "float32"), str(jnp.result_type(float))
+    if recorded != here:
+        warnings.warn(
+            f"{run.path} was trained in {recorded}, and acts in {here} here, with other numbers: set "
+            f"JAX_ENABLE_X64={int(recorded == 'float64')}",
+            CheckpointWarning,
+            stacklevel=2,
+        )
     skeleton = jax.eval_shape(functools.partial(ppo.initial, config), jax.random.key(0))
     leaves, structure = jax.tree_util.tree_flatten_with_path(skeleton)
     found = []
