@@ -369,7 +369,7 @@ def broken_targets(rewards, heads, next_heads, **options):
 def test_a_function_of_the_users_that_raises_is_named(tmp_path):
     settings = {"environments": 2, "rollout_length": 4, "minibatches": 1, "epochs": 1, "hidden_sizes": (4,)}
     agent = tddelta.AGENTS["ppo"].replace(name="mine", targets=broken_targets)
-    sentence = r"^the target function .*:broken_targets raised ValueError in .*, line \d+: no such thing"
+    sentence = r"^the target function .*:broken_targets raised ValueError: no such thing \(.*, line \d+, in broken_t"
     with pytest.raises(ConfigError, match=sentence) as caught:
         tddelta.train(CATCH, agent, steps=8, out=tmp_path, **settings)
     assert isinstance(caught.value.__cause__, ValueError)

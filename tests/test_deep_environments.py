@@ -205,20 +205,47 @@ def test_an_environment_of_another_interface_is_refused(environment, sentence):
         ("mine:several", {}, r"mine:several cannot be made, RuntimeError: 1 licence \(.*mine.py, line 7, in several\)"),
         ("mine:pole", {"lengt": 3}, r"one of 'lengt' \(.*unexpected keyword argument.*\); its parameters are length"),
         ("unreadable:one", {}, r"unreadable, named by 'unreadable:one', cannot be imported, SyntaxError: "),
+        ("mine:wrong", {}, r"mine:wrong cannot be made, TypeError: unsupported .* \(.*mine.py, line 11, in wrong\)$"),
+        (
+            "mine:idle",
+            {},
+            r"mine:idle cannot make a step, ZeroDivisionError: .* \(.*mine.py, line 13, in broke\): check",
+        ),
+        (
+            "mine:blind",
+            {},
+            r"mine:blind cannot tell its spaces, ZeroDivisionError: .* \(.*mine.py, line 13, in broke\)$",
+        ),
+        (
+            "lacking:one",
+            {},
+            r"lacking, .* cannot be imported, AttributeError: .* \(.*lacking.py, line 2, in <module>\)$",
+        ),
+        (
+            "gym:lacking:One-v0",
+            {},
+            r"lacking, named by 'gym:lacking:One-v0', cannot be imported, AttributeError: .* line 2",
+        ),
     ],
 )
 def test_a_function_of_ones_own_that_makes_no_environment_is_a_sentence(name, options, sentence, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import gymnasium\ndef number():\n    return 3\ndef broken():\n    raise RuntimeError('no licence')\n"
         "def several(num_envs):\n    raise RuntimeError(f'{num_envs} licence')\n"
-        "def pole(length=200):\n    return gymnasium.make('CartPole-v1')\n",
+        "def pole(length=200):\n    return gymnasium.make('CartPole-v1')\n"
+        "def wrong():\n    return 1 + 'one'\n"
+        "def broke(*given):\n    1 / 0\n"
+        "def idle(method='step'):\n    import gymnax\n    made, params = gymnax.make('CartPole-v1')\n"
+        "    setattr(made, method, broke)\n    return made, params\n"
+        "def blind():\n    return idle('observation_space')\n",
         encoding="utf-8",
     )
+    (tmp_path / "lacking.py").write_text("import math\nmath.nothing\n", encoding="utf-8")
     (tmp_path / "unreadable.py").write_text("def one(:\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=sentence):
         environments.resolve(name, options)
-    for module in ("mine", "unreadable"):
+    for module in ("mine", "unreadable", "lacking"):
         sys.modules.pop(module, None)
 
 

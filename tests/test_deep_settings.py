@@ -358,13 +358,52 @@ def test_settings_and_seeds_are_vectorised_with_one_compilation():
         ({"normalize_rewards": "False"}, "normalize_rewards must be True or False; got 'False'"),
         ({"epochs": True}, "epochs must be a whole number of at least 1; got True"),
         ({"horizons": (10.0, math.inf), "gamma": 1.0}, "horizons must be finite"),
-        ({"network": "math:sqrt"}, "network 'math:sqrt' cannot be made"),
-        ({"environment_kwargs": {"max_steps_in_episode": "abc"}}, "CartPole-v1 cannot make a step"),
+        ({"network": "math:sqrt"}, "network 'math:sqrt' cannot be made, TypeError: .*: it must be a function f"),
+        (
+            {"environment_kwargs": {"max_steps_in_episode": "abc"}},
+            "CartPole-v1 cannot make a step, TypeError: .*: check",
+        ),
     ],
 )
 def test_values_of_the_wrong_kind_are_refused(wrong, text):
     with pytest.raises(ConfigError, match=text):
         ppo.preset("CartPole-v1", **wrong)
+
+
+def unmade_network(key, observation_space, action_space, heads):
+    return {}["weights"]
+
+
+class Narrow(networks.Linear):
+    """Expects another observation, or leaves the heads out."""
+
+    def __call__(self, observation):
+        return observation @ self.weight
+
+
+def narrow_network(key, observation_space, action_space, heads):
+    return Narrow(key, observation_space.shape[0], 3, 1.0)
+
+
+def headless_network(key, observation_space, action_space, heads):
+    return Narrow(key, action_space.n, observation_space.shape[0], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("network", "text"),
+    [
+        (
+            unmade_network,
+            r"'.*:unmade_network' cannot be made, KeyError: 'weights' \(.*, line \d+, in unmade_network\): it",
+        ),
+        (narrow_network, r"narrow_network' cannot take an observation of shape \(4,\), TypeError: .*, in __call__\)$"),
+        (headless_network, r"headless_network' must return \(policy, heads\) .* shape \(6,\); got shapes \(2,\)$"),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_what_a_network_of_ones_own_raises_is_a_sentence_with_its_place(network, text, named):
+    with pytest.raises(ConfigError, match=text):
+        ppo.preset("CartPole-v1", network=f"{__name__}:{network.__name__}" if named else network)
 
 
 def test_what_is_not_an_agent_is_refused():

@@ -312,7 +312,7 @@ def test_a_run_goes_on_with_fresh_environments_and_says_so(tmp_path, monkeypatch
 
 def test_an_environment_that_raises_leaves_a_readable_run(tmp_path):
     config = tiny(environment(kind=Broken))
-    with pytest.raises(DataError, match=r"Plant raised RuntimeError .*the valve is stuck"):
+    with pytest.raises(DataError, match=r"Plant, in step .*, raised RuntimeError: the valve is stuck"):
         trained(tmp_path / "run", config)
     run = Run(tmp_path / "run")
     assert len(run.metrics["steps"]) >= 1 and run.metrics["steps"][0] == 12

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "src" / "tddelta"
 # Each part may import those before it in this line, and nothing after: design, "import order".
 ORDER = (
     "errors",
+    "_naming",
     "_plain",
     "_streams",
     "_matplotlib",

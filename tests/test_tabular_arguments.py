@@ -141,6 +141,18 @@ def test_shapes(call, message):
         call()
 
 
+def stuck(rewards, deltas, next_deltas, **options):
+    raise RuntimeError("the valve is stuck\nin detail")
+
+
+def test_what_a_target_function_raises_is_a_sentence_with_its_place():
+    place = r"\(.*test_tabular_arguments.py, line \d+, in stuck\)$"
+    sentence = rf"^the target function .*:stuck raised RuntimeError: the valve is stuck {place}"
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        run(method=stuck, steps=5)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
 @pytest.mark.parametrize("step_size", [np.float32(0.5), np.int64(1), np.array(0.25), 1])
 def test_a_step_size_is_any_number(step_size):
     given = run(method="td0", step_sizes=step_size, steps=4)

@@ -1,21 +1,17 @@
 """What an agent is, as data: the heads of its critic, their basis, the trace rule, the targets, the advantages."""
 
 import dataclasses
-import difflib
-import functools
-import importlib
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from array_api_compat import array_namespace
 
 from tddelta import targets as core
 from tddelta._arrays import widened
+from tddelta._naming import closest, imported, reference
 from tddelta._plain import tidy
 from tddelta.decomposition import compose, decompose
-from tddelta.errors import ConfigError, TDDeltaError, own_checks
+from tddelta.errors import ConfigError, own_checks
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
@@ -148,75 +144,6 @@ AGENTS: dict[str, Agent] = _Agents(
     )
 )
 """The agents that ship with the library, by name."""
-
-
-@contextmanager
-def blamed(role: str, function: Any) -> Iterator[None]:
-    """Turn what a function of the user's raises into a sentence that names it.
-
-    Raises:
-        ConfigError: In place of anything but our own errors.
-    """
-    try:
-        yield
-    except TDDeltaError:
-        raise
-    except Exception as error:
-        frames = [one for one in traceback.extract_tb(error.__traceback__)[1:] if "site-packages" not in one.filename]
-        place = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
-        text = str(error).partition("\n")[0]
-        raise ConfigError(
-            f"the {role} function {reference(function)} raised {type(error).__name__}{place}: {text}"
-        ) from error
-
-
-def reference(function: Any) -> str:
-    """Where a function or class is: "module:qualified name"; of a partial also its arguments."""
-    if isinstance(function, functools.partial):
-        given = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
-        return f"{reference(function.func)}({', '.join(given)})"
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}:{named.__qualname__}"
-
-
-def imported(path: str, what: str) -> Any:
-    """The object at "package.module:name".
-
-    Args:
-        path: Module and name, separated by a colon.
-        what: What it should be, for the error.
-
-    Raises:
-        ConfigError: If the module or the name does not exist, or the module cannot be imported.
-    """
-    module_name, _, attribute = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"no {what} at {path!r}: {error}; name it package.module:name with the module on the Python path"
-        ) from error
-    except Exception as error:  # whatever somebody's module does while it is imported
-        raise ConfigError(
-            f"{module_name}, named by {path!r}, cannot be imported, {type(error).__name__}: {error}"
-        ) from error
-    return found
-
-
-def closest(name: str, known: tuple[str, ...]) -> str:
-    """The end of an error sentence: the closest known name; all of them if none is close and they are few."""
-    if not name.strip():
-        return "name one"
-    folded = {one.casefold(): one for one in reversed(known)}
-    match = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    if match:
-        return f"did you mean {folded[match[0]]}?"
-    if len(known) <= 12:
-        return f"known are {', '.join(known)}"
-    nearest = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.0)[0]
-    return f"the closest of the {len(known)} known names is {folded[nearest]}"
 
 
 @own_checks

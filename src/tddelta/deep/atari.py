@@ -5,8 +5,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from tddelta._naming import closest
 from tddelta._plain import as_whole, is_number, plain, whole
-from tddelta.deep.agents import closest
 from tddelta.deep.host import HostEnvironment, from_space_of
 from tddelta.errors import ConfigError, MissingExtra, own_checks
 

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from tddelta._naming import imported, reference
 from tddelta._plain import as_real, as_whole, frozen, plain, tidy
 from tddelta.deep import environments as known_environments
-from tddelta.deep.agents import AGENTS, Agent, imported, reference, resolve
+from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.convolutions import Channels
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tddelta._naming import blamed, closest, imported
 from tddelta._plain import frozen, plain, tidy
-from tddelta.deep import atari, host, making
+from tddelta.deep import atari, host
 from tddelta.deep._gymnax import gymnax
-from tddelta.deep.agents import closest, imported
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.tasks import Task
-from tddelta.errors import ConfigError, TDDeltaError
+from tddelta.errors import ConfigError
 
 SHORT_NAMES = {
     "Catch": "Catch-bsuite",
@@ -137,8 +137,8 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvir
                 "environment of Gymnasium that a function makes"
             )
     _check_step(name, instance, parameters)
-    observation_space = instance.observation_space(parameters)
-    action_space = instance.action_space(parameters)
+    with blamed(f"environment {name} cannot tell its spaces,"):
+        observation_space, action_space = instance.observation_space(parameters), instance.action_space(parameters)
     observation = jax.eval_shape(lambda key: instance.reset(key, parameters)[0], jax.random.key(0))
     if not hasattr(observation, "shape"):
         raise ConfigError(f"environment {name} must return one array as observation; got {type(observation).__name__}")
@@ -197,7 +197,8 @@ def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str
             )
         chosen = _for_factory(environment, factory, options)
         _check_call(environment, factory, chosen)
-        made = _call(environment, factory, chosen)
+        with blamed(f"environment {environment} cannot be made,"):
+            made = factory(**chosen)
     else:
         made = environment
     instance, parameters, fields = _parts(made)
@@ -218,15 +219,9 @@ def _parts(made: Any) -> tuple[Any, Any, set[str]]:
 
 
 def _call(name: str, factory: Any, options: dict[str, Any]) -> Any:
-    """What a factory makes; what somebody's own raises is a sentence with its place."""
-    try:
+    """What a factory makes; a wrong call is told by those who know the options."""
+    with blamed(f"environment {name} cannot be made,", passing=(TypeError,)):
         return factory(**options)
-    except (TDDeltaError, TypeError):  # a wrong call is told by those who know the options
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"environment {name} cannot be made, {type(error).__name__}: {error} ({making.place_of(error)})"
-        ) from error
 
 
 def _for_factory(name: str, factory: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -270,12 +265,8 @@ def _check_step(name: str, instance: Any, parameters: Any) -> None:
         first, state = instance.reset(key, parameters)
         return first, instance.step(key, state, instance.action_space(parameters).sample(key), parameters)
 
-    try:
+    with blamed(f"environment {name} cannot make a step,", advice=": check its options and parameters"):
         first, outcome = jax.eval_shape(one_step, jax.random.key(0))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"environment {name} cannot make a step ({error}): check its options and parameters"
-        ) from error
     if len(outcome) == 5:
         raise ConfigError(
             f"environment {name}: step returned five values (observation, state, reward, done, info); return six, "

@@ -26,13 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.random import mtrand
 
+from tddelta._naming import blamed, closest
 from tddelta._plain import as_whole, plain, whole
 from tddelta.deep import making
 from tddelta.deep._gymnax import spaces
-from tddelta.deep.agents import closest
 from tddelta.deep.stepping import Vector, check_finite
 from tddelta.deep.tasks import HostEnvironment as HostEnvironment
-from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, own_checks
+from tddelta.errors import ConfigError, DataError, MissingExtra, own_checks
 
 PREFIX = "gym:"
 """What names of Gymnasium environments begin with."""
@@ -84,17 +84,13 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         raise ConfigError(f"{name} is a vector environment of its own: drop {' and '.join(_OURS)}")
     make_one = functools.partial(making.made, spec, given, frames)
     make_several = functools.partial(making.several, spec, given)
+    missing = gymnasium.error.DependencyNotInstalled
+    advice = f": environment_kwargs are those of gymnasium.make, and {' and '.join(_OURS)}"
     try:
-        one = make_several(1) if vectors else make_one()
-    except gymnasium.error.DependencyNotInstalled as error:
+        with blamed(f"{name} cannot be made,", advice=advice, passing=(missing,)):
+            one = make_several(1) if vectors else make_one()
+    except missing as error:
         raise MissingExtra(f'{name} needs more than Gymnasium ({error}): pip install "tddelta[gym]"') from error
-    except TDDeltaError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"{name} cannot be made, {type(error).__name__} ({error}): environment_kwargs are those of "
-            f"gymnasium.make, and {' and '.join(_OURS)}"
-        ) from error
     described = {"id": spec.id, "frame_stack": frames, "flattened": not vectors and making.flattens(one.unwrapped)}
     draws = None
     if not vectors and "rgb_array" in (one.metadata or {}).get("render_modes", ()):
@@ -142,14 +138,8 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
     several = makes_vectors(factory)
     if not callable(factory):
         raise ConfigError(f"environment {name}: pass a function that makes it; got an object, {type(factory).__name__}")
-    try:
+    with blamed(f"environment {name} cannot be made,"):
         made = factory(num_envs=1) if several else factory()
-    except TDDeltaError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"environment {name} cannot be made, {type(error).__name__}: {error} ({making.place_of(error)})"
-        ) from error
     kind = gymnasium.vector.VectorEnv if several else gymnasium.Env
     if not isinstance(made, kind):
         got = f"the class {made.__name__}: call it, or pass it alone" if isinstance(made, type) else type(made).__name__
@@ -276,7 +266,8 @@ def _spec(gymnasium: Any, name: str) -> Any:
         )
     if module:
         try:
-            importlib.import_module(module)
+            with blamed(f"{module}, named by {name!r}, cannot be imported,", passing=(ImportError,)):
+                importlib.import_module(module)
         except ImportError as error:
             raise ConfigError(
                 f"no module {module!r} for {name!r} ({error}): name it gym:package.module:ID with the module on the "

@@ -4,12 +4,12 @@ import functools
 import inspect
 import os
 import signal
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from tddelta._naming import described
 from tddelta._streams import hang_ups
 
 
@@ -149,20 +149,10 @@ def _described(value: Any) -> str:
 
 
 class RemoteError(Exception):
-    """What an environment raised in a worker process: the name of its kind, its message, and its place.
+    """What an environment raised in a worker process, as `described` there.
 
     Exceptions of other kinds need not survive the way from one process to another.
     """
-
-    def described(self) -> tuple[str, str, str]:
-        """Kind, message and place. Gymnasium raises a new one, made of what it got."""
-        return self.args if len(self.args) == 3 else self.args[0].described()
-
-
-def place_of(error: BaseException) -> str:
-    """Where something was raised, for a message."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{last.filename}, line {last.lineno}, in {last.name}"
 
 
 def in_process(owner: int, make: Callable[[], Any]) -> Any:
@@ -189,6 +179,6 @@ def _named(function: Callable[..., Any]) -> Callable[..., Any]:
             *rest, _ = function(*given, **named)
             return *rest, {}  # nobody reads the information, which need not survive the way either
         except Exception as error:
-            raise RemoteError(type(error).__name__, str(error), place_of(error)) from error
+            raise RemoteError(described(error)) from error
 
     return called

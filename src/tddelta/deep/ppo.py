@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import optax
 
 from tddelta._arrays import widened
+from tddelta._naming import blamed, reference
 from tddelta.decomposition import decompose
 from tddelta.deep import actions, losses, shards
-from tddelta.deep.agents import blamed
 from tddelta.deep.config import Config
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.presets import PRESETS, check, preset
@@ -232,11 +232,11 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
         **ends,
     )
     scales = config.scales
-    with blamed("target", config.agent.targets):
+    with blamed(f"the target function {reference(config.agent.targets)} raised"):
         targets = config.agent.targets(rewards, heads, next_heads, scales=scales, **ends)
     deltas, next_deltas = _as_deltas(config, heads), _as_deltas(config, next_heads)
     lam = config.lam if config.actor_lam is None else config.actor_lam
-    with blamed("advantage", config.agent.advantages):
+    with blamed(f"the advantage function {reference(config.agent.advantages)} raised"):
         advantages = config.agent.advantages(
             rewards, deltas, next_deltas, scales=scales, trace_decay=lam * scales.gammas[-1], **ends
         )

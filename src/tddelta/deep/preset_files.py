@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tddelta._naming import closest
 from tddelta.deep import environments as known_environments
-from tddelta.deep.agents import Agent, closest, resolve
+from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs.files import replace

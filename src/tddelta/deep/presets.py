@@ -13,9 +13,10 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from tddelta._naming import blamed, closest, reference
 from tddelta._plain import as_real, is_number, plain, tidy, unquoted, whole
 from tddelta.deep import environments as known_environments
-from tddelta.deep.agents import Agent, closest, resolve
+from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
 from tddelta.deep.convolutions import Channels, is_image
 from tddelta.deep.host import HostEnvironment
@@ -331,20 +332,26 @@ def _memory() -> float:
 
 def _check_network(config: Config, environment: Task) -> None:
     spaces = environment.observation_space, environment.action_space
-    try:
+    given = config.network
+    name = f"network {given if isinstance(given, str) else reference(given)!r}"
+    advice = ": it must be a function f(key, observation_space, action_space, heads) that returns an equinox module"
+    with blamed(f"{name} cannot be made,", advice=advice):
         made = eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"network {config.network!r} cannot be made ({error}): it must be a function "
-            "f(key, observation_space, action_space, heads) that returns an equinox module"
-        ) from error
     if not callable(made):
         raise ConfigError(
-            f"network {config.network!r} must return a module that takes one observation and returns "
-            f"(policy, heads); got {type(made).__name__}"
+            f"{name} must return a module that takes one observation and returns (policy, heads); "
+            f"got {type(made).__name__}"
         )
+    if own_network(config.network):  # as it will be called
+        observations = jax.ShapeDtypeStruct((2, *environment.observation_shape), np.float32)
+        with blamed(f"{name} cannot take an observation of shape {environment.observation_shape},"):
+            found: Any = eqx.filter_eval_shape(lambda network, batch: jax.vmap(network)(batch), made, observations)
+        pair = isinstance(found, tuple | list) and len(found) == 2
+        if not pair or getattr(found[1], "shape", None) != (2, config.heads):
+            raise ConfigError(
+                f"{name} must return (policy, heads) for one observation, heads of shape ({config.heads},); "
+                f"got shapes {jax.tree.map(lambda one: one.shape[1:], found)}"
+            )
     _check_memory(config, environment, made)
 
 

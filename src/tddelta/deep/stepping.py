@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tddelta.deep.making import AnswerError, RemoteError, guard, place_of
+from tddelta._naming import described
+from tddelta.deep.making import AnswerError, RemoteError, guard
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 
@@ -203,10 +204,8 @@ class Vector:
                     f"{name}: a worker process ended in {what} {when}, as where memory runs out: look into the "
                     "system's log, or use fewer environments"
                 ) from error
-            kind, message, where = type(error).__name__, str(error), place_of(error)
-            if isinstance(error, RemoteError):
-                kind, message, where = error.described()
-            raise DataError(f"{name} raised {kind} in {what} {when}: {message} ({where})") from error
+            text = str(error) if isinstance(error, RemoteError) else described(error)
+            raise DataError(f"{name}, in {what} {when}, raised {text}") from error
 
 
 _KINDS = ("biuf", "biu", "biu")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tddelta._naming import closest
 from tddelta._plain import as_real, as_whole, tidy
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import RunPlan, plan_runs, whole_seeds
@@ -279,8 +280,6 @@ def _check_apart(settings: Mapping[str, Any], where: str) -> None:
 def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for name in table:
         if name not in known:
-            from tddelta.deep.agents import closest  # with it comes JAX, which a study without mistakes need not load
-
             raise ConfigError(f"{where}unknown key {name!r}: {closest(name, tuple(known))}")
 
 

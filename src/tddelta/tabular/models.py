@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tddelta import _ladders, _plain
+from tddelta._naming import blamed
 from tddelta.errors import ConfigError, MissingExtra
 from tddelta.tabular import _checks
 
@@ -140,10 +141,8 @@ def _table(environment: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
             raise MissingExtra('from_gymnasium needs gymnasium: pip install "tddelta[tabular]"')
         import gymnasium
 
-        try:
+        with blamed(f"Gymnasium cannot make {environment!r} with {kwargs},"):
             environment = gymnasium.make(environment, **kwargs)
-        except Exception as error:  # of Gymnasium, or of whatever the environment's own module raises
-            raise ConfigError(f"Gymnasium cannot make {environment!r} with {kwargs}: {error}") from error
     elif kwargs:
         raise ConfigError(f"{', '.join(kwargs)} cannot be set in an environment that is already made: pass its id")
     plain = getattr(environment, "unwrapped", environment)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tddelta._naming import blamed, reference
 from tddelta.errors import ShapeError
 from tddelta.tabular import loops
 from tddelta.tabular.arrays import FloatArray
@@ -53,6 +54,7 @@ def learn(
 
     Raises:
         ShapeError: The function returned something else than targets.
+        ConfigError: It raised something.
     """
     settings, length = len(tables), len(stream.states)
     errors, room = np.empty((2, settings, length)), np.empty(len(scales))
@@ -66,6 +68,7 @@ def learn(
         looked_up = tables[:, columns[states]] * strengths[states][..., None]
         return np.ascontiguousarray(np.moveaxis(looked_up.sum(axis=2), 0, 1))
 
+    target = blamed(f"the target function {reference(target)} raised")(target)
     before = current()
     closed = stream.terminated | stream.truncated
     begin = 0
