@@ -14,8 +14,7 @@ from tddelta._plain import frozen, plain, tidy
 from tddelta.deep import atari, host, making
 from tddelta.deep._gymnax import gymnax
 from tddelta.deep.agents import closest, imported
-from tddelta.deep.host import HostEnvironment
-from tddelta.deep.tasks import Task
+from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError, TDDeltaError
 
 SHORT_NAMES = {

@@ -31,7 +31,7 @@ from tddelta.deep import making
 from tddelta.deep._gymnax import spaces
 from tddelta.deep.agents import closest
 from tddelta.deep.stepping import Vector, check_finite
-from tddelta.deep.tasks import HostEnvironment as HostEnvironment
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, own_checks
 
 PREFIX = "gym:"
