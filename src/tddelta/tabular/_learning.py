@@ -158,6 +158,7 @@ def _windows(task: Task, method: str) -> tuple[int, ...]:
 
 
 def part_of(stream: Trajectory, of: int | slice) -> Trajectory:
+    """The streams of some seeds."""
     fields: Any = (field[of] for field in stream)
     return Trajectory(*fields)
 
