@@ -19,7 +19,7 @@ from tddelta.experiments import sweeping
 from tddelta.experiments.board import Board, Entry, RunState, entries, summary
 from tddelta.experiments.display import describe
 from tddelta.experiments.loop import Outcome
-from tddelta.experiments.sweep_display import SweepDisplay, table, whole
+from tddelta.experiments.sweep_display import SweepDisplay, sweep_table, table
 from tddelta.runs import RunWriter
 
 CATCH = "Catch-bsuite"
@@ -196,7 +196,7 @@ def test_a_name_is_no_markup():
 
 def test_the_table_shows_what_matters_first_and_as_much_as_there_is_room_for():
     runs = [*board_of(40, "finished"), *board_of(3), *board_of(2, "failed"), *board_of(1, "running")]
-    lines = drawn(whole(runs, width=120, height=10))
+    lines = drawn(sweep_table(runs, width=120, height=10))
     assert len(lines) == 9 and lines[0].split() == [
         *("environment", "agent", "seed", "state", "steps", "steps/s", "return", "left")
     ]

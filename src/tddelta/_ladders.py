@@ -104,7 +104,7 @@ def decay(gamma: float, lam: float, largest: float, rule: str) -> float:
     return max(0.0, 1 - (1 - gamma) / SHARE)
 
 
-def windows(gammas: tuple[float, ...], n_step: int) -> tuple[int, ...]:
+def equal_windows(gammas: tuple[float, ...], n_step: int) -> tuple[int, ...]:
     """k_z = min(⌈h_z⌉, k), and k itself for the last component."""
     shorter = (
         n_step if gamma == 1 else min(math.ceil((1 - _TOLERANCE) / (1 - gamma)), n_step) for gamma in gammas[:-1]

@@ -26,6 +26,8 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Rollout:
+    """A made-up rollout of T steps of B streams: what `lambda_targets` takes, by name."""
+
     rewards: np.ndarray
     deltas: np.ndarray
     next_deltas: np.ndarray

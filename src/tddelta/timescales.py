@@ -288,7 +288,7 @@ class TimeScales:
             largest = lam * gammas[-1] if gammas else 0.0
             decays = tuple(_ladders.decay(gamma, lam, largest, rule) for gamma in gammas)
             actor = largest if decays and decays[-1] != largest else None
-        windows = None if n_step is None else _ladders.windows(gammas, _plain.whole("n_step", n_step))
+        windows = None if n_step is None else _ladders.equal_windows(gammas, _plain.whole("n_step", n_step))
         return cls(gammas, decays, windows, actor)
 
     def __len__(self) -> int:

@@ -176,13 +176,13 @@ def _watch(look: Callable[[], "list[RunState]"]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from tddelta.experiments.sweep_display import whole
+    from tddelta.experiments.sweep_display import sweep_table
 
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         while True:
             states = look()
-            live.update(whole(states, width=console.width, height=console.height - 1), refresh=True)
+            live.update(sweep_table(states, width=console.width, height=console.height - 1), refresh=True)
             if not any(state.state in ("running", "waiting") for state in states):
                 return
             time.sleep(1.0)

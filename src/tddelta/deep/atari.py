@@ -7,7 +7,8 @@ from typing import Any
 
 from tddelta._naming import closest
 from tddelta._plain import as_whole, is_number, plain, whole
-from tddelta.deep.host import HostEnvironment, from_space_of
+from tddelta.deep.host import from_space_of
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, MissingExtra, own_checks
 
 _ROMS = (

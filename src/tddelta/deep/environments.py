@@ -14,8 +14,7 @@ from tddelta._naming import blamed, closest, imported
 from tddelta._plain import frozen, plain, tidy
 from tddelta.deep import atari, host
 from tddelta.deep._gymnax import gymnax
-from tddelta.deep.host import HostEnvironment
-from tddelta.deep.tasks import Task
+from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError
 
 SHORT_NAMES = {

@@ -12,8 +12,8 @@ from tddelta.decomposition import compose
 from tddelta.deep import actions, host_evaluation, ppo
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.rollout import Playing, advance, inputs, learned_rewards, start
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs.scores import Mode, realised_returns, summary
 
@@ -151,14 +151,14 @@ def _step(**arrays: Any) -> Step:
     return Step(**arrays)
 
 
-def hold_out(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[dict[str, Any], dict[str, Any]]:
+def play_held_out(config: Config, learned: ppo.Learned, key: jax.Array) -> tuple[dict[str, Any], dict[str, Any]]:
     """Plays the sampled policy for a while: what `critic.npz` and `rollout.npz` hold."""
     if not isinstance(config.environment_object(), HostEnvironment):
         rows, first, last = streams(config, learned, key)
         return held_out(config, rows), recording(config, first, np.asarray(last)[0])
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
-    count, length = host_evaluation.STREAMS, host_evaluation.STREAM_LENGTH
-    found = host_evaluation.streams(config, learned, seed, count=count, length=length)
+    count, length = host_evaluation.HOST_STREAMS, host_evaluation.HOST_STREAM_LENGTH
+    found = host_evaluation.host_streams(config, learned, seed, count=count, length=length)
     nothing = np.zeros(())
     host = _step(
         observations=nothing,

@@ -31,7 +31,7 @@ from tddelta._plain import as_whole, plain, whole
 from tddelta.deep import making
 from tddelta.deep._gymnax import spaces
 from tddelta.deep.stepping import Vector, check_finite
-from tddelta.deep.tasks import HostEnvironment as HostEnvironment
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError, MissingExtra, own_checks
 
 PREFIX = "gym:"

@@ -11,11 +11,11 @@ import numpy as np
 
 from tddelta.deep import actions, ppo
 from tddelta.deep.config import Config
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.rollout import inputs
 from tddelta.deep.stepping import Moved, Vector, check_finite, spawned_seeds
+from tddelta.deep.tasks import HostEnvironment
 
-STREAMS, STREAM_LENGTH = 4, 2048
+HOST_STREAMS, HOST_STREAM_LENGTH = 4, 2048
 """Held-out data: fewer streams than of device environments, which are hundreds of times faster."""
 
 
@@ -181,7 +181,7 @@ class Streams(NamedTuple):
     last_deltas: np.ndarray
 
 
-def streams(
+def host_streams(
     config: Config,
     learned: ppo.Learned,
     seed: int,

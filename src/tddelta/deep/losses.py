@@ -14,7 +14,7 @@ def _same_shape(**arrays: jax.Array) -> None:
         raise ShapeError(f"shapes must be equal; got {listed}: a broadcast here would average over the batch")
 
 
-def policy_loss(
+def clipped_surrogate(
     log_probabilities: jax.Array, old_log_probabilities: jax.Array, advantages: jax.Array, clip: jax.Array | float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """PPO's clipped surrogate −mean min(ρA, clip(ρ, 1 ± ε)A), ρ = π(a|s)/π_old(a|s).
@@ -42,7 +42,9 @@ def policy_loss(
     return loss, jnp.mean(ratio - 1 - log_ratio), jnp.mean(jnp.abs(ratio - 1) > clip)
 
 
-def value_loss(heads: jax.Array, targets: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+def squared_error(
+    heads: jax.Array, targets: jax.Array, weights: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
     """½ Σ_z mean (W_z − G^z)²: summed over components, averaged over the batch.
 
     Args:

@@ -6,8 +6,8 @@ import numpy as np
 
 from tddelta._plain import whole
 from tddelta.deep import host_evaluation
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs.scores import Mode, summary
 

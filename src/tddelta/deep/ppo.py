@@ -20,11 +20,10 @@ from tddelta._naming import blamed, reference
 from tddelta.decomposition import decompose
 from tddelta.deep import actions, losses, shards
 from tddelta.deep.config import Config
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.presets import PRESETS, check, preset
 from tddelta.deep.rollout import Moments, Rollout, collect, finite, inputs, learned_rewards, no_moments, shuffled, start
 from tddelta.deep.state import Batch, Learned, Metrics, State
-from tddelta.deep.tasks import Task
+from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError
 from tddelta.targets import successors
 
@@ -320,13 +319,13 @@ def _fit(
     def loss(parameters: Any, rows: Batch) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         acting = network(config, parameters)
         policy, heads = jax.vmap(acting)(inputs(rows.observations, state.learned.observation_moments))
-        policy_loss, kl, clipped = losses.policy_loss(
+        policy_loss, kl, clipped = losses.clipped_surrogate(
             actions.log_probability(environment, policy, rows.actions),
             rows.log_probabilities,
             rows.advantages,
             config.clip,
         )
-        value_loss, component_losses = losses.value_loss(critic(config, heads), rows.targets, _weights(config))
+        value_loss, component_losses = losses.squared_error(critic(config, heads), rows.targets, _weights(config))
         entropy = jnp.mean(actions.entropy(environment, policy))
         total = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
         return total, (policy_loss, component_losses, entropy, kl, clipped)

@@ -19,10 +19,9 @@ from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
 from tddelta.deep.convolutions import Channels, is_image
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS
 from tddelta.deep.preset_files import read_preset, with_preset_files
-from tddelta.deep.tasks import Task
+from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
 from tddelta.timescales import Rule
 

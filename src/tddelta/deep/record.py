@@ -8,8 +8,8 @@ import numpy as np
 
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.config import Config
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import tensors
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.runs import Arrays, RunWriter
 from tddelta.runs.checkpoints import SHARE, Pauses
 
@@ -204,7 +204,7 @@ class Record:
 
     def hold_out(self, learned: ppo.Learned) -> None:
         """Record an episode, and compare the critic with what comes."""
-        critic, rollout = evaluation.hold_out(self.config, learned, run_key(self.seed, "held-out"))
+        critic, rollout = evaluation.play_held_out(self.config, learned, run_key(self.seed, "held-out"))
         self.writer.arrays("critic", **critic)
         self.writer.arrays("rollout", **rollout)
 

@@ -14,8 +14,8 @@ import numpy as np
 from tddelta.deep import devices, host_rollout, ppo, shards
 from tddelta.deep.checkpointing import checked_pauses, from_arrays, to_arrays
 from tddelta.deep.config import Config
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.record import Record, run_key
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import CHECKPOINT_SECONDS, FORMAT, RunWriter
 from tddelta.runs.checkpoints import SHARE, Pauses

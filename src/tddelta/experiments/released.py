@@ -20,7 +20,8 @@ import jax.numpy as jnp
 
 from tddelta import targets
 from tddelta.decomposition import compose
-from tddelta.deep.agents import AGENTS, Agent
+from tddelta.deep import agents
+from tddelta.deep.agents import Agent
 from tddelta.timescales import TimeScales
 
 
@@ -92,7 +93,7 @@ def _without_limits(terminated: Any, truncated: Any) -> dict[str, Any]:
 
 
 def _variant(name: str, end: str, function: Any) -> Agent:
-    return AGENTS[name].replace(name=f"{name}-{end}", targets=function, advantages=published_advantages)
+    return agents.AGENTS[name].replace(name=f"{name}-{end}", targets=function, advantages=published_advantages)
 
 
 MATCHED_PUBLISHED = _variant("ppo-delta-matched", "published", published_targets)

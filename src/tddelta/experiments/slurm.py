@@ -90,9 +90,9 @@ def _quoted(value: str) -> str:
 def _ranges(numbers: Sequence[int]) -> str:
     """Write increasing numbers as bash reads them, as in "{0..3} 7"."""
     parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
+    for index in numbers:
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], index]
         else:
-            parts.append([number])
+            parts.append([index])
     return " ".join(f"{{{part[0]}..{part[1]}}}" if len(part) == 2 else str(part[0]) for part in parts)

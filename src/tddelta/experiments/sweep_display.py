@@ -96,7 +96,7 @@ class SweepDisplay:
         if self._stopping:
             hint = "stopping: every run saves what it has; Ctrl-C again stops at once"
         size = self._console.size
-        shown = whole(self._board.look(), width=size.width, height=size.height - 2)
+        shown = sweep_table(self._board.look(), width=size.width, height=size.height - 2)
         self._live = redrawn(self._live, self._console, Group(shown, Text(hint, style="dim")))
 
     def _clear(self) -> None:
@@ -105,7 +105,7 @@ class SweepDisplay:
             self._live, self._looked = None, 0.0
 
 
-def whole(states: Sequence[RunState], *, width: int, height: int) -> RenderableType:
+def sweep_table(states: Sequence[RunState], *, width: int, height: int) -> RenderableType:
     """Draw the table and the sums below it; see `table`."""
     return Group(table(states, width=width, height=height), Text(summary(states), style="bold"))
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from tddelta.deep.atari import Protocol
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.host_evaluation import Play
 from tddelta.deep.policy import Policy
 from tddelta.deep.stepping import Vector, spawned_seeds
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 from tddelta.inspector.frames import smaller
 

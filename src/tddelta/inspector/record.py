@@ -10,8 +10,8 @@ import numpy as np
 from tddelta._plain import whole
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.checkpointing import from_arrays
-from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import Policy, config_of, load
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, own_checks
 from tddelta.inspector import host
 from tddelta.inspector.frames import from_observations

@@ -80,8 +80,8 @@ def critics(groups: Sequence[Group]) -> str:
         known = np.flatnonzero(np.isfinite(values))
         best, worst = (int(known[pick(values[known])]) for pick in (np.argmax, np.argmin))
         said.append(
-            f"{agent} knows best what comes over {_steps(scales, best)} steps ({percent(values[best])}), least what "
-            f"comes over {_steps(scales, worst)} steps ({percent(values[worst])})."
+            f"{agent} knows best what comes over {_steps_at(scales, best)} steps ({percent(values[best])}), least what "
+            f"comes over {_steps_at(scales, worst)} steps ({percent(values[worst])})."
         )
     return " ".join(said)
 
@@ -104,7 +104,7 @@ def episode(scales: TimeScales, arrays: Mapping[str, Any], *, clipped: bool = Fa
     if len(scales) > 1 and share.sum() > 0:
         share /= share.sum()
         half = next(z for z in range(len(scales)) if share[: z + 1].sum() >= 0.5)
-        where = f"Value beyond {_steps(scales, half - 1)} steps" if half else "Value of all horizons"
+        where = f"Value beyond {_steps_at(scales, half - 1)} steps" if half else "Value of all horizons"
         said.append(f"{where} is {percent(share[half:].sum())} of all parts of V along this episode.")
     came = realised(np.sign(paid) if clipped else paid, arrays, scales.gammas[-1])
     known = np.isfinite(came)
@@ -157,7 +157,7 @@ def ladder(scales: TimeScales) -> str:
     """
     finite = [horizon for horizon in scales.horizons if math.isfinite(horizon)]
     many = len(scales) > 1
-    reach = f"{_steps(scales, 0)} to {_steps(scales, -1)}" if many else _steps(scales, 0)
+    reach = f"{_steps_at(scales, 0)} to {_steps_at(scales, -1)}" if many else _steps_at(scales, 0)
     text = f"{len(scales)} scale{'s look' if many else ' looks'} {reach} steps ahead"
     ratios = np.array(finite[1:]) / np.array(finite[:-1])
     if len(ratios):
@@ -236,7 +236,7 @@ def seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
-def _steps(scales: TimeScales, z: int) -> str:
+def _steps_at(scales: TimeScales, z: int) -> str:
     horizon = scales.horizons[z]
     return "∞" if math.isinf(horizon) else f"{horizon:.4g}"
 

@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import CheckpointError
-from tddelta.report.statistics import bootstrap_difference, holm, welch_test
+from tddelta.report.statistics import FloatArray, bootstrap_difference, holm, welch_test
 from tddelta.runs.files import Arrays, read_arrays, read_json
 
-FloatArray = npt.NDArray[np.float64]
 """An array of float64, of any shape."""
 
 SELECTIONS = ("reported", "other")

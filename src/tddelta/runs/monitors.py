@@ -14,7 +14,7 @@ import numpy as np
 from tddelta.errors import CheckpointError
 from tddelta.runs.files import FORMAT, Arrays
 
-ENDING = "monitor.csv"
+MONITOR = "monitor.csv"
 """How the names of these files end; several in a folder are environments of one run."""
 
 _NUMBERED = re.compile(r"(?P<name>.*?)[-_]?(?P<number>\d+)")
@@ -22,7 +22,7 @@ _NUMBERED = re.compile(r"(?P<name>.*?)[-_]?(?P<number>\d+)")
 
 def monitor_files(folder: Path) -> list[Path]:
     """The monitor logs in a folder, by name."""
-    return sorted(path for path in folder.iterdir() if path.name.endswith(ENDING)) if folder.is_dir() else []
+    return sorted(path for path in folder.iterdir() if path.name.endswith(MONITOR)) if folder.is_dir() else []
 
 
 def read_monitors(files: Iterable[Path]) -> tuple[str | None, Arrays]:

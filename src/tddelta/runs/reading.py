@@ -15,8 +15,7 @@ import numpy as np
 
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, own_checks
 from tddelta.runs.files import Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
-from tddelta.runs.monitors import ENDING as MONITOR
-from tddelta.runs.monitors import MonitorLog, monitor_files
+from tddelta.runs.monitors import MONITOR, MonitorLog, monitor_files
 from tddelta.timescales import TimeScales
 
 _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers

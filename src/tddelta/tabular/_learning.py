@@ -158,6 +158,7 @@ def _windows(task: Task, method: str) -> tuple[int, ...]:
 
 
 def part_of(stream: Trajectory, of: int | slice) -> Trajectory:
+    """The streams of some seeds."""
     fields: Any = (field[of] for field in stream)
     return Trajectory(*fields)
 
@@ -181,7 +182,7 @@ def towards(task: Task, stream: Trajectory, target: Callable[..., Any], chunk: i
     curves = np.empty((2, *task.weights.shape[:2], task.length))
     for n in range(len(task.seeds)):
         tables = np.ascontiguousarray(task.weights[:, n])
-        curves[:, :, n] = own_target.learn(
+        curves[:, :, n] = own_target.learn_from(
             target,
             task.scales,
             part_of(stream, n),
@@ -199,7 +200,7 @@ def towards(task: Task, stream: Trajectory, target: Callable[..., Any], chunk: i
     return task.noted(curves)
 
 
-def windows(task: Task, stream: Trajectory, record: Any) -> FloatArray:
+def learn_in_windows(task: Task, stream: Trajectory, record: Any) -> FloatArray:
     """n-step targets: Algorithm 1."""
     gammas, lengths = task.scales.gammas, _windows(task, "n_step")
     decaying: BoolArray = np.all(task.decaying, axis=1)
@@ -245,7 +246,7 @@ def phases(task: Task, trajectories: int) -> FloatArray:
     def block(first: int, last: int) -> None:
         for n in range(first, last):
             tables = np.ascontiguousarray(task.weights[:, n])
-            curves[:, :, n] = phased.learn(
+            curves[:, :, n] = phased.learn_in_phases(
                 task.mdp,
                 task.scales.gammas,
                 lengths,
@@ -306,7 +307,7 @@ class Lesson:
         if self.loop:
             return task.over_runs(loop_of(task, self.method, self.chunk), stream)
         if self.method == "n_step":
-            return windows(task, stream, self.record)
+            return learn_in_windows(task, stream, self.record)
         return towards(task, stream, self.method, self.chunk)
 
 

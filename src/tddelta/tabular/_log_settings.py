@@ -13,7 +13,7 @@ from tddelta.tabular.log_steps import Names
 from tddelta.timescales import TimeScales
 
 
-def names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Names:
+def column_names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Names:
     """What the columns are called, and how the rows are to be read."""
     if model not in (None, "tiles", "linear"):
         raise ConfigError(f"model must be 'tiles' or 'linear', or None for labels; got {model!r}: pass one of these")

@@ -193,7 +193,7 @@ def evaluate_log(
     check_scales(scales)
     columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated, "time": time}
     reading = {"time_unit": time_unit, "next_prefix": next_prefix, "last_row": last_row}
-    names = _log_settings.names(features, model, state, columns | reading)
+    names = _log_settings.column_names(features, model, state, columns | reading)
     _log_settings.check_method(method, scales)
     settings = _log_settings.of_model(model, tiles, tilings, ridge)
     share, tolerance = _log_settings.of_calibration(held_out, tolerance)

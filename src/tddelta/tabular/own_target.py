@@ -15,7 +15,7 @@ from tddelta.timescales import TimeScales
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what diverges does so as in the compiled loops
-def learn(
+def learn_from(
     target: Callable[..., Any],
     scales: TimeScales,
     stream: Trajectory,

@@ -88,7 +88,7 @@ def mean_targets(rewards, next_states, lengths, terminated, gammas, n_steps, pow
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what diverges does so as in the compiled loops
-def learn(
+def learn_in_phases(
     mdp: FiniteMDP,
     gammas: tuple[float, ...],
     n_steps: tuple[int, ...],

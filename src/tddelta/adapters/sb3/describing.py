@@ -15,7 +15,7 @@ _LIBRARY = "stable-baselines3"
 _PACKAGES = ("tddelta", _LIBRARY, "torch", "gymnasium", "numpy")
 
 
-def config(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
+def described_model(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
     """What `config.json` holds: equal for equal runs."""
     lam = getattr(model, "gae_lambda", None)
     scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=lam)
@@ -49,6 +49,6 @@ def free_number(out: Path, environment: str, agent: str) -> int:
     return next(number for number in count() if not run_path(out, environment, agent, number).exists())
 
 
-def provenance(model: Any) -> dict[str, Any]:
+def described_origin(model: Any) -> dict[str, Any]:
     """What the start of `timing.jsonl` holds: command, versions, machine."""
     return origin((), _PACKAGES, f"PyTorch: {model.device}")

@@ -151,7 +151,7 @@ class RunDirectory(BaseCallback):
             self._number = describing.free_number(self.out, self._name, self._agent) if given is None else given
         # Before anything is written: what does not fit is told now, not after the training.
         self._player = None if self.eval_env is None else Player(model, self.eval_env, self._number)
-        config = describing.config(model, self._name, self._agent, self._number)
+        config = describing.described_model(model, self._name, self._agent, self._number)
         if self._record is None:
             self._begin(config)
         else:
@@ -180,7 +180,7 @@ class RunDirectory(BaseCallback):
             raise ConfigError(
                 f"{path} cannot be made ({error.strerror or error}): choose another folder for RunDirectory(out)"
             ) from error
-        provenance = describing.provenance(self.model)
+        provenance = describing.described_origin(self.model)
         if self.eval_env is not None:
             provenance["options"] = {"eval_every": self.eval_every, "eval_episodes": self.eval_episodes}
         self._record = Record(RunWriter(path, config, provenance), self.model.num_timesteps)
