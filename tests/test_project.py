@@ -19,6 +19,7 @@ PACKAGE = ROOT / "src" / "tddelta"
 ORDER = (
     "errors",
     "_plain",
+    "_answers",
     "_streams",
     "_matplotlib",
     "_ladders",

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tddelta._answers import check_finite
 from tddelta.deep import actions, ppo
 from tddelta.deep.config import Config
 from tddelta.deep.host import HostEnvironment
 from tddelta.deep.rollout import inputs
-from tddelta.deep.stepping import Moved, Vector, check_finite, spawned_seeds
+from tddelta.deep.stepping import Moved, Vector, spawned_seeds
 
 STREAMS, STREAM_LENGTH = 4, 2048
 """Held-out data: fewer streams than of device environments, which are hundreds of times faster."""
