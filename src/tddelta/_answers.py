@@ -17,8 +17,19 @@ class AnswerError(Exception):
 def check_values(what: str, found: Any, names: str, advice: str) -> None:
     """AnswerError unless a method returned as many values as `names` lists, as "(observation, info)"."""
     wanted = names.count(",") + 1
-    if not (isinstance(found, tuple | list) and len(found) == wanted):
-        raise AnswerError(f"{what} must return {wanted} values, {names}; got {described(found)}: {advice}")
+    number = tuple(found) if isinstance(found, list) else found
+    if not (isinstance(number, tuple) and len(number) == wanted):
+        raise AnswerError(f"{what} must return {wanted} values, {names}; got {described(number)}: {advice}")
+
+
+def check_arguments(reset: Callable[..., Any], **given: Any) -> None:
+    """AnswerError unless a method `reset` takes these arguments."""
+    try:
+        inspect.signature(reset).bind(**given)
+    except TypeError as error:
+        raise AnswerError(
+            f"reset must take the arguments seed and options ({error}): def reset(self, *, seed=None, options=None)"
+        ) from error
 
 
 def check_reset(found: Any) -> None:
@@ -56,12 +67,13 @@ def check_shape(what: str, wanted: tuple[int, ...], found: Any, noun: str = "obs
         raise AnswerError(f"{what} must return {noun} of shape {wanted}; got {shown}")
 
 
-def check_finite(name: str, when: str, **arrays: np.ndarray) -> None:
+def check_finite(name: str, when: str, first: int = 0, /, **arrays: np.ndarray) -> None:
     """Refuse numbers of B environments that are not finite.
 
     Args:
         name: Of the environment.
         when: For the error.
+        first: Number of the first environment.
         **arrays: (B, …) each, by what they are.
 
     Raises:
@@ -71,14 +83,14 @@ def check_finite(name: str, when: str, **arrays: np.ndarray) -> None:
         finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
         if not finite.all():
             raise DataError(
-                f"{name}: {what} not finite in environment {finite.argmin()}, {when}: check the environment"
+                f"{name}: {what} not finite in environment {first + finite.argmin()}, {when}: check the environment"
             )
 
 
 def layers(environment: Any) -> tuple[Any, ...]:
     """An environment, and what is below its wrappers of Gymnasium and SB3, which take every answer for right."""
-    inner = environment
-    while type(inner).__module__.startswith(("gymnasium.wrappers.", "stable_baselines3.common.")):
+    inner, theirs = environment, ("gymnasium.wrappers.", "stable_baselines3.common.")
+    while "env" in vars(inner) and type(inner).__module__.startswith(theirs):
         inner = inner.env
     return (inner,) if inner is environment else (inner, environment)
 
@@ -95,12 +107,7 @@ def guard(environment: Any) -> None:
         AnswerError: If its `reset` does not take a seed. Afterwards they raise it.
     """
     for one in layers(environment):
-        try:
-            inspect.signature(one.reset).bind(seed=0, options=None)
-        except TypeError as error:
-            raise AnswerError(
-                f"reset must take the arguments seed and options ({error}): def reset(self, *, seed=None, options=None)"
-            ) from error
+        check_arguments(one.reset, seed=0, options=None)
         space = one.observation_space
         one.reset, one.step = _Guarded(one.reset, _of_reset, space), _Guarded(one.step, _of_step, space)
 
@@ -171,4 +178,4 @@ def described(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None and not np.isscalar(value):
         return f"an array of shape {tuple(shape)}" if tuple(shape) else str(getattr(value, "dtype", type(value)))
-    return f"{len(value)} values" if isinstance(value, tuple | list) else f"{value!r:.60} ({type(value).__name__})"
+    return f"{len(value)} values" if isinstance(value, tuple) else f"{value!r:.60} ({type(value).__name__})"
