@@ -176,6 +176,17 @@ class LongSteps(Scripted):
         return jnp.append(observation, 0), *rest
 
 
+class LongFinal(Scripted):
+    def step(self, key, state, action, params=None):
+        *rest, info = super().step(key, state, action, params)
+        return *rest, {"final_observation": jnp.append(info["final_observation"], 0)}
+
+
+class NoState(Scripted):
+    def reset(self, key, params=None):
+        return super().reset(key, params)[0]
+
+
 class NoReset:
     step = observation_space = action_space = lambda self: None
 
@@ -183,11 +194,22 @@ class NoReset:
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [
-        (FiveValues(), r"FiveValues: step returned five values .* return six.*final_observation.*or subclass gymnax"),
-        (NoFinalObservation(), 'NoFinalObservation: step must return .*info\\["final_observation"\\]'),
-        (FloatFlags(), "FloatFlags: terminated must be boolean; got float32: return terminated > 0"),
-        (ManyRewards(), r"ManyRewards: reward must be one number; got an array of shape \(1,\)"),
-        (LongSteps(), r"LongSteps: the observation of step must have the shape of reset's, \(\d+,\); got \(\d+,\)"),
+        (
+            NoState(),
+            r"NoState: reset must return 2 values, \(observation, state\); got an array of shape \(4,\)",
+        ),
+        (
+            FiveValues(),
+            r"FiveValues: step must return 6 values, .*; got 5 values: .*final_observation.*or subclass gymnax",
+        ),
+        (
+            NoFinalObservation(),
+            'NoFinal.*: step must return info\\["final_observation"\\], .*; got {}: add it',
+        ),
+        (FloatFlags(), "FloatFlags: step must return True or False as terminated; got float32: return terminated > 0"),
+        (ManyRewards(), r"ManyRewards: step must return one number as reward; got an array of shape \(1,\)"),
+        (LongSteps(), r"LongSteps: step must return observations of shape \(4,\); got shape \(5,\)"),
+        (LongFinal(), r"LongFinal: step must return a final_observation of shape \(4,\); got shape \(5,\)"),
         (SeveralObservations(), "SeveralObservations must return one array as observation; got dict"),
         (NoReset(), "NoReset has no method reset: it must have gymnax 1.0's interface"),
     ],

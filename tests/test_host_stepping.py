@@ -1,6 +1,7 @@
 """Host environments by name and by factory, and what one step of theirs is: without a learner."""
 
 import builtins
+import copy
 import dataclasses
 import functools
 import os
@@ -147,8 +148,8 @@ ANSWERS = [
     ("reset", np.zeros(2), r"reset must return 2 values, \(observation, info\); got an array of shape \(2,\)"),
     ("reset", (np.zeros(3), {}), r"reset must return observations of shape \(2,\); got shape \(3,\)"),
     ("reset", (None, {}), r"reset must return observations of Box.*; got None"),
-    ("step", (np.zeros(2), 1.0, False, {}), "step must return 5 values, .*; got 4: it is written for the old Gym API"),
-    ("step", (np.zeros(2), 1.0, False, False), "step must return 5 values, .*; got 4: add them"),
+    ("step", (np.zeros(2), 1.0, False, {}), "step must return 5 values, .*; got 4 values: .* for the old Gym API"),
+    ("step", (np.zeros(2), 1.0, False, False), "step must return 5 values, .*; got 4 values: add them"),
     ("step", None, r"step must return 5 values, .*; got None \(NoneType\)"),
     (
         "step",
@@ -160,8 +161,8 @@ ANSWERS = [
     ("step", (np.zeros(2), None, False, False, {}), "one number as reward; got None"),
     ("step", (np.zeros(2), np.nan, False, False, {}), "Plant: reward not finite in environment 0, step 0"),
     ("step", (np.full(2, np.inf), 1.0, False, False, {}), "Plant: observation not finite in environment 0, step 0"),
-    ("step", (np.zeros(2), 1.0, None, False, {}), "one number as terminated; got None"),
-    ("step", (np.zeros(2), 1.0, False, "no", {}), "one number as truncated; got 'no'"),
+    ("step", (np.zeros(2), 1.0, None, False, {}), "True or False as terminated; got None"),
+    ("step", (np.zeros(2), 1.0, False, "no", {}), "True or False as truncated; got 'no'"),
     ("step", (np.zeros(2), 1.0, False, False, None), "a dictionary as info; got None"),
     (
         "step",
@@ -238,6 +239,23 @@ def test_vectors_of_the_wrong_form_are_refused(place, answer, sentence):
     kind = type("Odd", (ShortVectors,), {"place": place, "answer": answer})
     with pytest.raises(ConfigError, match=sentence):
         opened(lambda num_envs: kind([Counting] * num_envs, autoreset_mode=SAME))
+
+
+class Planning(Counting):
+    """Tries every action on a copy of itself first."""
+
+    copied = False
+
+    def step(self, action):
+        if not self.copied:
+            other = copy.deepcopy(self)
+            other.copied = True
+            assert other.step(action)[0][0] == self.clock + 1
+        return super().step(action)
+
+
+def test_an_environment_may_copy_itself():
+    assert [one.observations[0, 0] for one in steps(opened(Planning), 2)] == [1, 2]
 
 
 def test_a_factory_makes_a_new_environment_every_time():

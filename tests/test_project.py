@@ -20,6 +20,7 @@ ORDER = (
     "errors",
     "_naming",
     "_plain",
+    "_answers",
     "_streams",
     "_matplotlib",
     "_ladders",

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tddelta._answers import AnswerError, check_number, check_shape, check_values
 from tddelta._naming import blamed, closest, imported
 from tddelta._plain import frozen, plain, tidy
 from tddelta.deep import atari, host
@@ -260,40 +261,41 @@ def _discard(made: Any) -> None:
 
 
 def _check_step(name: str, instance: Any, parameters: Any) -> None:
+    # Traced, not run: compiling five steps would take half a second, and what they give is checked while training.
     def one_step(key: jax.Array) -> Any:
-        first, state = instance.reset(key, parameters)
-        return first, instance.step(key, state, instance.action_space(parameters).sample(key), parameters)
+        found = instance.reset(key, parameters)
+        check_values("reset", found, "(observation, state)", "return both")
+        seen, state = found
+        return seen, instance.step(key, state, instance.action_space(parameters).sample(key), parameters)
 
-    with blamed(f"environment {name} cannot make a step,", advice=": check its options and parameters"):
-        first, outcome = jax.eval_shape(one_step, jax.random.key(0))
-    if len(outcome) == 5:
-        raise ConfigError(
-            f"environment {name}: step returned five values (observation, state, reward, done, info); return six, "
-            "(observation, state, reward, terminated, truncated, info) with the observation before the reset in "
-            'info["final_observation"], or subclass gymnax 1.0\'s Environment and write step_env only'
-        )
-    if len(outcome) != 6 or "final_observation" not in outcome[5]:
-        raise ConfigError(
-            f"environment {name}: step must return (observation, state, reward, terminated, truncated, info) with "
-            'info["final_observation"], the observation before the reset'
-        )
-    for flag, value in (("terminated", outcome[3]), ("truncated", outcome[4])):
-        if value.dtype != jnp.bool_:
-            raise ConfigError(f"environment {name}: {flag} must be boolean; got {value.dtype}: return {flag} > 0")
-    if jnp.iscomplexobj(outcome[2]):
-        raise ConfigError(f"environment {name}: the reward must be a real number; got {outcome[2].dtype}")
-    for what, value in (("reward", outcome[2]), ("terminated", outcome[3]), ("truncated", outcome[4])):
-        if value.shape != ():
-            raise ConfigError(f"environment {name}: {what} must be one number; got an array of shape {value.shape}")
-    for what, value in (
-        ("the observation of step", outcome[0]),
-        ("final_observation", outcome[5]["final_observation"]),
-    ):
-        if hasattr(first, "shape") and getattr(value, "shape", None) != first.shape:
-            raise ConfigError(
-                f"environment {name}: {what} must have the shape of reset's, {first.shape}; got "
-                f"{getattr(value, 'shape', type(value).__name__)}"
-            )
+    try:
+        with blamed(
+            f"environment {name} cannot make a step,",
+            advice=": check its options and parameters",
+            passing=(AnswerError,),
+        ):
+            seen, outcome = jax.eval_shape(one_step, jax.random.key(0))
+        _check_outcome(seen, outcome)
+    except AnswerError as error:
+        raise ConfigError(f"environment {name}: {error}") from error
+
+
+def _check_outcome(first: Any, outcome: Any) -> None:
+    """AnswerError unless a step's shapes and types are those of gymnax 1.0; `first` is what `reset` shows."""
+    final = 'info["final_observation"]'
+    advice = f"return them, with the observation before the reset in {final}"
+    if isinstance(outcome, tuple | list) and len(outcome) == 5:
+        advice += ", or subclass gymnax 1.0's Environment and write step_env only"
+    check_values("step", outcome, "(observation, state, reward, terminated, truncated, info)", advice)
+    seen, _, reward, terminated, truncated, info = outcome
+    if not isinstance(info, Mapping) or "final_observation" not in info:
+        raise AnswerError(f"step must return {final}, the observation before the reset; got {info!r:.60}: add it")
+    check_number("reward", reward, "biufV", "reward.sum()")  # V: bfloat16
+    check_number("terminated", terminated, "b", "terminated > 0")
+    check_number("truncated", truncated, "b", "truncated > 0")
+    if hasattr(first, "shape"):
+        check_shape("step", first.shape, seen)
+        check_shape("step", first.shape, info["final_observation"], "a final_observation")
 
 
 def _storage(name: str, space: Any, dtype: Any) -> Any:

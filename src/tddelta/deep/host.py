@@ -26,11 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.random import mtrand
 
+from tddelta._answers import check_finite
 from tddelta._naming import blamed, closest
 from tddelta._plain import as_whole, plain, whole
 from tddelta.deep import making
 from tddelta.deep._gymnax import spaces
-from tddelta.deep.stepping import Vector, check_finite
+from tddelta.deep.stepping import Vector
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError, MissingExtra, own_checks
 

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tddelta._answers import check_finite
 from tddelta.deep import actions, ppo
 from tddelta.deep.config import Config
 from tddelta.deep.rollout import inputs
-from tddelta.deep.stepping import Moved, Vector, check_finite, spawned_seeds
+from tddelta.deep.stepping import Moved, Vector, spawned_seeds
 from tddelta.deep.tasks import HostEnvironment
 
 HOST_STREAMS, HOST_STREAM_LENGTH = 4, 2048

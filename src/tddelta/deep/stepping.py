@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tddelta._answers import AnswerError, check_shape, check_values, guard
 from tddelta._naming import described
-from tddelta.deep.making import AnswerError, RemoteError, guard
+from tddelta.deep.making import RemoteError
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 
@@ -79,8 +80,7 @@ class Vector:
         seeds = np.array(self._seeds) if of_ale else self._seeds
         with self._blamed("reset"):
             found = self._made.reset(seed=seeds)
-            if not (isinstance(found, tuple) and len(found) == 2):
-                raise AnswerError("reset must return 2 values, (observations, information)")
+            check_values("reset", found, "(observations, information)", "return both")
             observations = self._batch("reset", found[0])
         self.frames = self._frames(found[1])
         return observations
@@ -103,12 +103,7 @@ class Vector:
                 found = self._made.step(self._actions)
             else:
                 found = self._made.step_wait() if _is_gymnasiums(self._made) else self._made.recv()
-            if not (isinstance(found, tuple) and len(found) == 5):
-                number = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
-                raise AnswerError(
-                    f"step must return 5 values, (observations, rewards, terminated, truncated, information); got "
-                    f"{number}"
-                )
+            check_values("step", found, "(observations, rewards, terminated, truncated, information)", "return them")
             kept, information = self._batch("step", found[0]), found[4]
             rewards, terminated, truncated = (
                 self._column(name, column, kinds)
@@ -168,9 +163,7 @@ class Vector:
         return np.array(observations, self._environment.storage)
 
     def _batch(self, what: str, observations: Any) -> np.ndarray:
-        wanted = (len(self._seeds), *self._environment.observation_shape)
-        if np.shape(observations) != wanted:
-            raise AnswerError(f"{what} must return observations of shape {wanted}; got shape {np.shape(observations)}")
+        check_shape(what, (len(self._seeds), *self._environment.observation_shape), observations)
         return self._kept(observations)
 
     def _column(self, name: str, values: Any, kinds: str) -> np.ndarray:
@@ -241,25 +234,6 @@ def _merge_possible(
         with suppress(Exception):
             merged = merge(merged, {name: value}, place)
     return merged
-
-
-def check_finite(name: str, when: str, **arrays: np.ndarray) -> None:
-    """Refuse numbers of B environments that are not finite.
-
-    Args:
-        name: Of the environment.
-        when: For the error.
-        **arrays: (B, …) each, by what they are.
-
-    Raises:
-        DataError: Naming the first such environment.
-    """
-    for what, array in arrays.items():
-        finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
-        if not finite.all():
-            raise DataError(
-                f"{name}: {what} not finite in environment {finite.argmin()}, {when}: check the environment"
-            )
 
 
 def spawned_seeds(entropy: int, purpose: str, count: int, part: int = 0) -> list[int]:

@@ -32,18 +32,6 @@ def described_model(model: Any, environment: str, agent: str, number: int) -> di
     }
 
 
-def environment_name(vectorised: Any) -> str:
-    """The name of vectorised environments: what they are registered as, or their class."""
-    try:
-        spec = vectorised.get_attr("spec")[0]
-    except Exception:  # an environment in another process may fail in any way, and a name is not worth a run
-        spec = None
-    if spec is not None and getattr(spec, "id", None):
-        return str(spec.id)
-    several = getattr(vectorised.unwrapped, "envs", None)
-    return type(several[0].unwrapped).__name__ if several else "environment"
-
-
 def free_number(out: Path, environment: str, agent: str) -> int:
     """The first number whose run directory does not exist."""
     return next(number for number in count() if not run_path(out, environment, agent, number).exists())

@@ -13,9 +13,11 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.save_util import open_path
 
 from tddelta.adapters.ladders import Ladder
+from tddelta.adapters.sb3.answers import StepChecker, watch
 from tddelta.adapters.sb3.learning import whole
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.timescales import TimeScales
@@ -69,6 +71,9 @@ class DeltaModel(BaseAlgorithm):
 
     plain_policies: ClassVar[Mapping[type[Any], type[Any]]]
     """SB3's policy classes by ours."""
+
+    own_callbacks: ClassVar[tuple[type[BaseCallback], ...]] = (StepChecker,)
+    """Called after those of the user."""
 
     gamma: float
 
@@ -192,6 +197,8 @@ class DeltaModel(BaseAlgorithm):
         return self
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+        if self.env is not None:  # SB3 says it
+            watch(self.env)
         normaliser = self._vec_normalize_env
         if normaliser is not None and normaliser.norm_reward and not math.isclose(normaliser.gamma, self.gamma):
             warnings.warn(
@@ -201,6 +208,14 @@ class DeltaModel(BaseAlgorithm):
                 stacklevel=3,
             )
         return super()._setup_learn(*args, **kwargs)
+
+    def _init_callback(self, callback: Any, progress_bar: bool = False) -> BaseCallback:
+        own = [kind() for kind in self.own_callbacks]
+        for one in own:
+            one.init_callback(self)
+        callbacks = CallbackList([super()._init_callback(callback, progress_bar), *own])
+        callbacks.model = self
+        return callbacks
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_ladder"]

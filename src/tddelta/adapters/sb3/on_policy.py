@@ -6,12 +6,12 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from tddelta._arrays import check_form
 from tddelta._ladders import unit_number
 from tddelta.adapters.sb3 import policies
+from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
 from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
 from tddelta.adapters.sb3.learning import Learning
@@ -38,6 +38,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
 
     plain_policies: ClassVar[dict[type[Any], type[Any]]] = policies.PLAIN
     policy_aliases: ClassVar[dict[str, type[Any]]] = policies.ALIASES
+    own_callbacks = (StepChecker, StepRecorder)
 
     @own_checks
     def __init__(
@@ -83,12 +84,6 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
 
     def _maybe_recommend_cpu(self, mlp_class_name: str = policies.DeltaActorCriticPolicy.__name__) -> None:
         super()._maybe_recommend_cpu(mlp_class_name)
-
-    def _init_callback(self, callback: Any, progress_bar: bool = False) -> BaseCallback:
-        callbacks = CallbackList([super()._init_callback(callback, progress_bar), StepRecorder()])
-        callbacks.callbacks[1].init_callback(self)
-        callbacks.model = self
-        return callbacks
 
     def train(self) -> None:
         """Update the networks by SB3's own `train`.

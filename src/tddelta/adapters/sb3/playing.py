@@ -18,6 +18,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
+from tddelta.adapters.sb3.answers import watch
 from tddelta.adapters.sb3.dqn import DeltaDQN
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.adapters.sb3.sac import DeltaSAC
@@ -67,6 +68,7 @@ class Player:
                 "eval_env must normalise observations if the training does, and not else: wrap both in VecNormalize, "
                 "or none"
             )
+        watch(wrapped)
         self._score_seed, self._stream_seed = (
             int(seed) >> 1 for seed in np.random.SeedSequence(number).generate_state(2)
         )

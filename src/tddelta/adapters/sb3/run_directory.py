@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from tddelta._plain import whole
 from tddelta.adapters.sb3 import describing
+from tddelta.adapters.sb3.answers import environment_name, watch
 from tddelta.adapters.sb3.playing import Player
 from tddelta.adapters.sb3.record import STOPS, Record
 from tddelta.errors import ConfigError, StorageError, own_checks
@@ -145,10 +146,11 @@ class RunDirectory(BaseCallback):
         if self._record is not None and model.num_timesteps < self._record.steps:
             self._record = None  # trained from the start again: another run
         if self._record is None:
-            self._name = self.environment or describing.environment_name(self.training_env)
+            self._name = self.environment or environment_name(self.training_env)
             self._agent = self.agent or type(model).__name__
             given = self.seed if self.seed is not None else model.seed
             self._number = describing.free_number(self.out, self._name, self._agent) if given is None else given
+        watch(self.training_env)  # of SB3's own algorithms; ours have done it
         # Before anything is written: what does not fit is told now, not after the training.
         self._player = None if self.eval_env is None else Player(model, self.eval_env, self._number)
         config = describing.described_model(model, self._name, self._agent, self._number)
