@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from tddelta._plain import as_whole, is_number, plain, whole
+from tddelta._plain import is_number, whole
 from tddelta.deep.agents import closest
 from tddelta.deep.host import HostEnvironment, from_space_of
 from tddelta.errors import ConfigError, MissingExtra, own_checks
@@ -82,6 +82,8 @@ _BOUNDS = {
     "stack": (1, 100),
     "max_frames": (1, 2**31 - 1),
 }
+WHOLE = ("threads", *_BOUNDS)
+"""Options that are whole numbers."""
 
 
 def means(name: str) -> bool:
@@ -102,7 +104,7 @@ def from_name(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         MissingExtra: If ale-py is not installed.
     """
     game, meant = _parsed(name)
-    given = {name: as_whole(value) if name in _BOUNDS else plain(value) for name, value in options.items()}
+    given = dict(options)
     threads = whole("threads", given.pop("threads", 0), 0, most=1000)
     chosen = given.pop("protocol", meant)
     if chosen not in PROTOCOLS:
