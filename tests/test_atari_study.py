@@ -60,11 +60,14 @@ def test_variants_differ_in_what_is_learned_from_alone() -> None:
     assert targets == ["released_targets", "published_targets", "lambda_targets"]
 
 
-def test_seeds_are_the_papers_or_named() -> None:
+def test_seeds_are_the_papers_or_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert [plan.seed for plan in atari.plan_atari(["Qbert"], ["ppo"], seeds=3, out=Path("r"))] == [125125, 513, 90135]
     assert [plan.seed for plan in atari.plan_atari(["Qbert"], ["ppo"], seeds=(5, 4), out=Path("r"))] == [5, 4]
     with pytest.raises(ConfigError, match="from 1 to 10, of the paper's seeds; got 11: name other seeds in a list"):
         atari.plan_atari(["Qbert"], ["ppo"], seeds=11)
+    assert main(["reproduce", "atari", "--seeds", "11", "--list"]) == 2
+    said = "--seeds must be a number from 1 to 10, of the paper's seeds; got 11: name other seeds by --seed-list"
+    assert capsys.readouterr().err == f"tddelta: {said}\n"
 
 
 @pytest.mark.slow

@@ -166,6 +166,7 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["scales", "--gamma", "1.5"], "gamma must be in [0, 1]; got 1.5"),
         (["scales", "--gamma", "1"], "pass --longest-horizon 1000"),
         (["scales", "--gammas", "0.5", "--horizons", "2"], "--horizons and --gammas both name the whole ladder"),
+        (["scales", "--horizons"], "--horizons must name at least one; got none: pass, say, --horizons 100"),
         (["scales", "--ladder", "doubling", "--components", "2"], "--components is for the halving ladder"),
         (
             ["scales", "--ladder", "doubling", "--shortest-horizon", "0"],
@@ -173,6 +174,10 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         ),
         # field case B57: a wrong name, what this version cannot run, and an empty folder
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
+        (
+            ["train", "Xyz"],
+            '(python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all; package.',
+        ),
         (["train", CATCH, "--agent", "ppo-dleta"], "unknown agent 'ppo-dleta': did you mean ppo-delta?"),
         (["train", CATCH, "--agent", "nowhere:agent"], "no agent at 'nowhere:agent': No module named 'nowhere'"),
         (["train", CATCH, "--gamma", "2"], "--gamma must be in [0, 1]; got 2.0"),

@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tddelta.cli import main
-from tddelta.runs import load_runs
+from tddelta.runs import checkpoints, load_runs
 
 CATCH = "Catch-bsuite"
 HERE = Path(__file__).parent
@@ -136,6 +137,38 @@ def test_nohup_keeps_a_run_alive_and_a_second_hang_up_does_not_cut_it_off():
         assert load_runs(out)[0].status["state"] == "interrupted"
 
 
+ON_A_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from tddelta.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_closed_leaves_a_checkpoint_to_go_on_from():
+    master, slave = os.openpty()
+    os.set_blocking(master, False)
+    arguments = ["train", CATCH, *TINY, "--steps", "900_000_000", "--out", "o"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, *arguments],
+        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+
+    def trains():
+        with suppress(BlockingIOError):
+            os.read(master, 65536)  # or else its pictures of progress would fill the terminal
+        return any(path.stat().st_size for path in Path("o").rglob("metrics.jsonl"))
+
+    wait_for(trains, process)
+    os.close(master)
+    assert process.wait(60) == 129
+    (run,) = load_runs("o")
+    assert run.status["state"] == "interrupted"
+    assert checkpoints.latest(run.path).count("updates") == run.status["updates"] > 0
+
+
 # ---------------------------------------------------------------- what becomes of the terminal
 
 
@@ -163,6 +196,17 @@ def test_what_a_terminal_cannot_write_has_a_replacement(variables):
     lines = done.stdout.decode("ascii").splitlines()
     assert lines[0].split()[:6] == ["component", "horizon", "gamma", "lambda", "c", "="]
     assert len({len(line) for line in lines[:4]}) == 1 and "inf" in lines[3] and set(lines[1]) == {"-", " "}
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_when_nobody_reads():
+    text = f'environments = ["{CATCH}"]\nagents = ["ppo"]\nseeds = 2\nsteps = 1000\n'
+    Path("study.toml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "tddelta", "sweep", "study.toml", "--workers", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.wait(100) == 0 and process.stderr.read() == ""
+    assert [run.status["state"] for run in load_runs("study")] == ["finished"] * 2
 
 
 def test_training_goes_on_when_nobody_reads_and_when_streams_are_closed():
@@ -250,6 +294,15 @@ def test_train_evaluate_report_for_real(capsys):
     assert alone.evaluations[2]["returns"] == rows[0]["returns"]
     assert main(["evaluate", str(alone.path), "--episodes", "128", "--mode", "greedy"]) == 0
     assert ", seed 1: greedy, 128 episodes: mean return " in capsys.readouterr().out
+
+    for command, limit in (
+        (["evaluate", "--episodes"], "10,000,000"),
+        (["inspect", "--steps"], "10,000,000"),
+        (["inspect", "--seed"], "4,294,967,295"),
+    ):
+        assert main([*command, "100_000_000_000_000_000_000", str(alone.path)]) == 2
+        err = capsys.readouterr().err
+        assert err == f"tddelta: {command[1]} must be at most {limit}; got {10**20}: pass a smaller one\n"
 
     # one run that cannot be evaluated does not keep the others from it
     (together.path / "parameters.safetensors").unlink()

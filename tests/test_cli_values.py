@@ -236,6 +236,16 @@ def test_what_was_left_out_is_said(capsys):
             "a log needs a name; got '': name a file of .npz, .csv, .tsv, .parquet, or a Minari",
             2,
         ),
+        (
+            ["sensors.npz", "--features", "x", "--model", "tiles", "--tilings", "1e20"],
+            f": --tilings must be at most 10,000; got {10**20}: pass a smaller one",
+            2,
+        ),
+        (
+            ["sensors.npz", "--features", "x", "--model", "tiles", "--tiles", "1e20"],
+            ": 8 grids over 1 features have 800000000000000000008 tiles, more than can be numbered: name",
+            2,
+        ),
         (["empty.csv"], "empty.csv is empty: pass a log with columns such as episode, state, reward, terminated", 1),
         (
             ["log.npz", "--reward", "state", "--terminated", "reward"],

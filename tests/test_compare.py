@@ -116,6 +116,8 @@ class TestPlan:
             ((CATCH, "ppo"), {"seeds": [2**32]}, "whole numbers from 0 to 4294967295"),
             ((CATCH, "ppo"), {"seeds": True}, "seeds must be"),
             ((CATCH, "ppo"), {"seeds": 2.5}, "seeds must be"),
+            ((CATCH, "ppo"), {"out": 5}, "out is named by its path; got 5: pass the path of a folder"),
+            ((CATCH, "ppo"), {"presets": 5}, "a preset file is named by its path; got 5: pass the path of a file that"),
         ],
     )
     def test_mistakes_are_found_before_anything_starts(self, arguments, settings, message):

@@ -3,6 +3,7 @@
 import re
 import subprocess
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -58,6 +59,13 @@ def test_one_scale_without_pictures_can_be_drawn():
     arrays = {name: array for name, array in game(3).items() if name in ("rewards", "terminated", "truncated")}
     picture = next(pictures(Recording.read(arrays | {"deltas": np.ones((3, 1)), "gammas": np.array([1.0])})))
     assert (picture == np.array(colour(0, 1))).all(axis=-1).any()
+
+
+def test_pictures_do_not_depend_on_settings_of_matplotlib():
+    recording = Recording.read(game(3))
+    expected = next(pictures(recording))
+    with matplotlib.rc_context({"font.size": 22, "lines.linewidth": 9, "axes.grid": True}):
+        np.testing.assert_array_equal(next(pictures(recording)), expected)
 
 
 @pytest.mark.slow

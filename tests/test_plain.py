@@ -1,5 +1,7 @@
 """Numbers and names at the door: what is right, written in an unusual way, is taken as what is usual."""
 
+import dataclasses
+import pickle
 from decimal import Decimal
 from fractions import Fraction
 
@@ -86,6 +88,22 @@ def test_whole_numbers_of_a_ladder_name_the_same_run():
 
 
 @pytest.mark.parametrize(
+    ("environment", "name", "given"),
+    [("gym:CartPole-v1", "max_episode_steps", 1e2), ("gym:CartPole-v1", "frame_stack", 2.0), ("Qbert", "stack", 2.0)],
+)
+def test_options_that_are_whole_numbers_name_the_same_run(environment, name, given):
+    plans = [
+        plan_runs(environment, "ppo", seeds=[0], out="o", environment_kwargs={name: value})[0]
+        for value in (given, int(given))
+    ]
+    assert plans[0].path == plans[1].path and plans[0].config == plans[1].config
+    recorded = plans[0].content["environment_kwargs"][name]
+    assert recorded == given and type(recorded) is int
+    made = plans[0].config.environment_object()
+    assert name != "max_episode_steps" or (made.time_limit == 100 and type(made.time_limit) is int)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"steps": "1e6"}, "steps must be a whole number of at least 1; got '1e6': write it without quotes"),
@@ -129,6 +147,10 @@ def test_ladders_and_seeds_and_step_sizes():
 def test_options_that_are_equal_but_of_another_kind_are_two_environments():
     from tddelta.deep import environments
 
+    one, other = (ppo.preset("CartPole-v1", environment_kwargs={"gravity": kind}) for kind in (5, 5.0))
+    assert one != other and jax.tree.structure(one) != jax.tree.structure(other)  # else they would share a program
+    assert one == dataclasses.replace(one) and hash(one) == hash(dataclasses.replace(one))
+    assert one == pickle.loads(pickle.dumps(one))
     one, other = (environments.resolve("gym:FrozenLake-v1", {"is_slippery": flag}) for flag in (True, 1))
     assert one is not other and one is environments.resolve("gym:FrozenLake-v1", {" is_slippery ": True})
 

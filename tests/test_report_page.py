@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -343,7 +342,7 @@ def test_the_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     write_run(tmp_path, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
     report = tmp_path / "report.html"
     report.write_text("old")
-    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(ConfigError, match="disk full"):
         write_report(tmp_path)
     assert report.read_text() == "old"
@@ -367,8 +366,10 @@ CHANGED = {
 }  # fmt: skip
 
 
-def test_a_backend_that_cannot_be_loaded_does_not_matter():
-    program = "import os, tddelta.report, matplotlib; print(os.environ['MPLBACKEND'], matplotlib.__name__)"
-    environment = os.environ | {"MPLBACKEND": "misspelt"}
+@pytest.mark.parametrize("backend", ["misspelt", "module://no_such"])
+@pytest.mark.parametrize("module", ["report", "report.theory", "report.ring_figures", "inspector.video"])
+def test_a_backend_that_cannot_be_loaded_does_not_matter(module, backend):
+    program = f"import os, tddelta.{module}, matplotlib; print(os.environ['MPLBACKEND'], matplotlib.__name__)"
+    environment = os.environ | {"MPLBACKEND": backend}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert (done.stdout, done.stderr) == ("misspelt matplotlib\n", "")
+    assert (done.stdout, done.stderr) == (f"{backend} matplotlib\n", "")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -175,7 +176,8 @@ def test_tables_and_figures_are_made_from_the_files_alone(folder: Path) -> None:
     assert len(sizes) == 3 * 3 * 2 * 2 * 3 * 2
     assert {row["method"] for row in sizes} == set(ring.METHODS)
     before = {name: (folder / name).read_bytes() for name in names}
-    write_ring(folder)
+    with matplotlib.rc_context({"text.usetex": True, "savefig.dpi": 33, "font.size": 22}):
+        write_ring(folder)
     assert all((folder / name).read_bytes() == content for name, content in before.items())
 
 

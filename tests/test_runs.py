@@ -1,6 +1,8 @@
 """Run directories: what is written comes back, what is damaged is named, nothing is overwritten or unpickled."""
 
+import errno
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -10,12 +12,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError
+from inspect_data import game
+from tddelta.deep import preset_files
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, TDDeltaError
+from tddelta.inspector.recordings import Recording
+from tddelta.report import page
 from tddelta.runs import (
     Run,
     RunWriter,
     append_evaluation,
     config_hash,
+    files,
     find_runs,
     is_being_written,
     load_runs,
@@ -397,6 +404,31 @@ def test_what_is_no_path_is_a_sentence(wrong):
     for read in (Run, load_runs, find_runs):
         with pytest.raises(ConfigError, match=r"a run is named by its path; got .*: pass the path of a run directory"):
             read(wrong)
+
+
+def _half(file):
+    file.write(b"half of it")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: files.replace(path, b"all"),
+        lambda path: files.replace(path, _half, durable=False),
+        lambda path: Recording.read(game(3)).save(path),
+        lambda path: page._write(path, b"all"),
+        lambda path: preset_files.write_preset(path, "Catch", "ppo", {}),
+    ],
+)
+def test_a_full_disk_leaves_no_temporary_file(write, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(TDDeltaError, match=r"written.*file.*No space left on device|file cannot be written \(No space"):
+        write(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_names_that_are_no_text_survive_in_json(tmp_path):

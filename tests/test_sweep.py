@@ -179,6 +179,8 @@ def test_processes_that_cannot_start_are_not_tried_for_ever():
 
 
 def test_wrong_numbers_of_processes_and_runs_planned_from_objects_are_refused():
+    with pytest.raises(ConfigError, match=f"workers must be at most 10,000; got {10**20}: pass a smaller one"):
+        Processes(10**20)
     with pytest.raises(ConfigError, match="workers must be a whole number of at least 1; got 0"):
         Processes(0)
     (planned,) = plan_runs(CATCH, tddelta.AGENTS["ppo"], seeds=1, out="o")

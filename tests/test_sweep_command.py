@@ -151,6 +151,8 @@ class TestSweep:
             (["--status", "--watch", "--json"], "--watch shows a table, which is no JSON"),
             (["--only", "0", "--workers", "2"], "--workers has no meaning with --only; got 2"),
             (["--status", "--add-seeds", "1"], "--add-seeds changes the study, and --status must not; got 1"),
+            (["--add-seeds", "1e20"], f"--add-seeds must be at most 100,000; got {10**20}: pass a smaller one"),
+            (["--only", "1e20"], f"the study has the runs 0 to 1; got {10**20}: name one of them"),
             (["--ray-fetch"], "--ray-fetch is for a Ray cluster"),
             (["--ray", "auto", "--workers", "1"], "--workers has no meaning with --ray"),
             (["--track", "tensorbord"], "unknown tracker 'tensorbord': did you mean tensorboard?"),

@@ -125,6 +125,17 @@ class TestStatus:
         row = json.loads(capsys.readouterr().out.splitlines()[0])
         assert row["state"] == "failed" and row["steps_per_second"] is None
 
+    def test_a_finished_run_whose_settings_are_damaged_is_to_be_trained_again(self, capsys):
+        write()
+        for plan in sweeping.plan(Path("study.toml")).plans:
+            with RunWriter(plan.path, plan.content, {}) as writer:
+                writer.status("finished", steps=1000, updates=1, episodes=2)
+        (run_of(1) / "config.json").write_text("{")
+        assert main(["sweep", "study.toml", "--status"]) == 0
+        text = capsys.readouterr().out
+        assert "1 of 2 runs finished, 1 failed;" in text
+        assert "ppo, seed 1: study/Catch-bsuite/ppo/seed-1/config.json is damaged, not JSON" in text.replace("\n", "")
+
     @pytest.mark.parametrize("speed", [1e-320, 0, True, 10**400])
     def test_a_speed_that_is_none_leaves_no_time(self, speed):
         write()
@@ -166,6 +177,7 @@ class TestStatus:
         planned = sweeping.plan(Path("study.toml"))
         for one in planned.plans[:300]:
             one.path.mkdir(parents=True)
+            (one.path / "config.json").write_text(json.dumps(one.content))
             (one.path / "status.json").write_text('{"state": "finished", "steps": 1000, "message": null}')
         board = Board(entries(planned.plans))
         assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")

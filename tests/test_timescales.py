@@ -305,6 +305,7 @@ def test_repr_names_what_is_given():
         ),
         (lambda: TimeScales.from_gammas([]), "at least one discount"),
         (lambda: TimeScales.from_gammas([], lam=0.9, n_step=1), "at least one discount"),
+        (lambda: TimeScales.from_horizons([]), r"horizons must name at least one; got none: pass.* horizons=\(100,\)"),
         (lambda: TimeScales.from_horizons([10, 5]), r"horizons must be strictly increasing; got \(10.0, 5.0\)"),
         (lambda: TimeScales.from_horizons([0.5]), "horizons must be at least 1 step; got 0.5"),
         (lambda: TimeScales.halving(0.99, components=8), "components must be between 1 and 7.* got 8"),

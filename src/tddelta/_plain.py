@@ -111,6 +111,18 @@ class Options(dict[Any, Any]):
     __hash__: ClassVar[Any] = _hash
 
 
+class Pairs(tuple[Any, ...]):
+    """A tuple that equals another only where both also read alike: True, 1 and 1.0 are three options."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple) and tuple.__eq__(self, other) and repr(self) == repr(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+
 def unquoted(value: Any) -> str:
     """The end of a sentence about a number that came as text; empty for anything else."""
     return ": write it without quotes" if isinstance(value, str) and _reads(value) else ""

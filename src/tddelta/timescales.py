@@ -250,6 +250,8 @@ class TimeScales:
             ('0.680', '0.990')
         """
         steps = tuple(_ladders.horizon("horizons", value) for value in _plain.entries("horizons", horizons))
+        if not steps:
+            raise ConfigError("horizons must name at least one; got none: pass, say, horizons=(100,)")
         if any(short >= long for short, long in pairwise(steps)):
             raise ConfigError(f"horizons must be strictly increasing; got {steps}: sort them and drop repeated ones")
         return cls._build(tuple(1 - 1 / value for value in steps), lam, rule, n_step)

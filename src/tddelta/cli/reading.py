@@ -308,7 +308,19 @@ def words_of(command: Any, text: str) -> str:
     value = r"""\['([^']*)'\]|'([^']*)'|\(([\d., ]+)\)|([^\s,;:)']*)"""
     text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", option, text)
     text = re.sub(rf"(?<![\w-])({names})=(?:{value})", option, text)
-    return re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)
+    text = re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)
+    for phrase, words in _INSTEAD.items():
+        text = text.replace(phrase, words)
+    return text
+
+
+_INSTEAD = {
+    "tddelta.deep.environments.NAMES lists all": (
+        'python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all'
+    ),
+    "name other seeds in a list": "name other seeds by --seed-list",
+}
+"""What the command line says in place of advice for Python."""
 
 
 def _options(command: Any) -> Iterator[tuple[str, bool]]:

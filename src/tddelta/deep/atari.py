@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tddelta._naming import closest
-from tddelta._plain import as_whole, is_number, plain, whole
+from tddelta._plain import is_number, whole
 from tddelta.deep.host import from_space_of
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, MissingExtra, own_checks
@@ -83,6 +83,8 @@ _BOUNDS = {
     "stack": (1, 100),
     "max_frames": (1, 2**31 - 1),
 }
+WHOLE = ("threads", *_BOUNDS)
+"""Options that are whole numbers."""
 
 
 def means(name: str) -> bool:
@@ -103,7 +105,7 @@ def from_name(name: str, options: Mapping[str, Any]) -> HostEnvironment:
         MissingExtra: If ale-py is not installed.
     """
     game, meant = _parsed(name)
-    given = {name: as_whole(value) if name in _BOUNDS else plain(value) for name, value in options.items()}
+    given = dict(options)
     threads = whole("threads", given.pop("threads", 0), 0, most=1000)
     chosen = given.pop("protocol", meant)
     if chosen not in PROTOCOLS:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from tddelta._naming import imported, reference
-from tddelta._plain import as_real, as_whole, frozen, plain, tidy
+from tddelta._plain import Pairs, as_real, as_whole, frozen, plain, tidy
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.convolutions import Channels
@@ -257,7 +257,8 @@ def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
     """A setting as Python has it; what is traced, or of another kind than the setting, stays as it is."""
     if field.name == "environment_kwargs":
         value = frozen(plain(value))
-        return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+        value = sorted(value.items()) if isinstance(value, Mapping) else value
+        return Pairs(value) if isinstance(value, list | tuple) else value
     if not field.metadata["static"]:
         return value if isinstance(value, jax.Array) or np.ndim(value) else as_real(value)
     kind = kinds()[field.name]

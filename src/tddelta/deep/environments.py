@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 
 from tddelta._answers import AnswerError, check_number, check_shape, check_values
 from tddelta._naming import blamed, closest, imported
-from tddelta._plain import frozen, plain, tidy
+from tddelta._plain import Pairs, as_whole, frozen, plain, tidy
 from tddelta.deep import atari, host
 from tddelta.deep._gymnax import gymnax
 from tddelta.deep.tasks import HostEnvironment, Task
@@ -84,29 +84,33 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
     """
     if isinstance(environment, Task):
         return environment  # type: ignore[return-value]
-    environment, given = tidy(environment), keywords(options or {})
+    environment = tidy(environment)
+    given = keywords(environment, options or {})
     try:
-        return _resolve_once(environment, tuple(sorted(frozen(given).items())), repr(given))
+        return _resolve_once(environment, Pairs(sorted(frozen(given).items())))
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
         return _build(environment, given)
 
 
-def keywords(given: Any) -> dict[str, Any]:
-    """Keyword arguments of an environment as plain values by name."""
+def keywords(environment: Any, given: Any) -> dict[str, Any]:
+    """Keyword arguments of an environment as plain values by name; those that are known to be whole numbers as ints."""
     try:
         found = {tidy(name): value for name, value in plain(dict(given)).items()}
     except (TypeError, ValueError):
         found = {"": given}
     if not all(isinstance(name, str) and name for name in found):
         raise ConfigError(f"environment_kwargs must be a dict of names and values; got {given!r:.80}")
-    return found
+    wholes: Container[str] = ()
+    if isinstance(environment, str):
+        wholes = atari.WHOLE if atari.means(environment) else host.WHOLE if environment.startswith(host.PREFIX) else ()
+    return {name: as_whole(value) if name in wholes else value for name, value in found.items()}
 
 
 @functools.lru_cache(maxsize=64)
-def _resolve_once(environment: Any, options: tuple[tuple[str, Any], ...], _: str) -> Environment | HostEnvironment:
-    # One object per name, so that programs compiled for it are found again. As text, True and 1 differ.
+def _resolve_once(environment: Any, options: Pairs) -> Environment | HostEnvironment:
+    # One object per name, so that programs compiled for it are found again.
     return _build(environment, dict(options))
 
 

@@ -28,7 +28,7 @@ from numpy.random import mtrand
 
 from tddelta._answers import check_finite
 from tddelta._naming import blamed, closest
-from tddelta._plain import as_whole, plain, whole
+from tddelta._plain import plain, whole
 from tddelta.deep import making
 from tddelta.deep._gymnax import spaces
 from tddelta.deep.stepping import Vector
@@ -49,6 +49,9 @@ class _NoGuardError(ConfigError, SystemExit):
         )
         self.code = str(self)
 
+
+WHOLE = ("max_episode_steps", "frame_stack")
+"""Options that are whole numbers."""
 
 _OURS = ("frame_stack", "worker_processes")
 
@@ -74,8 +77,6 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
     given = plain(dict(options))
     frames, processes = given.pop("frame_stack", None), given.pop("worker_processes", False)
     frames = None if frames is None else whole("frame_stack", frames, most=1000)
-    if "max_episode_steps" in given:
-        given["max_episode_steps"] = as_whole(given["max_episode_steps"])
     if not isinstance(processes, bool):
         raise ConfigError(f"worker_processes must be True or False; got {processes!r}")
     if processes:

@@ -14,6 +14,7 @@ from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs.files import replace
+from tddelta.runs.reading import a_path
 
 FORMAT = 1
 """The version of the file's layout. A reader refuses a newer one."""
@@ -65,7 +66,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
         ConfigError: The file is missing, is no preset file, is of a newer format, names an unknown setting, or names
             code to run.
     """
-    path = Path(path)
+    path = a_path(path, "a preset file", "a file that tune wrote")
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:

@@ -139,7 +139,7 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
     environment = tidy(environment)
     overrides = {name: plain(value) for name, value in overrides.items()}
-    options = known_environments.keywords(overrides.pop("environment_kwargs", ()))
+    options = known_environments.keywords(environment, overrides.pop("environment_kwargs", ()))
     settings: dict[str, Any] = {**_preset_of(environment, options, overrides), **overrides}
     horizons = settings.get("horizons")
     if (

@@ -131,7 +131,11 @@ def _read(entry: Entry) -> RunState:
     recent = _last(entry.path / "timing.jsonl", "return_mean")
     if state == "finished":  # then all of them are stored
         try:
-            recent = recent_return(Run(entry.path).episodes)
+            run = Run(entry.path)
+        except CheckpointError as error:  # the sweep would train it again
+            return RunState(entry, "failed", steps, speed, left, recent, str(error))
+        try:
+            recent = recent_return(run.episodes)
         except (CheckpointError, KeyError) as error:
             return RunState(entry, state, steps, speed, left, recent, str(error))
     return RunState(entry, state, steps, speed, left, recent, status["message"])

@@ -15,6 +15,7 @@ import numpy as np
 from tddelta._plain import plain, tidy, whole
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
+from tddelta.runs.reading import a_path
 
 if TYPE_CHECKING:
     from tddelta.deep.ppo import Config
@@ -90,10 +91,10 @@ def plan_runs(
         settings = {"steps": steps, **settings}
     settings = plain(settings)
     numbers = whole_seeds(seeds)
-    folder = default_out() if out is None else Path(out)
+    folder = folder_of(out)
     plans: dict[Path, RunPlan] = {}
     pairs = [*itertools.product(_several("environments", environments), _several("agents", agents))]
-    files = [presets] if isinstance(presets, str | os.PathLike) else presets
+    files = presets if isinstance(presets, list | tuple) else [presets]
     each = preset_files.with_preset_files([*map(preset_files.read_preset, files)], pairs, settings)
     for (environment, agent), own in zip(pairs, each, strict=True):
         config = ppo.preset(environment, agent, **own)
@@ -184,6 +185,11 @@ def _check_folder(path: Path) -> None:
         fine, reason = False, str(error.strerror)
     if not fine:
         raise ConfigError(f"{path} cannot be made ({reason}): choose another folder with out=")
+
+
+def folder_of(out: Any) -> Path:
+    """The folder that is named, or a new one for None; ConfigError for what is no path."""
+    return default_out() if out is None else a_path(out, "out", "a folder")
 
 
 def default_out() -> Path:

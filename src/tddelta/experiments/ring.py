@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from tddelta import __version__, _ladders, _plain
 from tddelta.errors import ConfigError, own_checks
-from tddelta.experiments.plan import default_out
+from tddelta.experiments.plan import folder_of
 from tddelta.runs.files import replace, to_json
 from tddelta.tabular.arrays import FloatArray
 from tddelta.timescales import TimeScales
@@ -158,7 +158,7 @@ def run_ring(
     from tddelta.tabular.compiled import thread_count  # before the folder is made: a missing extra shows here
 
     plan, used = plan or RingPlan(), thread_count(threads)
-    folder = _new_folder(default_out() if out is None else Path(out))
+    folder = _new_folder(folder_of(out))
     began, worked = time.perf_counter(), time.process_time()
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),

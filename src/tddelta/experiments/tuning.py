@@ -22,7 +22,7 @@ from tddelta.experiments.display import Display
 from tddelta.experiments.execution import available_cores, execute
 from tddelta.experiments.judging import RUNGS, Judge, JudgingWatcher, compare_scores, final_score
 from tddelta.experiments.loop import Outcome
-from tddelta.experiments.plan import RunPlan, default_out, divide, plan_runs
+from tddelta.experiments.plan import RunPlan, divide, folder_of, plan_runs
 from tddelta.experiments.search import Space, make_space
 from tddelta.experiments.trial_storage import Pruner, Question, open_study
 from tddelta.runs import Run, Runs, Track
@@ -181,7 +181,7 @@ def run_search(
     question = Question(*named, recorded, space.names, pruner, seed, *spawned)
     if find_spec("optuna") is None:
         raise MissingExtra('a search needs optuna: pip install "tddelta[tune]"')
-    folder = default_out() if out is None else Path(out)
+    folder = folder_of(out)
     shown = sys.stderr.isatty() if progress is None else progress
     with open_study(folder, question, resume=resume) as study:
         searching = _Search(study, space, question, (environment, agent), folder, track, tuple(command), shown)

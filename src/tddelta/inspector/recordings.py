@@ -13,6 +13,7 @@ learner_rewards (T,)  what the critic learned   other_deltas (T, Y), other_gamma
 ```
 """
 
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,8 @@ import numpy.typing as npt
 
 from tddelta.decomposition import compose
 from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
-from tddelta.runs import Run
-from tddelta.runs.files import ELSEWHERE, read_arrays, storing
+from tddelta.runs import Run, files
+from tddelta.runs.files import ELSEWHERE, read_arrays
 from tddelta.runs.scores import realised_returns
 from tddelta.timescales import TimeScales
 
@@ -157,12 +158,8 @@ class Recording:
             StorageError: The file cannot be written.
         """
         arrays: dict[str, Any] = {name: array for name, array in self._arrays() if array is not None}
-        place = Path(path)
-        temporary = place.with_name(f".{place.name}.tmp")
-        with storing(place, ELSEWHERE):
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, **arrays)
-            temporary.replace(place)
+        write = functools.partial(np.savez_compressed, **arrays)
+        files.replace(Path(path), write, durable=False, again=ELSEWHERE)
 
     def _arrays(self) -> Iterator[tuple[str, Array | None]]:
         for name in ("rewards", "terminated", "truncated", "frames", "observations", "actions", "lives"):

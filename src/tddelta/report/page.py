@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tddelta._matplotlib import own_style
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError, StorageError, own_checks
 from tddelta.report import plots, readings, tables
 from tddelta.report.atari import atari_tables, hold_out_table
 from tddelta.report.diagnostics import diagnostics_table
@@ -23,6 +23,7 @@ from tddelta.report.groups import Measure
 from tddelta.report.headline import critic_sentences, headline
 from tddelta.report.study import Study
 from tddelta.runs import find_runs, readable_runs
+from tddelta.runs.files import replace
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A run directory, a folder above some, or several of these."""
@@ -190,12 +191,10 @@ def _listed(record: Path) -> dict[str, Any]:
 def _write(path: Path, content: bytes) -> None:
     """Write under a temporary name, then rename: a reader never sees half a file."""
     _make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+        replace(path, content, durable=False)
+    except StorageError as error:
+        raise _cannot_write(path, error.__cause__) from error
 
 
 def _make_folder(folder: Path) -> None:
@@ -205,6 +204,6 @@ def _make_folder(folder: Path) -> None:
         raise _cannot_write(folder, error) from error
 
 
-def _cannot_write(path: Path, error: OSError) -> ConfigError:
-    reason = error.strerror or error
+def _cannot_write(path: Path, error: BaseException | None) -> ConfigError:
+    reason = getattr(error, "strerror", None) or error
     return ConfigError(f"the report cannot be written at {path} ({reason}): name another place with out")

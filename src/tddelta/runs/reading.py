@@ -71,10 +71,10 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     return list(found.values())
 
 
-def a_path(given: Any) -> Path:
+def a_path(given: Any, what: str = "a run", where: str = "a run directory") -> Path:
     """Return a path; ConfigError for what is none."""
     if not isinstance(given, str | os.PathLike):
-        raise ConfigError(f"a run is named by its path; got {given!r}: pass the path of a run directory")
+        raise ConfigError(f"{what} is named by its path; got {given!r:.80}: pass the path of {where}")
     return Path(given)
 
 
