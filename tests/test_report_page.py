@@ -366,8 +366,16 @@ CHANGED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["misspelt", "module://no_such"])
-@pytest.mark.parametrize("module", ["report", "report.theory", "report.ring_figures", "inspector.video"])
+@pytest.mark.parametrize(
+    ("module", "backend"),
+    [
+        ("report", "misspelt"),
+        ("report", "module://no_such"),
+        ("report.theory", "misspelt"),
+        ("report.ring_figures", "misspelt"),
+        ("inspector.video", "misspelt"),
+    ],
+)
 def test_a_backend_that_cannot_be_loaded_does_not_matter(module, backend):
     program = f"import os, tddelta.{module}, matplotlib; print(os.environ['MPLBACKEND'], matplotlib.__name__)"
     environment = os.environ | {"MPLBACKEND": backend}
