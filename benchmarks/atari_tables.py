@@ -11,9 +11,8 @@ from results_tables import markdown, write
 import tddelta as tdd
 from tddelta.report.atari import density_table, gain_table, published_games, score_table
 from tddelta.report.figures import drawings, to_bytes
-from tddelta.report.formatting import MISSING, number, summary_text
-from tddelta.report.references import find_reference
-from tddelta.report.study import Study
+from tddelta.report.study import Study, find_reference
+from tddelta.report.words import MISSING, number, summary_text
 
 FIGURES = Path(__file__).parent.parent / "docs" / "_static"
 

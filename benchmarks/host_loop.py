@@ -19,8 +19,8 @@ import numpy as np
 from alternate import machine
 
 from tddelta.deep import environments, ppo
+from tddelta.deep.host import Vector, spawned_seeds
 from tddelta.deep.host_rollout import Player
-from tddelta.deep.stepping import Vector, spawned_seeds
 
 
 def emulators(game: str, count: int, seconds: float) -> float:

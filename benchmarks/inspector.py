@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import tddelta as tdd
-from tddelta.inspector.frames import smaller
+from tddelta.inspector.recordings import smaller
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from browser import Browser

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tddelta.experiments.loop import Outcome
+from tddelta.experiments.running import Outcome
 from tddelta.experiments.sweeping import executor, plan, work
 
 STUDY = """

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 import tddelta as tdd
-from tddelta.mixtures import discount_fit
+from tddelta.queries import discount_fit
 
 LADDERS = {
     "deep agents, 3.1 … 100": tdd.TimeScales.halving(0.99),

@@ -12,9 +12,9 @@ import numpy as np
 from results import COMPONENT_SCALES, GAMMAS, RULES
 
 import tddelta as tdd
-from tddelta.report.formatting import p_text, signed, summary_text
 from tddelta.report.statistics import asymptotic_score, summarise
 from tddelta.report.study import Study
+from tddelta.report.words import p_text, signed, summary_text
 
 TABLES = Path(__file__).parent.parent / "docs" / "tables"
 

@@ -10,7 +10,7 @@ import numpy as np
 from alternate import arguments, machine
 
 from tddelta.tabular import FiniteMDP, Trajectory, n_step, sample
-from tddelta.tabular.compiled import thread_count
+from tddelta.tabular.loops import thread_count
 
 STEPS, SEEDS, STEP_SIZES, SCALES, WINDOW = 5000, 40, 20, 9, 16
 GOAL = 13_720_000_000 / 60  # component updates per second: the published grid, both sets of seeds, in a minute

@@ -7,8 +7,8 @@ import numpy as np
 from worker import Settings, serve
 
 from tddelta.deep import environments, ppo
+from tddelta.deep.host import Vector, spawned_seeds
 from tddelta.deep.host_rollout import Player
-from tddelta.deep.stepping import Vector, spawned_seeds
 
 STEPS = 1000
 

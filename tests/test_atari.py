@@ -13,10 +13,10 @@ from ale_py.env import AtariEnv
 
 from deep_environments import QUICKLY, init
 from tddelta import ConfigError
-from tddelta.deep import atari, convolutions, environments, host_rollout, ppo
+from tddelta.deep import atari, environments, host_rollout, networks, ppo
 from tddelta.deep.config import Config
+from tddelta.deep.host import Vector
 from tddelta.deep.host_rollout import Acted, Player
-from tddelta.deep.stepping import Vector
 
 PLAIN = {"noop_max": 0, "fire_reset": False, "life_loss": False}
 
@@ -152,7 +152,7 @@ def test_both_forms_of_a_convolution_are_equal(size, stride, shape):
     def total(form, x, weight):
         return jnp.sum(jax.vmap(lambda one: form(one, weight, stride))(x) ** 2)
 
-    forms = convolutions.by_patches, convolutions.natively
+    forms = networks.by_patches, networks.natively
     values, gradients = zip(*(jax.value_and_grad(total, (1, 2))(form, x, weight) for form in forms), strict=True)
     np.testing.assert_allclose(*values, rtol=1e-4)
     for one, other in zip(*gradients, strict=True):
@@ -161,14 +161,14 @@ def test_both_forms_of_a_convolution_are_equal(size, stride, shape):
 
 def test_the_device_chooses_the_form():
     x, weight = jax.ShapeDtypeStruct((84, 84, 4), jnp.float32), jax.ShapeDtypeStruct((32, 4, 8, 8), jnp.float32)
-    form = jax.jit(lambda x, weight: convolutions.convolved(x, weight, 4))
+    form = jax.jit(lambda x, weight: networks.convolved(x, weight, 4))
     programs = {name: jax.export.export(form, platforms=[name])(x, weight).mlir_module() for name in ("cpu", "cuda")}
     assert "stablehlo.convolution" in programs["cuda"] and "stablehlo.concatenate" not in programs["cuda"]
     assert "stablehlo.convolution" not in programs["cpu"] and "stablehlo.concatenate" in programs["cpu"]
 
 
 def images(shape, channels="auto", dtype=np.uint8):
-    return convolutions.images_of(gymnasium.spaces.Box(0, 255, shape, dtype), channels)
+    return networks.images_of(gymnasium.spaces.Box(0, 255, shape, dtype), channels)
 
 
 def test_the_axis_of_the_channels():
@@ -190,8 +190,8 @@ def test_the_axis_of_the_channels():
 
 @pytest.mark.slow
 def test_pixels_are_seen_as_shares_in_either_layout():
-    made = convolutions.ImageConvolutions(jax.random.key(0), images((4, 84, 84)))
-    other = convolutions.ImageConvolutions(jax.random.key(0), images((84, 84, 4), dtype=np.float32))
+    made = networks.ImageConvolutions(jax.random.key(0), images((4, 84, 84)))
+    other = networks.ImageConvolutions(jax.random.key(0), images((84, 84, 4), dtype=np.float32))
     pixels = np.random.default_rng(0).integers(0, 256, (4, 84, 84)).astype(np.float32)
     one = made(jnp.asarray(pixels), jax.nn.relu)
     np.testing.assert_allclose(

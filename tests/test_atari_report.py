@@ -18,9 +18,9 @@ from tddelta.report.atari import (
     welch_of_moments,
 )
 from tddelta.report.figures import drawings
-from tddelta.report.headline import headline
 from tddelta.report.statistics import welch_test
 from tddelta.report.study import Study
+from tddelta.report.tables import headline
 from tddelta.runs import append_evaluation, load_runs, write_reward_density
 
 

@@ -10,14 +10,14 @@ import pytest
 import pretend
 import tddelta.deep
 from tddelta.cli import main
-from tddelta.deep import measures, policy
+from tddelta.deep import evaluation, policy
 from tddelta.deep.atari import PAPER
 from tddelta.errors import CheckpointError, ConfigError
-from tddelta.experiments import atari
 from tddelta.experiments.display import duration
 from tddelta.experiments.plan import divide
+from tddelta.paper import atari as atari
 from tddelta.runs import Run, RunWriter
-from tddelta.runs.locking import lock
+from tddelta.runs.files import lock
 
 pytestmark = pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")  # of the matched rule
 
@@ -29,9 +29,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
     monkeypatch.setattr(policy, "load", lambda run, **_: run)
     row = {"mode": "sampled", "starts": "no-ops", "return_mean": 7.0, "episodes": 30}
-    monkeypatch.setattr(measures, "hold_out", lambda run, *, episodes: row)
+    monkeypatch.setattr(evaluation, "hold_out", lambda run, *, episodes: row)
     found = {"trained": 12.0, "random": 3.0, "steps": 10_000, "seed": 0}
-    monkeypatch.setattr(measures, "reward_density", lambda run, *, steps: found)
+    monkeypatch.setattr(evaluation, "reward_density", lambda run, *, steps: found)
 
 
 @pytest.mark.slow

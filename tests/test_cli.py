@@ -19,8 +19,8 @@ import tddelta.deep
 from report_synthetic import write_run
 from tddelta.cli import COMMANDS, main
 from tddelta.cli.reading import words_of
+from tddelta.cli.sweep import Tune
 from tddelta.cli.training import Compare, Train, with_settings
-from tddelta.cli.tune import Tune
 from tddelta.deep.config import _made
 from tddelta.runs import Run, load_runs
 

@@ -231,7 +231,7 @@ class TestExecute:
 
     @pytest.mark.parametrize("workers", [1, 2, None])
     def test_runs_start_in_order_and_not_more_than_there_are_workers(self, workers, monkeypatch):
-        monkeypatch.setattr("tddelta.experiments.execution.available_cores", lambda: 3)
+        monkeypatch.setattr("tddelta.experiments.running.available_cores", lambda: 3)
         watcher = Watcher()
         execute(plan_runs(CATCH, "ppo", seeds=5, steps=2000, out="o"), watcher, workers=workers)
         running, most = 0, 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tddelta import ShapeError
-from tddelta.deep import losses
+from tddelta.deep import ppo
 
 
 @pytest.mark.parametrize(
@@ -22,32 +22,32 @@ from tddelta.deep import losses
 )
 def test_standardized(advantages, expected):
     # Field case B26: the population's deviation, and no NaN for one sample.
-    found = losses.standardized(jnp.array(advantages))
+    found = ppo.standardized(jnp.array(advantages))
     np.testing.assert_allclose(found, expected, atol=2e-4)
 
 
 def test_standardized_goes_over_the_whole_rollout():
-    found = losses.standardized(jnp.arange(12.0).reshape(3, 4))
+    found = ppo.standardized(jnp.arange(12.0).reshape(3, 4))
     np.testing.assert_allclose([found.mean(), found.std()], [0, 1], rtol=1e-5, atol=1e-5)
 
 
 def test_the_value_loss_sums_over_components():
     # Field case B32: 3.75 is the mean over components.
     heads = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-    loss, components = losses.squared_error(heads, jnp.zeros((2, 2)))
+    loss, components = ppo.squared_error(heads, jnp.zeros((2, 2)))
     np.testing.assert_allclose([loss, *components], [7.5, 2.5, 5.0], rtol=1e-5)
 
 
 def test_the_value_loss_is_not_clipped():
     # Field case B32: with a clip range around the old value 0 the gradient would be 0.
-    gradient = jax.grad(lambda value: losses.squared_error(value, jnp.array([[100.0]]))[0])(jnp.array([[1.0]]))
+    gradient = jax.grad(lambda value: ppo.squared_error(value, jnp.array([[100.0]]))[0])(jnp.array([[1.0]]))
     np.testing.assert_allclose(gradient, [[-99.0]], rtol=1e-5)
-    np.testing.assert_allclose(losses.squared_error(jnp.array([[1.0]]), jnp.array([[100.0]]))[0], 9801 / 2, rtol=1e-5)
+    np.testing.assert_allclose(ppo.squared_error(jnp.array([[1.0]]), jnp.array([[100.0]]))[0], 9801 / 2, rtol=1e-5)
 
 
 def test_weights_of_components():
     heads = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-    loss, components = losses.squared_error(heads, jnp.zeros((2, 2)), jnp.array([2.0, 0.1]))
+    loss, components = ppo.squared_error(heads, jnp.zeros((2, 2)), jnp.array([2.0, 0.1]))
     np.testing.assert_allclose([loss, *components], [5.5, 2.5, 5.0], rtol=1e-5)
 
 
@@ -55,7 +55,7 @@ def test_weights_of_components():
 def test_a_value_loss_of_other_shapes_is_refused(shape):
     # Field case B31: broadcasting would average over the batch.
     with pytest.raises(ShapeError, match=r"shapes must be equal; got heads \(4, 1\), targets .*broadcast"):
-        losses.squared_error(jnp.zeros((4, 1)), jnp.zeros(shape))
+        ppo.squared_error(jnp.zeros((4, 1)), jnp.zeros(shape))
 
 
 @pytest.mark.parametrize("wrong", range(3))
@@ -63,7 +63,7 @@ def test_a_policy_loss_of_other_shapes_is_refused(wrong):
     arrays = [jnp.zeros(3)] * 3
     arrays[wrong] = jnp.zeros((3, 1))
     with pytest.raises(ShapeError, match=r"shapes must be equal; got log_probabilities.*\(3, 1\)"):
-        losses.clipped_surrogate(*arrays, 0.2)
+        ppo.clipped_surrogate(*arrays, 0.2)
 
 
 def test_the_clipped_surrogate_by_hand():
@@ -72,7 +72,7 @@ def test_the_clipped_surrogate_by_hand():
     # The pessimistic of both: clipped where the advantage would pay for leaving the range, and only there.
     surrogate = [2.0, 1.2, -1.5, 0.5, -0.8, 3.3]
     old = np.full(6, -0.7)
-    loss, kl, clipped = losses.clipped_surrogate(
+    loss, kl, clipped = ppo.clipped_surrogate(
         jnp.array(old + np.log(ratios)), jnp.array(old), jnp.array(advantages), 0.2
     )
     np.testing.assert_allclose(loss, -np.mean(surrogate), rtol=1e-5)
@@ -82,7 +82,7 @@ def test_the_clipped_surrogate_by_hand():
 
 def test_gradients_of_the_clipped_surrogate():
     def loss(logs):
-        return losses.clipped_surrogate(logs, jnp.zeros(4), jnp.array([1.0, 1.0, -1.0, -1.0]), 0.2)[0]
+        return ppo.clipped_surrogate(logs, jnp.zeros(4), jnp.array([1.0, 1.0, -1.0, -1.0]), 0.2)[0]
 
     ratios = np.array([1.5, 0.5, 1.5, 0.5])
     gradient = jax.grad(loss)(jnp.log(jnp.array(ratios)))
@@ -90,7 +90,7 @@ def test_gradients_of_the_clipped_surrogate():
 
 
 def test_equal_policies():
-    loss, kl, clipped = losses.clipped_surrogate(jnp.full(3, -1.0), jnp.full(3, -1.0), jnp.array([1.0, 2.0, 6.0]), 0.2)
+    loss, kl, clipped = ppo.clipped_surrogate(jnp.full(3, -1.0), jnp.full(3, -1.0), jnp.array([1.0, 2.0, 6.0]), 0.2)
     np.testing.assert_allclose([loss, kl, clipped], [-3, 0, 0], rtol=1e-5, atol=1e-5)
 
 
@@ -108,10 +108,10 @@ def test_equal_policies():
     ],
 )
 def test_explained_variance(values, targets, expected):
-    found = losses.explained_variance(jnp.array(values, jnp.float32), jnp.array(targets, jnp.float32))
+    found = ppo.explained_variance(jnp.array(values, jnp.float32), jnp.array(targets, jnp.float32))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_explained_variance_is_per_component():
     values, targets = jnp.array([[1.0, 0.0], [2.0, 0.0]]), jnp.array([[1.0, 5.0], [2.0, 5.0]])
-    np.testing.assert_array_equal(losses.explained_variance(values, targets), [1.0, np.nan])
+    np.testing.assert_array_equal(ppo.explained_variance(values, targets), [1.0, np.nan])

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 import devices_program as program
 from deep_environments import QUICKLY, SCRIPTED, Faulty, state_of, tiny, update
 from tddelta import ConfigError
-from tddelta.deep import devices, losses, ppo, shards, training
+from tddelta.deep import devices, ppo, shards, training
 from tddelta.deep.networks import Components
 from tddelta.deep.rollout import no_moments
 from tddelta.runs import Run, config_hash
@@ -147,7 +147,7 @@ def whole_and_in_shards(function, *arrays):
 
 
 def explained(values, targets, axis):
-    return losses.explained_variance(values.reshape(-1, 3), targets.reshape(-1, 3), axis)
+    return ppo.explained_variance(values.reshape(-1, 3), targets.reshape(-1, 3), axis)
 
 
 def moments(more, axis):
@@ -159,7 +159,7 @@ def test_statistics_are_those_of_all_shards():
     values, targets = random.normal(size=(2, 6, 4, 3)).astype(np.float32)
     targets[..., 2] = 1.5
     for advantages in (targets[..., 0] + np.float32([0, 0, 9, 9]), np.full((6, 4), 0.1, np.float32)):
-        expected, parts = whole_and_in_shards(losses.standardized, advantages)
+        expected, parts = whole_and_in_shards(ppo.standardized, advantages)
         np.testing.assert_allclose(np.concatenate(parts, axis=1), expected, rtol=1e-5, atol=1e-5)
         assert np.any(expected != 0) == (advantages[0, 0] != advantages[0, 2])
     for function, arrays in ((explained, (values, targets)), (moments, (values,))):

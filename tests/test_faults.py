@@ -16,7 +16,7 @@ from deep_runs import UPDATES, cartpole, trained
 from tddelta import CheckpointError, ConfigError, StorageError, compare
 from tddelta.deep import training
 from tddelta.experiments import plan_runs
-from tddelta.runs import Run, RunWriter, checkpoints, restoring
+from tddelta.runs import Run, RunWriter, checkpoints
 from test_checkpoints import CONFIG, begin
 from test_resume import EVAL_EVERY, bytes_of, go_on
 
@@ -168,4 +168,4 @@ def test_episodes_that_are_no_numbers_pass_a_checkpoint_over(tmp_path):
     for wrong in (np.array(["a"] * 3), np.float64(3)):
         np.savez(path / "episodes.npz", steps=np.arange(3), returns=wrong, lengths=np.arange(3))
         with pytest.raises(CheckpointError, match="lacks some of the 3 episodes"):
-            restoring.usable(path, checkpoints.latest(path))
+            checkpoints.usable(path, checkpoints.latest(path))

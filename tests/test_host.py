@@ -19,7 +19,7 @@ import tddelta as tdd
 from deep_environments import QUICKLY
 from host_environments import Broken, Counting, Lives, OfProbe, Poisoned, Pushed, Reusing, tiny, vectors
 from tddelta import ConfigError, DataError
-from tddelta.deep import evaluation, host, host_evaluation, host_rollout, policy, ppo, record, training
+from tddelta.deep import evaluation, host, host_rollout, policy, ppo, training
 from tddelta.deep.host_rollout import Player
 from tddelta.deep.rollout import learned_rewards
 from tddelta.runs import Run, RunWriter
@@ -117,7 +117,7 @@ def test_evaluations_name_an_observation_that_is_no_number():
     config = tiny(host.from_factory(Lost, name="Plant"))
     learned = ppo.initial(config, jax.random.key(0))
     with pytest.raises(DataError, match="Plant: observation not finite in environment 0, step 6: check the env"):
-        host_evaluation.quota(config, learned, np.array([9]), greedy=True, seed=0, limit=100)
+        evaluation.quota(config, learned, np.array([9]), greedy=True, seed=0, limit=100)
 
 
 WIDE = """
@@ -213,8 +213,8 @@ NORMALISED = {"normalize_observations": True, "normalize_rewards": True}
 
 @pytest.mark.slow
 def test_a_run_has_the_same_bytes_every_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_evaluation, "HOST_STREAM_LENGTH", 40)
-    monkeypatch.setattr(record, "HOST_EPISODES", 4)
+    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 40)
+    monkeypatch.setattr(training, "HOST_EPISODES", 4)
     config = tiny(environment(kind=Pushed), **NORMALISED)
     runs = [trained(tmp_path / name, config, eval_every=24) for name in "ab"]
     for name in ("metrics.jsonl", "episodes.npz", "parameters.safetensors", "rollout.npz", "critic.npz"):
@@ -255,7 +255,7 @@ def test_long_and_short_episodes_count_the_same():
 
     config = tiny(host.from_factory(make))
     learned = ppo.initial(config, jax.random.key(0))
-    returns, lengths, done = host_evaluation.quota(config, learned, np.array([5, 5]), greedy=True, seed=0, limit=100)
+    returns, lengths, done = evaluation.quota(config, learned, np.array([5, 5]), greedy=True, seed=0, limit=100)
     assert done.tolist() == [5, 5]
     np.testing.assert_array_equal(returns, [[1] * 5, [11] * 5])
     np.testing.assert_array_equal(lengths, returns)
@@ -277,7 +277,7 @@ def test_evaluations_are_of_whole_games_and_raw_scores():
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path, monkeypatch):
     """A copy of a run's directory while it trains: what a kill -9 would have left."""
-    monkeypatch.setattr(host_evaluation, "HOST_STREAM_LENGTH", 10)
+    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 10)
     monkeypatch.setattr(training, "LONGEST_BLOCK", 1)
     config, path, copy = tiny(environment()), tmp_path / "run", tmp_path / "copy"
 
@@ -297,7 +297,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path, monkey
 
 
 def test_a_run_goes_on_with_fresh_environments_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_evaluation, "HOST_STREAM_LENGTH", 10)
+    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 10)
     config = tiny(environment())
     stop = threading.Event()
     path = tmp_path / "run"
@@ -335,7 +335,7 @@ def test_a_reward_that_is_no_number_is_named(mode, tmp_path):
 
 @pytest.mark.slow
 def test_several_seeds_of_a_host_environment_train_beside_one_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_evaluation, "HOST_STREAM_LENGTH", 10)
+    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 10)
     config = tiny(environment())
     writers = [RunWriter(tmp_path / str(s), training.run_config(config, s), {"command": ["test"]}) for s in (0, 1)]
     told = set()

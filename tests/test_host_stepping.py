@@ -18,7 +18,7 @@ import host_environments
 from host_environments import Counting, Pushed, Rooms, Shifted, vectors
 from tddelta import ConfigError, DataError, MissingExtra
 from tddelta.deep import environments, host
-from tddelta.deep.stepping import Vector, spawned_seeds
+from tddelta.deep.host import Vector, spawned_seeds
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 

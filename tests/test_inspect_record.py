@@ -17,9 +17,9 @@ from host_environments import Counting
 from tddelta import load
 from tddelta.cli import main
 from tddelta.deep import host, training
+from tddelta.deep.host import spawned_seeds
 from tddelta.deep.policy import Policy, tensors
 from tddelta.deep.rollout import advance, start
-from tddelta.deep.stepping import spawned_seeds
 from tddelta.errors import ConfigError, MissingExtra, ShapeError
 from tddelta.inspector.record import agent_at, opinion, record
 from tddelta.inspector.recordings import Recording
@@ -200,11 +200,10 @@ def test_a_run_on_something_else_is_no_comparison(run, tmp_path, capsys):
     assert "--compare needs a run on CartPole-v1; got one on Catch" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["record", "host"])
-def test_playing_names_the_extra_that_it_needs(module):
+def test_playing_names_the_extra_that_it_needs():
     program = (
         "import sys; sys.modules['jax'] = None\n"
-        f"try: from tddelta.inspector import {module}\nexcept ImportError as error: print(repr(error))"
+        "try: from tddelta.inspector import record\nexcept ImportError as error: print(repr(error))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingExtra") and 'pip install "tddelta[train]"' in done.stdout

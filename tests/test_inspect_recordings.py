@@ -9,11 +9,9 @@ import pytest
 import tddelta as tdd
 from inspect_data import game
 from tddelta.errors import ConfigError, DataError, ShapeError, StorageError
-from tddelta.inspector import frames
-from tddelta.inspector.frames import PLANES, from_observations, packed
-from tddelta.inspector.moment import table
-from tddelta.inspector.page import html
-from tddelta.inspector.recordings import Critic, Recording
+from tddelta.inspector import recordings
+from tddelta.inspector.page import html, table
+from tddelta.inspector.recordings import PLANES, Critic, Recording, from_observations, packed
 
 
 def unpacked(pack, count):
@@ -162,10 +160,10 @@ def test_what_followed_counts_rewards_as_the_critic_learned_them(tmp_path):
 def test_planes_become_colours_and_images_stay():
     planes = np.zeros((2, 10, 10, 4), np.uint8)
     planes[0, 2, 3, 1] = planes[1, 4, 4, [0, 3]] = 1
-    frames = from_observations(planes)
-    assert tuple(frames[0, 2, 3]) == PLANES[1]
-    assert tuple(frames[1, 4, 4]) == PLANES[3]
-    assert frames.sum() == sum(PLANES[1]) + sum(PLANES[3])
+    recordings = from_observations(planes)
+    assert tuple(recordings[0, 2, 3]) == PLANES[1]
+    assert tuple(recordings[1, 4, 4]) == PLANES[3]
+    assert recordings.sum() == sum(PLANES[1]) + sum(PLANES[3])
     images = np.random.default_rng(0).integers(0, 255, (3, 20, 30, 3), np.uint8)
     np.testing.assert_array_equal(from_observations(images), images)
     stack = np.random.default_rng(0).integers(0, 255, (3, 84, 84, 4), np.uint8)
@@ -179,11 +177,11 @@ def test_planes_become_colours_and_images_stay():
 def test_up_to_256_colours_are_packed_without_loss():
     rng = np.random.default_rng(1)
     colours = rng.integers(0, 256, (256, 3), np.uint8)
-    frames = colours[rng.integers(0, 256, (5, 21, 15))]
-    pack = packed(frames)
+    recordings = colours[rng.integers(0, 256, (5, 21, 15))]
+    pack = packed(recordings)
     assert not pack["rounded"]
     assert pack["stride"] % 4 == 0
-    np.testing.assert_array_equal(unpacked(pack, 5), frames)
+    np.testing.assert_array_equal(unpacked(pack, 5), recordings)
 
 
 def test_more_colours_are_rounded_and_large_pictures_made_smaller():
@@ -202,7 +200,7 @@ def test_pictures_that_cannot_be_compressed_are_made_smaller_until_the_page_is(m
     noise = np.random.default_rng(3).integers(0, 256, (40, 60, 80), np.uint8)
     grey = np.repeat(noise[..., None], 3, axis=-1)
     assert packed(grey)["reduced"] == 1
-    monkeypatch.setattr(frames, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(recordings, "MOST_BYTES", 100_000)
     pack = packed(grey)
     assert pack["reduced"] == 2
     assert len(pack["data"]) <= 100_000

@@ -232,7 +232,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
         return real(name, *arguments)
 
     real = importlib.import_module
-    monkeypatch.setattr("tddelta.tabular.log_files.import_module", refuse)
+    monkeypatch.setattr("tddelta.tabular.log_reading.import_module", refuse)
     with pytest.raises(tdd.MissingExtra, match=r'reading Parquet needs pyarrow: pip install "tddelta\[tabular\]"'):
         evaluate(tmp_path / "log.parquet")
     with pytest.raises(tdd.MissingExtra, match="a Minari dataset by its name needs minari: pip install minari"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tddelta.cli import main
-from tddelta.deep import host, host_evaluation, measures, ppo, training
+from tddelta.deep import evaluation, host, ppo, training
 from tddelta.deep.policy import Policy, tensors
 from tddelta.errors import ConfigError
 from tddelta.runs import Run, RunWriter
@@ -49,7 +49,7 @@ def player(monkeypatch: pytest.MonkeyPatch) -> Policy:
     game = dataclasses.replace(host.from_factory(Game), rom="game")
     config = ppo.preset(game, "ppo", network="mlp", hidden_sizes=(4,))
     Game.made.clear()
-    plain = host_evaluation.choose
+    plain = evaluation.choose
     always_two = jnp.full(1, 2)
 
     def choose(config: Any, learned: Any, observations: Any, key: Any, greedy: Any) -> Any:
@@ -57,12 +57,12 @@ def player(monkeypatch: pytest.MonkeyPatch) -> Policy:
             moves=jnp.repeat(always_two, len(observations))
         )
 
-    monkeypatch.setattr(host_evaluation, "choose", choose)
+    monkeypatch.setattr(evaluation, "choose", choose)
     return Policy(config, ppo.initial(config, jax.random.key(0)))
 
 
 def test_the_ith_episode_begins_with_i_no_ops(player: Policy) -> None:
-    row = measures.hold_out(player, episodes=4)
+    row = evaluation.hold_out(player, episodes=4)
     assert row["no_ops"] == [0, 1, 2, 3]
     assert [game.actions[:5] for game in Game.made] == [[0] * i + [2] * (5 - i) for i in range(4)]
     assert row["returns"] == [15.0, 13.0, 11.0, 9.0]
@@ -71,32 +71,32 @@ def test_the_ith_episode_begins_with_i_no_ops(player: Policy) -> None:
 
 
 def test_a_game_may_be_over_within_its_no_ops(player: Policy) -> None:
-    row = measures.hold_out(player, episodes=7)
+    row = evaluation.hold_out(player, episodes=7)
     assert row["returns"][4:] == [7.0, 5.0, 5.0]
     assert row["lengths"][4:] == [5, 5, 5]
 
 
 def test_no_ops_are_29_at_most(player: Policy) -> None:
-    assert measures.hold_out(player, episodes=32)["no_ops"][-3:] == [29, 0, 1]
+    assert evaluation.hold_out(player, episodes=32)["no_ops"][-3:] == [29, 0, 1]
 
 
 def test_one_episode_has_no_deviation(player: Policy) -> None:
-    assert measures.hold_out(player, episodes=1)["return_standard_deviation"] is None
+    assert evaluation.hold_out(player, episodes=1)["return_standard_deviation"] is None
 
 
 def test_rewards_are_counted_for_the_policy_and_for_random_actions(
     player: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Game, "sparse", True)
-    found = measures.reward_density(player, steps=4_000)
+    found = evaluation.reward_density(player, steps=4_000)
     assert found["trained"] == pytest.approx(40.0)  # steps 2 and 4 of every 5
     assert found["random"] == pytest.approx(40.0 / 3, abs=2.0)
     assert (found["steps"], found["seed"]) == (4_000, 0)
 
 
 def test_steps_are_shared_out_evenly(player: Policy) -> None:
-    assert measures.reward_density(player, steps=9)["steps"] == 16
-    assert measures.reward_density(player, steps=3)["steps"] == 3
+    assert evaluation.reward_density(player, steps=9)["steps"] == 16
+    assert evaluation.reward_density(player, steps=3)["steps"] == 3
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_steps_are_shared_out_evenly(player: Policy) -> None:
 )
 def test_settings_out_of_range_are_refused(player: Policy, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        measures.hold_out(player, **wrong)
+        evaluation.hold_out(player, **wrong)
 
 
 @pytest.mark.slow
@@ -116,11 +116,11 @@ def test_no_op_starts_are_for_atari_alone() -> None:
     config = ppo.preset("CartPole-v1", "ppo")
     policy = Policy(config, ppo.initial(config, jax.random.key(0)))
     with pytest.raises(ConfigError, match="no-op starts are for Atari games"):
-        measures.hold_out(policy)
+        evaluation.hold_out(policy)
     with pytest.raises(ConfigError, match="environments of the host with discrete actions; got CartPole-v1"):
-        measures.reward_density(policy)
+        evaluation.reward_density(policy)
     with pytest.raises(ConfigError, match="steps must be a whole number of at least 1"):
-        measures.reward_density(fresh(), steps=0)
+        evaluation.reward_density(fresh(), steps=0)
 
 
 def fresh() -> Policy:
@@ -138,7 +138,7 @@ def beginner() -> Policy:
 @pytest.mark.slow
 def test_a_hold_out_of_an_atari_game_is_that_of_its_seed() -> None:
     policy = beginner()
-    first, again, other = (measures.hold_out(policy, episodes=3, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (evaluation.hold_out(policy, episodes=3, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["lengths"] != [] and max(first["lengths"]) <= 60  # 240 frames, starts among them
     assert (first["lengths"], first["returns"]) != (other["lengths"], other["returns"])

@@ -9,7 +9,7 @@ import pytest
 
 from tddelta import targets
 from tddelta.deep.agents import AGENTS, resolve
-from tddelta.experiments import released
+from tddelta.paper import atari
 from tddelta.timescales import TimeScales
 
 SCALES = TimeScales.halving(gamma=0.99, lam=0.95, rule="capped")
@@ -53,7 +53,7 @@ def arguments(data: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 def test_the_released_targets_are_those_of_their_description() -> None:
     data = rollout()
     data["terminated"][-1, 2] = True
-    found = released.released_targets(**arguments(data), scales=SCALES)
+    found = atari.released_targets(**arguments(data), scales=SCALES)
     np.testing.assert_allclose(found, spelled_out(data), rtol=2e-5, atol=2e-5)
 
 
@@ -61,7 +61,7 @@ def test_the_fault_is_in_all_components_but_the_first_up_to_the_last_end() -> No
     data = rollout()
     data["truncated"][:] = False
     right = targets.lambda_targets(**arguments(data), scales=SCALES)
-    wrong = released.released_targets(**arguments(data), scales=SCALES)
+    wrong = atari.released_targets(**arguments(data), scales=SCALES)
     differs = np.abs(np.asarray(wrong - right)) > 1e-4
     assert not differs[..., 0].any()
     assert differs[3:, 0, 1:].all() and not differs[:3, 0].any()  # step 2 terminated an episode there
@@ -71,10 +71,10 @@ def test_the_fault_is_in_all_components_but_the_first_up_to_the_last_end() -> No
 def test_a_time_limit_is_a_termination_in_targets_and_advantages() -> None:
     data = rollout()
     ended = data | {"terminated": data["terminated"] | data["truncated"], "truncated": np.zeros((7, 3), bool)}
-    found = released.published_targets(**arguments(data), scales=SCALES)
+    found = atari.published_targets(**arguments(data), scales=SCALES)
     wanted = targets.lambda_targets(**arguments(ended), scales=SCALES)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    actor = released.published_advantages(**arguments(data), scales=SCALES, trace_decay=0.9)
+    actor = atari.published_advantages(**arguments(data), scales=SCALES, trace_decay=0.9)
     wanted = targets.advantages(**arguments(ended), scales=SCALES, trace_decay=0.9)
     np.testing.assert_allclose(actor, wanted, rtol=1e-5, atol=1e-5)
     assert np.abs(found - targets.lambda_targets(**arguments(data), scales=SCALES)).max() > 0.1
@@ -83,13 +83,13 @@ def test_a_time_limit_is_a_termination_in_targets_and_advantages() -> None:
 def test_without_ends_the_published_targets_are_the_right_ones() -> None:
     data = rollout()
     data["terminated"][:] = data["truncated"][:] = False
-    found = released.published_targets(**arguments(data), scales=SCALES)
+    found = atari.published_targets(**arguments(data), scales=SCALES)
     np.testing.assert_allclose(found, targets.lambda_targets(**arguments(data), scales=SCALES), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", released.VARIANTS)
+@pytest.mark.parametrize("name", atari.VARIANTS)
 def test_the_variants_are_agents_that_differ_in_their_functions_alone(name: str) -> None:
-    agent = resolve(released.VARIANTS[name])
+    agent = resolve(atari.VARIANTS[name])
     plain = AGENTS[name.rsplit("-", 1)[0]]
     assert agent.name == name
     assert (agent.heads, agent.basis, agent.rule) == (plain.heads, plain.basis, plain.rule)

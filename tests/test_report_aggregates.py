@@ -9,7 +9,7 @@ from tddelta.report.aggregates import (
     performance_profile,
     probability_of_improvement,
 )
-from tddelta.report.references import find_reference
+from tddelta.report.study import find_reference
 
 
 class TestInterquartileMean:

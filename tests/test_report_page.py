@@ -13,7 +13,7 @@ import pytest
 from report_synthetic import learning, scales_of, write_run
 from tddelta.errors import ConfigError
 from tddelta.report import plots, write_report
-from tddelta.report.curves import learning_curve
+from tddelta.report.aggregates import learning_curve
 from tddelta.report.study import Study
 from tddelta.runs import load_runs
 
@@ -371,8 +371,8 @@ CHANGED = {
     [
         ("report", "misspelt"),
         ("report", "module://no_such"),
-        ("report.theory", "misspelt"),
-        ("report.ring_figures", "misspelt"),
+        ("paper.theory_report", "misspelt"),
+        ("paper.ring_report", "misspelt"),
         ("inspector.video", "misspelt"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from report_synthetic import write_run
 from tddelta.decomposition import compose
-from tddelta.report import figures, readings
+from tddelta.report import diagnostics, figures
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
 from tddelta.report.study import Study
 from tddelta.runs import load_runs
@@ -34,7 +34,7 @@ def numbers(text):
 
 
 def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(study):
-    said = readings.learning(study, "Breakout-MinAtar")
+    said = diagnostics.learning(study, "Breakout-MinAtar")
     ours, theirs = (
         study.groups["Breakout-MinAtar", agent].scores("asymptotic") for agent in ("ppo-delta", "ppo-multi")
     )
@@ -62,7 +62,7 @@ def test_a_difference_survives_correction_or_does_not(tmp_path, gap, verdict):
             for seed in range(4):
                 write_run(tmp_path, environment, agent, seed, returns=[final + seed] * 200, rollout=False, critic=False)
     found = Study(load_runs(tmp_path))
-    said = readings.learning(found, "Asterix-MinAtar")
+    said = diagnostics.learning(found, "Asterix-MinAtar")
     assert f"The difference {verdict} Holm's correction over 2 comparisons" in said
     corrected = next(c.corrected for c in found.comparisons() if c.environment == "Asterix-MinAtar")
     assert (corrected < 0.05) is (verdict == "survives")
@@ -73,27 +73,27 @@ def test_a_lone_agent_and_lone_seeds_are_read_for_what_they_are(tmp_path):
     alone = Study(load_runs(tmp_path / "one"))
     curve = alone.curves("Breakout-MinAtar")["ppo"]
     half = curve.grid[np.argmax(curve.mean >= (curve.mean[0] + curve.mean[-1]) / 2)]
-    said = readings.learning(alone, "Breakout-MinAtar")
+    said = diagnostics.learning(alone, "Breakout-MinAtar")
     assert said == (
         f"Over the last 100 episodes ppo scores 7.51 (1 seed). Its curve begins at {curve.mean[0]:.3f} and is half-way "
         f"up after {half:,.0f} steps."
     )
     write_run(tmp_path / "two", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
     write_run(tmp_path / "two", agent="ppo-delta", returns=[2.0] * 50, rollout=False, critic=False)
-    assert readings.learning(Study(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
+    assert diagnostics.learning(Study(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
         "Over the last 100 episodes ppo-delta is ahead with 2.00, 1.00 more than ppo with 1.00 (1 seed each). The "
         "difference is not tested: one seed: no test."
     )
     write_run(tmp_path / "flat", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
-    said = readings.learning(Study(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
+    said = diagnostics.learning(Study(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
     assert said.endswith("Its curve ends no higher than it began (1.00, then 1.00).")
     write_run(tmp_path / "none", agent="ppo", returns=[], state="running")
-    assert readings.learning(Study(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
+    assert diagnostics.learning(Study(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
 
 
 def test_critics_are_ranked_at_the_longest_horizon(study):
     groups = [group for group in study.groups.values() if group.environment == "Breakout-MinAtar"]
-    said = readings.critics(groups)
+    said = diagnostics.critics(groups)
     explained = {g.agent: np.mean([q.explained_variance for q in g.critic], axis=0) for g in groups}
     order = sorted(explained, key=lambda agent: -explained[agent][-1])
     first, second = said.split(" of the variance of the returns that came, ")
@@ -122,38 +122,38 @@ def recorded(deltas, rewards, ends=True):
 def test_an_episode_is_read_along_its_own_arrays():
     rng = np.random.default_rng(0)
     deltas, rewards = rng.random((60, 2)) * [1.0, 4.0], rng.random(60)
-    came = readings.realised(rewards, recorded(deltas, rewards), 0.9)
+    came = diagnostics.realised(rewards, recorded(deltas, rewards), 0.9)
     expected = [sum(0.9 ** (k - t) * rewards[k] for k in range(t, 60)) for t in range(60)]
     np.testing.assert_allclose(came, expected)
     values = compose(deltas)[:, -1]
     share = 100 * deltas[:, 1].mean() / np.abs(deltas).mean(axis=0).sum()
-    assert readings.episode(TWO, recorded(deltas, rewards)) == (
+    assert diagnostics.episode(TWO, recorded(deltas, rewards)) == (
         f"Value beyond 2 steps is {share:.0f} % of all parts of V along this episode. On average over all steps V "
         f"expects {values.mean():.2f}, {came.mean() - values.mean():.2f} less than the discounted return that followed "
         f"({came.mean():.2f})."
     )
     exact = np.stack([np.zeros(60), expected], axis=1)
-    assert "about as much as the discounted return" in readings.episode(TWO, recorded(exact, rewards))
+    assert "about as much as the discounted return" in diagnostics.episode(TWO, recorded(exact, rewards))
 
 
 def test_of_an_episode_that_was_cut_the_known_steps_count():
     rewards = np.ones(100)
     deltas = np.stack([np.zeros(100), np.full(100, 20.0)], axis=1)
-    known = np.isfinite(readings.realised(rewards, recorded(deltas, rewards, ends=False), 0.9))
+    known = np.isfinite(diagnostics.realised(rewards, recorded(deltas, rewards, ends=False), 0.9))
     assert 0 < known.sum() < 100
     assert 0.9 ** (100 - np.flatnonzero(known)[-1]) <= 0.01
-    said = readings.episode(TWO, recorded(deltas, rewards, ends=False))
+    said = diagnostics.episode(TWO, recorded(deltas, rewards, ends=False))
     assert f"over the {known.sum()} steps whose return is known V expects 20" in said
     assert " more than the discounted return" in said
     short = recorded(deltas[:5], rewards[:5], ends=False)
-    assert readings.episode(TWO, short).endswith("too short for the return at the longest horizon to be known.")
+    assert diagnostics.episode(TWO, short).endswith("too short for the return at the longest horizon to be known.")
 
 
 def test_rewards_count_as_the_critic_learned_them():
     rewards = np.full(200, 30.0)
     deltas = np.stack([np.zeros(200), (1 - 0.9 ** np.arange(200, 0, -1)) * 10], axis=1)
-    assert "about as much as" in readings.episode(TWO, recorded(deltas, rewards), clipped=True)
-    assert "about as much as" not in readings.episode(TWO, recorded(deltas, rewards))
+    assert "about as much as" in diagnostics.episode(TWO, recorded(deltas, rewards), clipped=True)
+    assert "about as much as" not in diagnostics.episode(TWO, recorded(deltas, rewards))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_rewards_count_as_the_critic_learned_them():
 @pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")
 def test_ladders_are_read_from_their_scales(scales, words):
     scales = scales()
-    assert readings.ladder(scales) == words
+    assert diagnostics.ladder(scales) == words
     if scales.trace_decays is not None:
         factors = scales.contraction_factors
         assert f"W_{int(np.argmax(factors))}" in words
@@ -191,16 +191,16 @@ def test_aggregates_are_read_from_their_estimates():
     rng = np.random.default_rng(1)
     far, near = [rng.random(5) + 3 for _ in range(2)], [rng.random(5) for _ in range(2)]
     estimates = {"slow": aggregate(near), "fast": aggregate(far)}
-    said = readings.interquartile(estimates)
+    said = diagnostics.interquartile(estimates)
     assert said.startswith("fast has the highest, ")
     assert numbers(said) == pytest.approx([estimates["fast"].value, estimates["slow"].value], rel=0.01)
     assert said.endswith("their intervals do not overlap.")
-    assert readings.interquartile({"a": aggregate(near), "b": aggregate(near)}).endswith("their intervals overlap.")
+    assert diagnostics.interquartile({"a": aggregate(near), "b": aggregate(near)}).endswith("their intervals overlap.")
     one = [np.array([1.0]), np.array([2.0])]
-    assert readings.interquartile({"a": aggregate(one), "b": aggregate(one)}).endswith("there is no interval.")
+    assert diagnostics.interquartile({"a": aggregate(one), "b": aggregate(one)}).endswith("there is no interval.")
 
     thresholds = np.linspace(0, 4, 101)
-    said = readings.profiles({name: performance_profile(s, thresholds) for name, s in {"a": near, "b": far}.items()})
+    said = diagnostics.profiles({name: performance_profile(s, thresholds) for name, s in {"a": near, "b": far}.items()})
     half = {name: np.median(np.concatenate(s)) for name, s in {"a": near, "b": far}.items()}
     assert said.startswith("More than half of the runs of b score above ")
     for value, name in zip(numbers(said), ("b", "a"), strict=True):
@@ -208,24 +208,24 @@ def test_aggregates_are_read_from_their_estimates():
         assert np.mean(np.concatenate({"a": near, "b": far}[name]) > value) > 0.5
 
     better = probability_of_improvement(far, near)
-    assert readings.improvement("a", "b", better) == (
+    assert diagnostics.improvement("a", "b", better) == (
         "A run of a beats one of b with a chance of 100 %; its interval excludes a draw."
     )
-    assert readings.improvement("a", "b", probability_of_improvement(near, near)).endswith(
+    assert diagnostics.improvement("a", "b", probability_of_improvement(near, near)).endswith(
         "with a chance of 50 %; its interval includes a draw."
     )
 
 
 def test_rewards_are_read_from_their_densities():
     found = {"Qbert": {"trained": 12.5, "random": 4.0}, "Zaxxon": {"trained": 0.25}, "Pong": {"random": 1.0}}
-    assert readings.rewards(found) == (
+    assert diagnostics.rewards(found) == (
         "The trained agent gets 12.50 rewards per 100 steps on Qbert, and 0.250 on Zaxxon."
     )
-    assert readings.rewards({"Pong": {"random": 1.0}}) == ""
+    assert diagnostics.rewards({"Pong": {"random": 1.0}}) == ""
 
 
 def test_every_figure_has_its_reading(study):
     made = list(figures._drawings(study))  # not laid out, which takes long
     assert {drawing.section for drawing in made} == {"learning", "aggregates", "critic", "diagnostics", "episode"}
     assert all(drawing.reading.endswith(".") for drawing in made)
-    assert [sentence.partition(":")[0] for sentence in readings.ladders(study)] == ["ppo", "ppo-multi", "ppo-delta"]
+    assert [sentence.partition(":")[0] for sentence in diagnostics.ladders(study)] == ["ppo", "ppo-multi", "ppo-delta"]

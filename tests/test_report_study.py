@@ -7,12 +7,13 @@ import pytest
 from report_synthetic import write_run
 from tddelta.errors import ConfigError
 from tddelta.report import summary_table
-from tddelta.report.headline import critic_sentences, headline
 from tddelta.report.study import Study
 from tddelta.report.tables import (
+    critic_sentences,
     critic_table,
     difference_table,
     evaluation_table,
+    headline,
     ladder_table,
     run_table,
     score_table,

@@ -15,7 +15,7 @@ from deep_runs import BATCH, UPDATES, cartpole, finished, trained
 from tddelta import CheckpointError, CheckpointWarning, ConfigError, train
 from tddelta.cli import main
 from tddelta.deep import training
-from tddelta.deep.checkpointing import from_arrays, to_arrays
+from tddelta.deep.policy import from_arrays, to_arrays
 from tddelta.experiments import plan_runs
 from tddelta.experiments.display import Display
 from tddelta.runs import Run, RunWriter, checkpoints

@@ -17,10 +17,10 @@ import pytest
 from tddelta.cli import main
 from tddelta.cli.reproduce import Reproduce, write_folder
 from tddelta.errors import CheckpointError, ConfigError, DataError
-from tddelta.experiments import ring
-from tddelta.report import ring as numbers
-from tddelta.report import ring_figures, ring_tables
-from tddelta.report.ring_figures import write_ring
+from tddelta.paper import ring as ring
+from tddelta.paper import ring_report
+from tddelta.paper import ring_report as numbers
+from tddelta.paper.ring_report import write_ring
 from tddelta.tabular import FiniteMDP, n_step, sample
 from tddelta.timescales import TimeScales
 
@@ -148,8 +148,8 @@ def test_equal_samples_are_neither_better_nor_worse() -> None:
 
 
 def test_growth_of_the_gain() -> None:
-    assert ring_tables._growth(np.array([[1.0, 2, 3], [3, 2, 1], [5, 5, 5]])) == ("+0.00", "1 of 2")
-    assert ring_tables._growth(np.array([[1.0, 2]])) == ("n/a", "n/a")
+    assert ring_report._growth(np.array([[1.0, 2, 3], [3, 2, 1], [5, 5, 5]])) == ("+0.00", "1 of 2")
+    assert ring_report._growth(np.array([[1.0, 2]])) == ("n/a", "n/a")
 
 
 @pytest.mark.long
@@ -222,7 +222,7 @@ def test_what_was_computed_outlives_the_drawing(
         raise AssertionError("not reached")
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(ring_figures, "write_ring", fail)
+    monkeypatch.setattr(ring_report, "write_ring", fail)
     out = tmp_path / "my ring"
     try:
         ended = main(["reproduce", "ring", "--quick", "--out", str(out)])
@@ -269,7 +269,7 @@ def test_a_file_in_the_way_of_the_tables(folder: Path, tmp_path: Path, monkeypat
     for name in ("ring.json", "ring.npz"):
         shutil.copy(folder / name, tmp_path)
     (tmp_path / "tables").touch()
-    monkeypatch.setattr(ring_figures, "_figures", lambda _: iter(()))
+    monkeypatch.setattr(ring_report, "_figures", lambda _: iter(()))
     with pytest.raises(DataError, match=r"tables/ring-\S+ cannot be written \(File exists\): make room"):
         write_ring(tmp_path)
 

@@ -28,8 +28,8 @@ from stable_baselines3.common.logger import configure
 from sb3_environments import TASKS, equal, steered, vectorised
 from tddelta import CheckpointError, ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaDQN, DeltaPPO, DeltaSAC
-from tddelta.adapters.sb3.settings import settings_of
-from tddelta.runs.tensorboard import read_events
+from tddelta.adapters.sb3.run_directory import settings_of
+from tddelta.runs.trackers import read_events
 
 QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu", "seed": 3}
 SCALES = [0.5, 0.9, 0.99]

@@ -22,10 +22,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 
 from sb3_environments import LIMIT, TASKS, equal, vectorised
 from tddelta import ConfigError
-from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC, RunDirectory, playing
+from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC, RunDirectory, run_directory
 from tddelta.cli import main
 from tddelta.inspector.recordings import Recording
-from tddelta.report.groups import Seed
+from tddelta.report.study import Seed
 from tddelta.runs import Run, is_being_written
 
 SCALES = [0.5, 0.9, 0.99]
@@ -42,7 +42,7 @@ QUICK: dict[Any, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     th.set_num_threads(1)
-    monkeypatch.setattr(playing, "STREAM_LENGTH", 40)
+    monkeypatch.setattr(run_directory, "STREAM_LENGTH", 40)
 
 
 def make(kind: Any = DeltaPPO, task: str | None = None, env: Any = None, seed: int | None = 3, **settings: Any) -> Any:

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from sb3_environments import TASKS, Dictionary, vectorised
 from tddelta import CheckpointError, ConfigError
 from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC, RunDirectory
-from tddelta.adapters.sb3.settings import plain
+from tddelta.adapters.sb3.run_directory import plain
 from tddelta.deep.policy import config_of
 from tddelta.report import write_report
 from tddelta.runs import Run, load_runs
@@ -157,7 +157,7 @@ def test_a_run_of_sb3_is_not_mistaken_for_one_of_ours(tmp_path: Path) -> None:
 
 def test_settings_are_plain_data() -> None:
     model = make(learning_rate=lambda progress: 1e-3 * progress, policy_kwargs={"activation_fn": th.nn.ReLU})
-    from tddelta.adapters.sb3.settings import settings_of
+    from tddelta.adapters.sb3.run_directory import settings_of
 
     text = json.dumps(settings_of(model), allow_nan=False)
     assert '"ReLU"' in text and "<lambda>" in text and "0x" not in text

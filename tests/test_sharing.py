@@ -11,9 +11,8 @@ import pytest
 
 from tddelta.deep.config import Config
 from tddelta.errors import ConfigError
-from tddelta.experiments.loop import Outcome, work_through
 from tddelta.experiments.plan import RunPlan
-from tddelta.experiments.sharing import Shared
+from tddelta.experiments.running import Outcome, Shared, work_through
 from tddelta.runs import RunWriter, load_runs
 
 CONTENT = {
@@ -151,7 +150,7 @@ import sys
 import pretend
 pretend.install()
 from tddelta.experiments.display import Display
-from tddelta.experiments.execution import execute
+from tddelta.experiments.running import execute
 from tddelta.experiments.plan import divide, plan_runs
 
 plans = plan_runs("CartPole-v1", "ppo", seeds=8, steps=20_000, out=sys.argv[1])

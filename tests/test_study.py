@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tddelta.errors import ConfigError
-from tddelta.experiments.study import plan_study, read_study
+from tddelta.experiments.plan import plan_study, read_study
 
 CATCH, POLE = "Catch-bsuite", "CartPole-v1"
 

@@ -14,8 +14,8 @@ import pytest
 import tddelta
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
-from tddelta.experiments.loop import work_through
 from tddelta.experiments.processes import Processes, _ending
+from tddelta.experiments.running import work_through
 from tddelta.experiments.worker import WorkerError
 
 HERE = Path(__file__).parent

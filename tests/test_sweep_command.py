@@ -19,8 +19,8 @@ import tddelta.deep
 from tddelta.cli import main
 from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
-from tddelta.experiments.board import Board, entries
-from tddelta.experiments.execution import Threads, train_group
+from tddelta.experiments.display import Board, entries
+from tddelta.experiments.running import Threads, train_group
 from tddelta.experiments.slurm import script
 from tddelta.runs import Run, RunWriter, load_runs
 

@@ -16,10 +16,9 @@ from rich.console import Console
 from tddelta.cli import main
 from tddelta.errors import CheckpointError
 from tddelta.experiments import sweeping
-from tddelta.experiments.board import Board, Entry, RunState, entries, summary
-from tddelta.experiments.display import describe
-from tddelta.experiments.loop import Outcome
-from tddelta.experiments.sweep_display import SweepDisplay, sweep_table, table
+from tddelta.experiments.display import Board, Entry, RunState, describe, entries, summary
+from tddelta.experiments.running import Outcome
+from tddelta.experiments.sweeping import SweepDisplay, sweep_table, table
 from tddelta.runs import RunWriter
 
 CATCH = "Catch-bsuite"

@@ -195,7 +195,7 @@ def test_a_stream_alone_is_enough():
 def test_loops_compile_where_no_cache_can_be_written(monkeypatch):
     from numba.core import caching
 
-    from tddelta.tabular.compiled import compiled
+    from tddelta.tabular.loops import compiled
 
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     assert compiled(lambda x: x + 1)(1) == 2

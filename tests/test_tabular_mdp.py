@@ -390,7 +390,7 @@ def test_gymnasium_errors(gymnasium, monkeypatch):
     assert FiniteMDP.from_gymnasium(made).states == 16
     with pytest.raises(ConfigError, match="is_slippery cannot be set in an environment that is already made"):
         FiniteMDP.from_gymnasium(made, is_slippery=False)
-    monkeypatch.setattr("tddelta.tabular.models.find_spec", lambda name: None)
+    monkeypatch.setattr("tddelta.tabular.mdp.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r'pip install "tddelta\[tabular\]"'):
         FiniteMDP.from_gymnasium("FrozenLake-v1")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.tabular import Trajectory, compiled, n_step
+from tddelta.tabular import Trajectory, loops, n_step
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "ring.json").read_text(encoding="utf-8"))
 GAMMAS, WINDOWS = (0.0, 0.5, 0.9), (1, 2, 4)
@@ -139,8 +139,8 @@ def test_error_before_the_first_update_is_that_of_the_zero_table() -> None:
 
 
 def test_there_are_as_many_threads_as_cores_that_a_container_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "available_cores", lambda: 3)
-    assert compiled.thread_count(None) == 3 and compiled.thread_count(5) == 5
+    monkeypatch.setattr(loops, "available_cores", lambda: 3)
+    assert loops.thread_count(None) == 3 and loops.thread_count(5) == 5
 
 
 def test_same_bytes_for_any_threads_and_company() -> None:

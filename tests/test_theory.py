@@ -10,10 +10,10 @@ import pytest
 
 from tddelta.cli import main
 from tddelta.errors import ConfigError, ContractionWarning
-from tddelta.experiments import equivalence, theory
-from tddelta.experiments.equivalence import VARIANTS, largest_differences
-from tddelta.experiments.phased import phased_tables
-from tddelta.report import theory as report
+from tddelta.paper import theory as equivalence
+from tddelta.paper import theory as theory
+from tddelta.paper import theory_report as report
+from tddelta.paper.theory import VARIANTS, largest_differences, phased_tables
 from tddelta.tabular import FiniteMDP, counterexample_probability, evaluate
 from tddelta.timescales import TimeScales
 

@@ -14,11 +14,9 @@ import pytest
 from deep_runs import BATCH, cartpole
 from tddelta.deep import training
 from tddelta.errors import ConfigError, MissingExtra, TrackingWarning
-from tddelta.experiments.resuming import recorded_plan
+from tddelta.experiments.running import recorded_plan
 from tddelta.runs import Logged, Run, RunWriter, check_trackers
-from tddelta.runs.tensorboard import event_files, read_events
-from tddelta.runs.tracking import Tracking, scalars
-from tddelta.runs.weights_and_biases import logged_rows
+from tddelta.runs.trackers import Tracking, event_files, logged_rows, read_events, scalars
 
 CONFIG = {"format": 1, "environment": "E", "agent": {"name": "a"}, "seed": 0, "settings": {"gamma": 0.9}}
 ROWS = [
@@ -198,7 +196,7 @@ def test_trackers_are_checked_before_a_run_starts(monkeypatch):
         check_trackers("tensorbord")
     with pytest.raises(ConfigError, match="unknown tracker 'x': use tensorboard or wandb"):
         check_trackers(["x"])
-    monkeypatch.setattr("tddelta.runs.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("tddelta.runs.trackers.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r'needs tensorboardX: pip install "tddelta\[track\]"'):
         check_trackers("tensorboard")
 
@@ -260,7 +258,7 @@ def logged(folder, last):
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from tddelta.runs.tracking import Tracking
+from tddelta.runs.trackers import Tracking
 path, config, rows, evaluation = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
 tracking = Tracking(["wandb"], path, config)
 tracking.metrics(rows[:2])

@@ -15,13 +15,20 @@ import sqlalchemy
 import tddelta.deep
 from tddelta.cli import main
 from tddelta.deep import ppo
-from tddelta.deep.preset_files import read_preset, write_preset
+from tddelta.deep.presets import read_preset, write_preset
 from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra, StorageError
 from tddelta.experiments import plan_runs
-from tddelta.experiments.judging import compare_scores, score_at
-from tddelta.experiments.search import SEARCHABLE, make_space
-from tddelta.experiments.study import plan_study, read_study
-from tddelta.experiments.tuning import Stopped, run_search, spawn_seeds, tune
+from tddelta.experiments.plan import plan_study, read_study
+from tddelta.experiments.tuning import (
+    SEARCHABLE,
+    Stopped,
+    compare_scores,
+    make_space,
+    run_search,
+    score_at,
+    spawn_seeds,
+    tune,
+)
 from tddelta.runs import Run, find_runs
 
 POLE = "CartPole-v1"

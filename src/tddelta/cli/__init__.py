@@ -21,9 +21,8 @@ from tddelta._streams import lasting_streams
 from tddelta.cli.inspection import Inspect
 from tddelta.cli.reading import Evaluate, Report, Scales, in_words_of, words_of
 from tddelta.cli.reproduce import Reproduce
-from tddelta.cli.sweep import Sweep
+from tddelta.cli.sweep import Sweep, Tune
 from tddelta.cli.training import Compare, Train, with_settings
-from tddelta.cli.tune import Tune
 from tddelta.cli.values import Values
 from tddelta.errors import (
     CheckpointError,

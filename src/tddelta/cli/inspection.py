@@ -56,7 +56,7 @@ class Inspect:
     def run(self, command: Sequence[str]) -> int:
         """Record, print, write."""
         from tddelta.inspector import Recording, write
-        from tddelta.inspector.moment import table
+        from tddelta.inspector.page import table
 
         stored = self.source.suffix == ".npz"
         if stored:

@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
-from tddelta.runs.scores import Mode
+from tddelta.runs.reader import Mode
 from tddelta.timescales import Rule, TimeScales
 
 
@@ -168,12 +168,12 @@ class Evaluate:
             raise ConfigError("--reward-density plays no episodes: drop --episodes, --mode, --greedy, --no-op-starts")
 
     def _evaluate(self, run: Run) -> None:
-        from tddelta.deep import evaluation, measures, policy
+        from tddelta.deep import evaluation, policy
 
         loaded = policy.load(run, environment=self.environment, network=self.network)
         settings: dict[str, Any] = {"seed": self.seed}
         if self.reward_density:
-            found = measures.reward_density(loaded, seed=self.seed)
+            found = evaluation.reward_density(loaded, seed=self.seed)
             write_reward_density(run.path, found)
             text = f"rewards per 100 steps: {found['trained']:.4g}; with random actions {found['random']:.4g}"
             self._say(run, found, text)
@@ -183,7 +183,7 @@ class Evaluate:
         modes: tuple[Mode, ...] = ("sampled", "greedy") if chosen == "both" else (chosen,)
         for mode in modes:
             if self.no_op_starts:
-                scores = measures.hold_out(loaded, mode=mode, **settings)
+                scores = evaluation.hold_out(loaded, mode=mode, **settings)
             else:
                 scores = evaluation.evaluate(loaded.config, loaded.learned, mode=mode, **settings)
             row = {"steps": run.status["steps"], **scores}

@@ -18,8 +18,8 @@ from tddelta.cli.reading import print_report, words_of
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
 if TYPE_CHECKING:
-    from tddelta.experiments.loop import Outcome
     from tddelta.experiments.plan import RunPlan
+    from tddelta.experiments.running import Outcome
 
 _HELP = {
     "network": "Network: mlp, minatar-conv, nature-conv, or package.module:function."
@@ -156,7 +156,7 @@ def _run(
 
 def _go_on(options: Train, command: Sequence[str]) -> int:
     """Go on with the run in a directory, as it is recorded there."""
-    from tddelta.experiments.resuming import recorded_plan
+    from tddelta.experiments.running import recorded_plan
 
     path = Path(options.environment)
     if not path.exists():
@@ -185,8 +185,8 @@ def _work_through(
 ) -> int:
     """Train what is not finished yet, and say how it went; `again` is the command that goes on."""
     from tddelta.experiments.display import Display, describe, summarize
-    from tddelta.experiments.execution import execute
     from tddelta.experiments.plan import divide
+    from tddelta.experiments.running import execute
 
     todo, finished = divide(plans, resume=options.resume)
 

@@ -208,7 +208,7 @@ class Values:
         return plain
 
     def _write(self, folder: Path, result: "LogValues") -> None:
-        from tddelta.report.log_values import write_calibration, write_values
+        from tddelta.report.figures import write_calibration, write_values
 
         names = [str(label) for label in result.states]
         drawn = _chosen(result, _DRAWN)

@@ -13,8 +13,7 @@ from tddelta._naming import imported, reference
 from tddelta._plain import Pairs, as_real, as_whole, frozen, plain, tidy
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
-from tddelta.deep.convolutions import Channels
-from tddelta.deep.networks import ACTIVATIONS, ActorCritic
+from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import own_checks
 from tddelta.timescales import Rule, TimeScales

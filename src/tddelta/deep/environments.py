@@ -14,8 +14,7 @@ from tddelta._answers import AnswerError, check_number, check_shape, check_value
 from tddelta._naming import blamed, closest, imported
 from tddelta._plain import Pairs, as_whole, frozen, plain, tidy
 from tddelta.deep import atari, host
-from tddelta.deep._gymnax import gymnax
-from tddelta.deep.tasks import HostEnvironment, Task
+from tddelta.deep.tasks import HostEnvironment, Task, gymnax
 from tddelta.errors import ConfigError
 
 SHORT_NAMES = {

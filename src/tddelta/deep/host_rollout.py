@@ -15,8 +15,8 @@ import numpy as np
 
 from tddelta.deep import actions, ppo
 from tddelta.deep.config import Config
+from tddelta.deep.host import Moved, Vector, spawned_seeds
 from tddelta.deep.rollout import Rollout, inputs, learned_rewards
-from tddelta.deep.stepping import Moved, Vector, spawned_seeds
 from tddelta.deep.tasks import HostEnvironment
 
 

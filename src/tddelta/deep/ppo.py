@@ -18,14 +18,104 @@ import optax
 from tddelta._arrays import widened
 from tddelta._naming import blamed, reference
 from tddelta.decomposition import decompose
-from tddelta.deep import actions, losses, shards
+from tddelta.deep import actions, shards
 from tddelta.deep.config import Config
 from tddelta.deep.presets import PRESETS, check, preset
-from tddelta.deep.rollout import Moments, Rollout, collect, finite, inputs, learned_rewards, no_moments, shuffled, start
-from tddelta.deep.state import Batch, Learned, Metrics, State
+from tddelta.deep.rollout import (
+    Batch,
+    Learned,
+    Metrics,
+    Moments,
+    Rollout,
+    State,
+    collect,
+    finite,
+    inputs,
+    learned_rewards,
+    no_moments,
+    shuffled,
+    start,
+)
 from tddelta.deep.tasks import HostEnvironment, Task
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import successors
+
+
+def _same_shape(**arrays: jax.Array) -> None:
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ShapeError(f"shapes must be equal; got {listed}: a broadcast here would average over the batch")
+
+
+def clipped_surrogate(
+    log_probabilities: jax.Array, old_log_probabilities: jax.Array, advantages: jax.Array, clip: jax.Array | float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """PPO's clipped surrogate −mean min(ρA, clip(ρ, 1 ± ε)A), ρ = π(a|s)/π_old(a|s).
+
+    Args:
+        log_probabilities: log π(a|s), (N,).
+        old_log_probabilities: log π_old(a|s), (N,).
+        advantages: A, (N,).
+        clip: ε > 0.
+
+    Returns:
+        The loss, the approximate KL divergence mean(ρ − 1 − log ρ) ≥ 0, and the share of clipped ratios.
+
+    Raises:
+        ShapeError: If the shapes differ.
+
+    Reference:
+        Schulman et al., Proximal policy optimization algorithms, 2017, equation 7.
+    """
+    _same_shape(log_probabilities=log_probabilities, old_log_probabilities=old_log_probabilities, advantages=advantages)
+    log_ratio = log_probabilities - old_log_probabilities
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
+    loss = -jnp.mean(jnp.minimum(ratio * advantages, clipped * advantages))
+    return loss, jnp.mean(ratio - 1 - log_ratio), jnp.mean(jnp.abs(ratio - 1) > clip)
+
+
+def squared_error(
+    heads: jax.Array, targets: jax.Array, weights: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """½ Σ_z mean (W_z − G^z)²: summed over components, averaged over the batch.
+
+    Args:
+        heads: (N, Z).
+        targets: (N, Z), constants.
+        weights: (Z,), default 1 each.
+
+    Returns:
+        The loss, and the unweighted part of each component (Z,).
+
+    Raises:
+        ShapeError: If the shapes differ.
+    """
+    _same_shape(heads=heads, targets=targets)
+    components = 0.5 * jnp.mean((heads - targets) ** 2, axis=0)
+    weighted = components if weights is None else components * weights
+    return jnp.sum(weighted), components
+
+
+def standardized(advantages: jax.Array, axis: shards.Axis = ()) -> jax.Array:
+    """Mean 0 and population standard deviation 1, over all shards; all zeros for one sample or equal samples."""
+    centred = advantages - shards.mean(jnp.mean(advantages), axis)
+    deviation = jnp.sqrt(shards.mean(jnp.mean(centred**2), axis))
+    highest, lowest = shards.largest(jnp.max(advantages), axis), shards.least(jnp.min(advantages), axis)
+    size = shards.largest(jnp.max(jnp.abs(advantages)), axis)
+    # Equal samples have a deviation of rounding errors.
+    varied = (highest > lowest) & (deviation > 1e-6 * size)
+    return jnp.where(varied, centred / jnp.where(varied, deviation, 1.0), 0.0)
+
+
+def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis = ()) -> jax.Array:
+    """1 − Var(targets − values) / Var(targets) over the first axis and shards; NaN where the targets do not vary."""
+    spread = shards.variance(targets, axis)
+    highest, lowest = shards.largest(jnp.max(targets, axis=0), axis), shards.least(jnp.min(targets, axis=0), axis)
+    varied = (highest > lowest) & (spread > 0)
+    return jnp.where(varied, 1 - shards.variance(targets - values, axis) / jnp.where(varied, spread, 1.0), jnp.nan)
+
 
 __all__ = ["PRESETS", "Config", "Learned", "Metrics", "State", "check", "init", "network", "preset", "train", "update"]
 
@@ -124,7 +214,7 @@ def learn(
         rollout.observations,
         rollout.actions,
         rollout.log_probabilities,
-        losses.standardized(advantages, axis) if config.normalize_advantages else advantages,
+        standardized(advantages, axis) if config.normalize_advantages else advantages,
         targets if unit is None else targets / unit,
     )
     (parameters, optimizer), reports = _fit(config, environment, state, batch, key, axis)
@@ -142,8 +232,8 @@ def learn(
         policy_loss=policy_loss,
         value_loss=jnp.sum(component_losses * _weights(config)),
         component_losses=component_losses,
-        explained_variance=losses.explained_variance(total, total_target, axis),
-        component_explained_variance=losses.explained_variance(flat_heads, flat_targets, axis),
+        explained_variance=explained_variance(total, total_target, axis),
+        component_explained_variance=explained_variance(flat_heads, flat_targets, axis),
         value_mean=shards.mean(jnp.mean(total), axis),
         component_means=shards.mean(jnp.mean(flat_heads, 0), axis),
         entropy=entropy,
@@ -319,13 +409,13 @@ def _fit(
     def loss(parameters: Any, rows: Batch) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         acting = network(config, parameters)
         policy, heads = jax.vmap(acting)(inputs(rows.observations, state.learned.observation_moments))
-        policy_loss, kl, clipped = losses.clipped_surrogate(
+        policy_loss, kl, clipped = clipped_surrogate(
             actions.log_probability(environment, policy, rows.actions),
             rows.log_probabilities,
             rows.advantages,
             config.clip,
         )
-        value_loss, component_losses = losses.squared_error(critic(config, heads), rows.targets, _weights(config))
+        value_loss, component_losses = squared_error(critic(config, heads), rows.targets, _weights(config))
         entropy = jnp.mean(actions.entropy(environment, policy))
         total = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
         return total, (policy_loss, component_losses, entropy, kl, clipped)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from tddelta.deep._gymnax import environment, spaces
+from tddelta.deep.tasks import environment, spaces
 from tddelta.errors import own_checks
 
 

@@ -1,11 +1,45 @@
 """What a learner knows of an environment, wherever that runs."""
 
 import dataclasses
+import importlib
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+_NAMES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "matplotlib.animation", "seaborn")
+
+
+class _Later(ModuleType):
+    """A module that is imported when somebody draws."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or sys.modules.get(self.__name__) is self:
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def _without_plotting() -> Iterator[None]:
+    before = {name: sys.modules.get(name) for name in _NAMES}
+    sys.modules.update({name: _Later(name) for name, module in before.items() if module is None})
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
+
+
+with _without_plotting():
+    import gymnax as gymnax
+    from gymnax.environments import environment as environment
+    from gymnax.environments import spaces as spaces
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

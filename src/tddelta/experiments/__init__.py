@@ -5,9 +5,8 @@ halves of the first two. `tune` searches for settings.
 """
 
 from tddelta.experiments.comparison import compare, train
-from tddelta.experiments.execution import execute
-from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan, plan_runs
+from tddelta.experiments.running import Outcome, execute
 from tddelta.experiments.sweeping import sweep
 from tddelta.experiments.tuning import Tuned, tune
 

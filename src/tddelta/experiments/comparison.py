@@ -11,9 +11,8 @@ from tddelta._plain import plain
 from tddelta._streams import lasting_streams
 from tddelta.errors import ConfigError, own_checks
 from tddelta.experiments.display import Display, describe
-from tddelta.experiments.execution import execute
 from tddelta.experiments.plan import RunPlan, begun, divide, plan_runs
-from tddelta.experiments.resuming import recorded_plan
+from tddelta.experiments.running import execute, recorded_plan
 from tddelta.runs import Run, Runs, Track
 
 if TYPE_CHECKING:

@@ -1,9 +1,17 @@
-"""The plan of an experiment: one `RunPlan` per run, checked completely before anything starts."""
+"""The plan of an experiment: one `RunPlan` per run, checked completely before anything starts; studies in TOML files.
 
+A study: a TOML file that names environments, agents, seeds and settings, and the runs that it stands for.
+
+Text in the file is only ever a name or a value: nothing of it is evaluated.
+"""
+
+import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tddelta._plain import plain, tidy, whole
+from tddelta._naming import closest
+from tddelta._plain import as_real, as_whole, plain, tidy, whole
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
-from tddelta.runs.reading import a_path
+from tddelta.runs.reader import a_path
 
 if TYPE_CHECKING:
     from tddelta.deep.ppo import Config
@@ -84,7 +93,8 @@ def plan_runs(
     Raises:
         ConfigError: A name or setting is unknown or out of range, or two runs would share a directory.
     """
-    from tddelta.deep import ppo, preset_files, training
+    from tddelta.deep import ppo, training
+    from tddelta.deep import presets as preset_files
     from tddelta.deep.presets import unchecked
 
     if steps is not None:
@@ -253,3 +263,334 @@ def differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[s
     found = list(compare(stored, planned, ""))
     # the time scales follow from the settings: name them only where nothing else explains the difference
     return [text for text in found if not text.startswith("scales.")] or found
+
+
+_OF_A_PART = ("environments", "agents", "seeds", "steps", "settings", "environment_kwargs", "grid", "list")
+_OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "track", "presets", "retries", "extend", "resources", "slurm")
+_NOT_OF_SLURM = ("array", "wrap", "chdir", "input", "output", "error")  # what a job does, and files outside
+_APART = {"environment": "environments", "agent": "agents", "environment_kwargs": "[environment_kwargs]"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Environments × agents × variants × seeds.
+
+    Attributes:
+        environments: Names of environments.
+        agents: Names of agents.
+        seeds: The seeds.
+        variants: Settings of each variant: those of the whole part, and one combination of its grid and list.
+    """
+
+    environments: tuple[str, ...]
+    agents: tuple[str, ...]
+    seeds: tuple[int, ...]
+    variants: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study's file says, checked as far as that goes without planning its runs.
+
+    Attributes:
+        path: The file.
+        out: Folder of the run directories, within the folder of the file.
+        parts: The study itself, and what extends it.
+        eval_every: Environment steps between evaluations during training; None for none.
+        checkpoint_every: Seconds between checkpoints; None is the default of training.
+        track: Trackers that follow every run.
+        presets: Preset files in the folder of the file, each for the agent and the environment that it names.
+        retries: How often a run is tried again when it fails for a reason that may pass.
+        cpus: Processor cores that a run asks for, on Ray and Slurm.
+        gpus: GPUs that a run asks for, on Ray and Slurm; may be a fraction on Ray.
+        slurm: Further options of `sbatch`, such as `{"time": "12:00:00"}`.
+        digest: SHA-256 of the file and of the preset files.
+    """
+
+    path: Path
+    out: Path
+    parts: tuple[Part, ...]
+    eval_every: int | None = None
+    checkpoint_every: float | None = None
+    track: tuple[str, ...] | None = None
+    presets: tuple[Path, ...] = ()
+    retries: int = 2
+    cpus: float = 1.0
+    gpus: float = 0.0
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    digest: str = ""
+
+
+def read_study(path: Path) -> Study:
+    """Read a study's file.
+
+    Args:
+        path: The TOML file; docs/sweeps.md explains its keys.
+
+    Raises:
+        ConfigError: There is no such file, it is no TOML, a key is unknown or of the wrong kind, or `out` leads out
+            of the folder of the file.
+    """
+    try:
+        content = path.read_bytes()
+        table = tomllib.loads(content.decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: name the TOML file of a study") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is no readable TOML ({error}): see docs/sweeps.md for what a study looks like"
+        ) from error
+    try:
+        return _study(path, table, hashlib.sha256(content).hexdigest())
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
+    """Plan every run of a study.
+
+    Args:
+        study: The study.
+        added: How many seeds each part got beside its own: the next whole numbers after its largest one.
+
+    Returns:
+        The runs, each once: first those of the file, in order of part, environment, agent, variant and seed, then
+        those of the added seeds, the first of them first, so that more seeds change the place of no run.
+
+    Raises:
+        ConfigError: A name or setting is unknown or out of range, or two parts want one run with different settings.
+    """
+    rows: list[list[RunPlan]] = [[] for _ in range(1 + added)]
+    presets = _presets_of(study)
+    for part in study.parts:
+        further = range(max(part.seeds) + 1, max(part.seeds) + 1 + added)
+        turn = {seed: 1 + number for number, seed in enumerate(further)}
+        for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants):
+            try:
+                own = presets(environment, agent, variant)
+                plans = plan_runs(
+                    environment, agent, seeds=[*part.seeds, *further], out=study.out, presets=own, **variant
+                )
+            except ConfigError as error:
+                raise ConfigError(f"{study.path}: {error}") from error
+            for plan in plans:
+                rows[turn.get(plan.seed, 0)].append(plan)
+    found: dict[Path, RunPlan] = {}
+    for plan in itertools.chain(*rows):
+        first = found.setdefault(plan.path, plan)
+        if first.content != plan.content:
+            steps = first.config.steps, plan.config.steps
+            what = f"{steps[0]:,} and {steps[1]:,} steps" if steps[0] != steps[1] else "different settings"
+            raise ConfigError(
+                f"{study.path}: {plan.name} is planned with {what}, and both would be {plan.path}: "
+                "put one of them into a study of its own"
+            )
+    _check_inside(study, found.values())
+    return list(found.values())
+
+
+def _presets_of(study: Study) -> Callable[[str, str, Mapping[str, Any]], list[Path]]:
+    """Return what tells the preset files of an environment, an agent and a variant.
+
+    Raises:
+        ConfigError: A preset file has a mistake, or is for nothing in the study.
+    """
+    if not study.presets:
+        return lambda *_: []
+    from tddelta.deep.presets import read_preset
+
+    files = [read_preset(path) for path in study.presets]
+
+    def find(environment: str, agent: str, variant: Mapping[str, Any]) -> list[Path]:
+        kwargs = variant.get("environment_kwargs", {})
+        return [file.path for file in files if file.is_for(environment, agent, kwargs)]
+
+    used = {
+        path
+        for part in study.parts
+        for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants)
+        for path in find(environment, agent, variant)
+    }
+    for file in files:
+        if file.path not in used:
+            raise ConfigError(
+                f"{study.path}: {file.path} holds settings for {file.whose}, which the study does not train: leave "
+                "it out of presets"
+            )
+    return find
+
+
+def _check_inside(study: Study, plans: Collection[RunPlan]) -> None:
+    """Refuse run directories that symbolic links put elsewhere."""
+    home = study.path.absolute().parent.resolve()
+    for folder in {plan.path for plan in plans if plan.path.is_symlink()} | {plan.path.parent for plan in plans}:
+        if not folder.resolve().is_relative_to(home):
+            raise ConfigError(
+                f"{study.path}: {folder} leads to {folder.resolve()}, out of the study's folder {home}: "
+                "remove the symbolic link, or move the file of the study"
+            )
+
+
+def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
+    _check_keys(table, (*_OF_A_PART, *_OF_THE_STUDY), "")
+    named = ["environments" in part for part in (table, *_tables(table, "extend"))]
+    if not named[0] and not (named[1:] and all(named[1:])):
+        raise ConfigError('environments is missing: name one or several, as in environments = ["CartPole-v1"]')
+    parts = [] if "environments" not in table else [_part(table)]
+    for number, extension in enumerate(_tables(table, "extend"), start=1):
+        where = f"[[extend]] {number}: "
+        _check_keys(extension, _OF_A_PART, where)
+        inherited = {
+            name: value for name, value in table.items() if name in _OF_A_PART and name not in ("grid", "list")
+        }
+        merged = {
+            name: {**_table(inherited, name), **_table(extension, name)} for name in ("settings", "environment_kwargs")
+        }
+        try:
+            parts.append(_part({**inherited, **extension, **merged}))
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+    presets = tuple(_inside(path, "presets", name) for name in _names(table, "presets")) if "presets" in table else ()
+    for preset in presets:
+        if not preset.is_file():
+            raise ConfigError(f"presets names {preset.name!r}, and {preset} is no file: name one that tune wrote")
+        digest = hashlib.sha256(digest.encode() + preset.read_bytes()).hexdigest()
+    resources = _table(table, "resources")
+    _check_keys(resources, ("cpus", "gpus"), "[resources] ")
+    return Study(
+        path,
+        _out(path, table.get("out", path.stem)),
+        tuple(parts),
+        eval_every=_number(table, "eval_every", int, positive=True),
+        checkpoint_every=_number(table, "checkpoint_every", float),
+        track=_names(table, "track") if "track" in table else None,
+        presets=presets,
+        retries=_number(table, "retries", int) if "retries" in table else Study.retries,
+        cpus=_number(resources, "cpus", float, positive=True) if "cpus" in resources else Study.cpus,
+        gpus=_number(resources, "gpus", float) if "gpus" in resources else Study.gpus,
+        slurm=_slurm(_table(table, "slurm")),
+        digest=digest,
+    )
+
+
+def _part(table: Mapping[str, Any]) -> Part:
+    settings = dict(_table(table, "settings"))
+    _check_apart(settings, "[settings]")
+    if "steps" in table:
+        settings["steps"] = table["steps"]
+    keywords = _table(table, "environment_kwargs")
+    variants = []
+    for variant in itertools.product(_grid(_table(table, "grid")), _list(table)):
+        merged = {**settings, **variant[0], **variant[1]}
+        own = {**variant[0].get("environment_kwargs", {}), **variant[1].get("environment_kwargs", {})}
+        if keywords or own:
+            merged["environment_kwargs"] = {**keywords, **own}
+        variants.append(merged)
+    return Part(
+        _names(table, "environments"),
+        _names({"agents": ["ppo", "ppo-delta"], **table}, "agents"),
+        tuple(whole_seeds(table.get("seeds", 3))),
+        tuple(variants),
+    )
+
+
+def _grid(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of the values."""
+    for name, values in table.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(
+                f"[grid] {name} must be a list of the values to try; got {values!r}: "
+                "a setting that has one value belongs in [settings]"
+            )
+        if name == "environment_kwargs" and not all(isinstance(value, dict) for value in values):
+            raise ConfigError(f"[grid] environment_kwargs must be a list of tables; got {values!r}")
+    _check_apart({name: values for name, values in table.items() if name != "environment_kwargs"}, "[grid]")
+    return [dict(zip(table, values, strict=True)) for values in itertools.product(*table.values())]
+
+
+def _list(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of [[list]], or one that changes nothing."""
+    entries = _tables(table, "list")
+    for number, entry in enumerate(entries, start=1):
+        _check_apart({n: value for n, value in entry.items() if n != "environment_kwargs"}, f"[[list]] {number}")
+        _table(entry, "environment_kwargs")
+    return [dict(entry) for entry in entries] or [{}]
+
+
+def _check_apart(settings: Mapping[str, Any], where: str) -> None:
+    for name in settings:
+        if name in _APART:
+            raise ConfigError(
+                f"{where} {name} is no setting: name it under {_APART[name]} of the study or an [[extend]]"
+            )
+
+
+def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"{where}unknown key {name!r}: {closest(name, tuple(known))}")
+
+
+def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = table.get(name, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} must be a table, as in [{name}]; got {value!r}")
+    return value
+
+
+def _tables(table: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = table.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise ConfigError(f"{name} must be one table or several, each as in [[{name}]]; got {value!r}")
+    return value
+
+
+def _names(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = table[name]
+    names = [tidy(one) for one in (value if isinstance(value, list) else [value])]
+    if not names or not all(isinstance(one, str) and one for one in names):
+        raise ConfigError(f"{name} must be a name or a list of names; got {value!r}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{name} must differ; got {names}: name each once")
+    return tuple(names)
+
+
+def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool = False) -> Any:
+    """A number of at least 0, or above it; None where there is none."""
+    value = table.get(name)
+    if value is None:
+        return None
+    found: Any = as_whole(value) if kind is int else as_real(value)
+    fits = type(found) is kind
+    if not fits or not 0 <= found < 2**63 or (positive and found == 0):
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"{name} must be {what} {'above 0' if positive else 'of at least 0'}; got {value!r}")
+    return found
+
+
+def _out(path: Path, given: Any) -> Path:
+    if not isinstance(given, str) or not given:
+        raise ConfigError(f'out must be the name of a folder, as in out = "runs"; got {given!r}')
+    return _inside(path, "out", given)
+
+
+def _inside(path: Path, key: str, given: str) -> Path:
+    """A path relative to the file of the study, refused where it leads out of its folder."""
+    home = path.absolute().parent.resolve()
+    if "\0" in given:
+        raise ConfigError(f"{key} must be the name of a file or folder; got {given!r}")
+    if not (home / given).resolve().is_relative_to(home):
+        raise ConfigError(
+            f"{key} leads out of the study's folder: got {given!r}, which is {(home / given).resolve()}, not in "
+            f"{home}; name one below the file of the study, or move the file"
+        )
+    return path.parent / given
+
+
+def _slurm(table: Mapping[str, Any]) -> dict[str, str]:
+    for name, value in table.items():
+        if not re.fullmatch("[a-z][a-z-]*", name) or name in _NOT_OF_SLURM:
+            raise ConfigError(f"[slurm] {name!r} is no option of sbatch that a study can set: write it as in time")
+        if not isinstance(value, str | int) or not re.fullmatch(r"[^\x00-\x1f\x7f]+", str(value)):
+            raise ConfigError(f"[slurm] {name} must be text on one line, or a whole number; got {value!r}")
+    return {name: str(value) for name, value in table.items()}

@@ -16,9 +16,8 @@ from typing import Any
 
 from tddelta._plain import whole
 from tddelta.errors import ConfigError
-from tddelta.experiments.execution import available_cores
-from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan
+from tddelta.experiments.running import Outcome, available_cores
 from tddelta.experiments.worker import WorkerError, make_job, read_outcome
 
 PROGRAM = (sys.executable, "-P", "-m", "tddelta.experiments.worker")

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError
-from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan
+from tddelta.experiments.running import Outcome
 from tddelta.experiments.worker import do_job, make_job, read_outcome
 from tddelta.runs import set_aside
 

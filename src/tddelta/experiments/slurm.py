@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tddelta.errors import ConfigError
-from tddelta.experiments.board import RunState
-from tddelta.experiments.study import Study
+from tddelta.experiments.display import RunState
+from tddelta.experiments.plan import Study
 
 _NOTICE = 120
 """Seconds before the end of a job's time in which it can save its run."""

@@ -1,34 +1,462 @@
 """Search for settings: trials that can be pruned and resumed, then the best one against the preset on other seeds."""
 
+import errno
+import itertools
 import json
 import math
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from tddelta._plain import plain, whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import ConfigError, ContractionWarning, DataError, MissingExtra, own_checks
-from tddelta.experiments.display import Display
-from tddelta.experiments.execution import available_cores, execute
-from tddelta.experiments.judging import RUNGS, Judge, JudgingWatcher, compare_scores, final_score
-from tddelta.experiments.loop import Outcome
+from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra, own_checks
+from tddelta.experiments.display import LAST_EPISODES, Display, recent_return
 from tddelta.experiments.plan import RunPlan, divide, folder_of, plan_runs
-from tddelta.experiments.search import Space, make_space
-from tddelta.experiments.trial_storage import Pruner, Question, open_study
+from tddelta.experiments.running import Outcome, Watcher, available_cores, execute
 from tddelta.runs import Run, Runs, Track
+from tddelta.runs.files import append_rows, lock, read_rows, storing
+from tddelta.timescales import Rule
 
 if TYPE_CHECKING:
     import optuna
+
+    from tddelta.deep.config import Config
+    from tddelta.deep.training import Progress
+
+
+Pruner = Literal["median", "halving", "none"]
+"""How trials are given up early: see `tune`."""
+
+STORAGE = "tune.db"
+"""Name of the file that remembers the trials: SQLite, of numbers and JSON."""
+
+_STUDY = "tune"  # its name within the file
+
+_NUMBERS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EACCES,
+    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+}
+"""What the system calls that which prevents SQLite from writing."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a search is about: remembered in its storage, so that it is resumed as it was begun.
+
+    Attributes:
+        environment: Name of the environment.
+        agent: Name of the agent.
+        settings: The settings of the preset and of every trial, before what is searched.
+        search: Names of the settings searched.
+        pruner: How trials are given up.
+        seed: Of the sampler and of the seeds below.
+        search_seeds: Seeds of every trial.
+        evaluation_seeds: Seeds of the comparison at the end; none of them is a search seed.
+    """
+
+    environment: str
+    agent: str
+    settings: Mapping[str, Any]
+    search: tuple[str, ...]
+    pruner: str
+    seed: int
+    search_seeds: tuple[int, ...]
+    evaluation_seeds: tuple[int, ...]
+
+
+@contextmanager
+def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optuna.Study]":
+    """Open the storage of a search, and keep other processes from it.
+
+    Args:
+        out: Folder of the search.
+        question: What the search is about.
+        resume: Whether there may be a search already.
+
+    Raises:
+        ConfigError: There is one, and it is not to be resumed or about something else; or another process has it open;
+            or the folder cannot be made.
+        CheckpointError: The storage is damaged or of another version.
+        StorageError: The storage cannot be written, now or while it is open.
+    """
+    import optuna
+    import sqlalchemy
+
+    file = out / STORAGE
+    if file.exists() and not resume:
+        raise ConfigError(
+            f"{file} exists already: pass resume=True to go on with that search, or choose another folder with out="
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written to ({error.strerror}): choose another folder with out=") from error
+    event = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    append_rows(out / "timing.jsonl", [event])
+    held, verbosity = lock(out), optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
+    storage: optuna.storages.RDBStorage | None = None
+    try:
+        with _as_sentences(file, RuntimeError, ValueError, KeyError):
+            url = sqlalchemy.engine.URL.create("sqlite", database=str(file))
+            storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
+            study = optuna.create_study(
+                study_name=_STUDY, storage=storage, direction="maximize", load_if_exists=True,
+                pruner=_pruner(question.pruner),
+            )  # fmt: skip
+            begun = study.user_attrs.get("question")
+        asked = json.loads(json.dumps(asdict(question)))
+        if begun is not None and begun != asked:
+            raise ConfigError(
+                f"{file} is a search for something else, {_difference(begun, asked)}: choose another folder with out="
+            )
+        with _as_sentences(file):
+            if begun is None:
+                study.set_user_attr("question", asked)
+            yield study
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+        if storage is not None:
+            storage.remove_session()
+            storage.engine.dispose()
+        if held is not None:
+            held.close()
+
+
+@contextmanager
+def _as_sentences(file: Path, *others: type[Exception]) -> Iterator[None]:
+    """Say in a sentence what SQLite and Optuna find wrong with a storage, also by errors of other kinds.
+
+    Raises:
+        StorageError: It cannot be written.
+        CheckpointError: It is damaged.
+    """
+    import optuna
+    import sqlalchemy
+
+    kinds: tuple[type[Exception], ...] = sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError
+    try:
+        yield
+    except kinds + others as error:
+        database = getattr(error, "orig", getattr(error.__cause__, "orig", None))
+        number = _NUMBERS.get(getattr(database, "sqlite_errorcode", 0) & 0xFF)
+        if number is None:
+            raise CheckpointError(f"{file} is damaged, or of another version of Optuna ({error})") from error
+        with storing(file):
+            raise OSError(number, str(database)) from error
+
+
+def _pruner(name: str) -> "optuna.pruners.BasePruner":
+    import optuna
+
+    if name == "median":
+        # four trials to compare with, and two tenths of the steps before anybody is judged
+        return optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=3)
+    if name == "halving":
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+    return optuna.pruners.NopPruner()
+
+
+def _difference(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """Name what differs, as in "pruner median there and none now"."""
+    texts = []
+    for name in asked:
+        old, new = begun.get(name), asked[name]
+        if name == "settings" and isinstance(old, dict):
+            texts += [f"{key} {old.get(key)!r} there and {new[key]!r} now" for key in new if old.get(key) != new[key]]
+        elif old != new:
+            texts.append(f"{name} {old!r} there and {new!r} now")
+    return "; ".join(texts)
+
+
+SEARCHABLE = ("learning_rate", "lam", "rule", "components", "shortest_horizon", "component_weights")
+"""Settings that can be searched."""
+
+_LADDER = ("components", "shortest_horizon")
+_ENDS_LADDER = ("horizons", "ladder_factor")  # settings that leave nothing of the ladder to search
+_RATES = 10.0  # the learning rate varies by this factor up and down from the preset's
+_LAMS = (0.6, 0.99)
+_COMPONENTS = (2, 8)
+_WEIGHTS = (0.25, 4.0)
+_SHORTEST = 1.5  # steps
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings that vary, for one agent in one environment.
+
+    Attributes:
+        names: What is searched, of `SEARCHABLE`.
+        fixed: Settings that every trial has.
+        config: The preset with these settings: where the search starts.
+    """
+
+    names: tuple[str, ...]
+    fixed: Mapping[str, Any]
+    config: "Config"
+
+    @property
+    def longest(self) -> float:
+        """The longest finite horizon, in steps."""
+        return next(horizon for horizon in reversed(self.config.ladder.horizons) if horizon != float("inf"))
+
+    @property
+    def tops(self) -> int:
+        """Components that are on the ladder whatever its length: that of γ = 1 has no horizon to divide."""
+        return 2 if self.config.ladder.gammas[-1] == 1 else 1
+
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """The bounds of every number that is searched, by name."""
+        rate = float(self.config.learning_rate)
+        every = {
+            "learning_rate": (rate / _RATES, rate * _RATES),
+            "lam": _LAMS,
+            "components": (max(_COMPONENTS[0], self.tops + 1), max(_COMPONENTS[1], len(self.config.ladder))),
+            "shortest_horizon": (_SHORTEST, self.longest / 2),
+        }
+        return {name: every[name] for name in self.names if name in every}
+
+    def start(self) -> dict[str, Any] | None:
+        """The preset as a point of the search; None where it lies outside the bounds."""
+        ladder = self.config.ladder
+        values: dict[str, Any] = {
+            "learning_rate": float(self.config.learning_rate),
+            "lam": self.config.lam,
+            "rule": self.config.rule or self.config.agent.rule,
+            "components": len(ladder),
+            "shortest_horizon": ladder.horizons[0],
+        }
+        point = {name: values[name] for name in self.names if name in values}
+        if any(not low <= point[name] <= high for name, (low, high) in self.bounds().items()):
+            return None
+        if "component_weights" in self.names:
+            weights = self.config.component_weights or (1.0,) * len(ladder)
+            if any(not _WEIGHTS[0] <= weight <= _WEIGHTS[1] for weight in weights):
+                return None
+            point |= {f"weight_{z}": weight for z, weight in enumerate(weights)}
+        return point
+
+    def suggest(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
+        """Let the sampler choose, and return the settings of the trial without the fixed ones.
+
+        Number of components n and shortest horizon h_0 make a ladder of n − 1 equal ratios (H/h_0)^{1/(n − 1)}.
+        """
+        bounds, chosen = self.bounds(), dict[str, Any]()
+        if "learning_rate" in bounds:
+            rate = trial.suggest_float("learning_rate", *bounds["learning_rate"], log=True)
+            chosen["learning_rate"] = _rounded(rate)
+        if "lam" in bounds:
+            chosen["lam"] = _rounded(trial.suggest_float("lam", *bounds["lam"]))
+        if "rule" in self.names:
+            chosen["rule"] = trial.suggest_categorical("rule", get_args(Rule))
+        count = len(self.config.ladder)
+        if set(_LADDER) & set(self.names):
+            shortest = self.config.ladder.horizons[0]
+            if "components" in bounds:
+                low, high = bounds["components"]
+                count = trial.suggest_int("components", int(low), int(high))
+            if "shortest_horizon" in bounds:
+                shortest = trial.suggest_float("shortest_horizon", *bounds["shortest_horizon"], log=True)
+            ratio = (self.longest / shortest) ** (1 / (count - self.tops))
+            chosen |= {"components": count, "ladder_factor": float(f"{ratio:.7g}")}
+        if "component_weights" in self.names:
+            weights = [trial.suggest_float(f"weight_{z}", *_WEIGHTS, log=True) for z in range(count)]
+            chosen["component_weights"] = [_rounded(weight) for weight in weights]
+        return chosen
+
+    def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings of a trial: the fixed ones, and the chosen in place of what they say otherwise."""
+        whole = {**self.fixed, **chosen}
+        if "components" in chosen:
+            whole.pop("shortest_horizon", None)  # the ladder's ratio says it
+        return whole
+
+
+def make_space(config: "Config", fixed: Mapping[str, Any], search: Sequence[str] | None) -> Space:
+    """Decide what is searched.
+
+    Args:
+        config: The preset with the fixed settings.
+        fixed: Settings that every trial has; they are not searched.
+        search: Names of `SEARCHABLE`; None is all that mean something to the agent and are not fixed.
+
+    Raises:
+        ConfigError: A name is unknown, fixed as well, or means nothing to the agent; or nothing is left.
+    """
+    agent = config.agent
+    if agent.heads == "one":  # a single scale has no ladder, and every rule is the same for it
+        able: tuple[str, ...] = ("learning_rate", "lam")
+    elif agent.basis == "sum":  # one value: the ladder only says how many outputs it is the sum of
+        able = ("learning_rate", "lam", "components")
+    else:
+        able = SEARCHABLE
+    settled = set(fixed) & set(SEARCHABLE)
+    if set(fixed) & set(_ENDS_LADDER):
+        settled |= set(_LADDER)
+    start = Space((), fixed, config)
+    if len(config.ladder) <= start.tops or start.longest <= 2 * _SHORTEST:  # too short to divide
+        able = tuple(name for name in able if name not in _LADDER)
+    if search is not None:
+        for name in search:
+            if name not in SEARCHABLE:
+                raise ConfigError(f"{name!r} cannot be searched: choose among {', '.join(SEARCHABLE)}")
+            if name not in able:
+                raise ConfigError(f"{name} means nothing to {agent.name}: search {', '.join(able)}")
+            if name in settled:
+                raise ConfigError(f"{name} is to be searched and is fixed by another setting, too: drop one of them")
+    names = tuple(name for name in able if name not in settled and (search is None or name in search))
+    if not names:
+        raise ConfigError(f"nothing is left to search for {agent.name}: fix fewer settings than {sorted(settled)}")
+    if "component_weights" in settled and set(_LADDER) & set(names):
+        # weights belong to components: their number cannot change any more
+        names = tuple(name for name in names if name != "components")
+    return Space(names, dict(fixed), config)
+
+
+def _rounded(value: float) -> float:
+    """Four digits: no search tells more apart, and a person can read them."""
+    return float(f"{value:.4g}")
+
+
+RUNGS = 10
+"""A trial is judged at every tenth of its steps."""
+
+_LEVEL = 0.95
+
+
+def final_score(run: Run) -> float:
+    """Mean return of the last training episodes of a run; NaN if none ended."""
+    found = recent_return(run.episodes)
+    return math.nan if found is None else found
+
+
+def score_at(path: Path, steps: float) -> float:
+    """Mean return of the last training episodes up to some environment steps.
+
+    Args:
+        path: The run directory.
+        steps: Environment steps; whatever came later does not count.
+
+    Returns:
+        The mean over the last updates in which at least `LAST_EPISODES` episodes ended, or all; NaN if none ended.
+    """
+    rows = [row for row in read_rows(path / "metrics.jsonl") if row["steps"] <= steps]
+    count, total = 0, 0.0
+    for before, row in reversed([*itertools.pairwise([{"episodes": 0}, *rows])]):
+        ended = row["episodes"] - before["episodes"]
+        if ended:
+            count, total = count + ended, total + ended * row["return_mean"]
+        if count >= LAST_EPISODES:
+            break
+    return total / count if count else math.nan
+
+
+class Judge:
+    """Decides whether a trial is given up, by what its runs had reached at every tenth of their steps.
+
+    Args:
+        trial: The trial.
+        plans: Its runs, of equal steps.
+    """
+
+    def __init__(self, trial: "optuna.Trial", plans: Sequence[RunPlan]) -> None:
+        self._trial, self._plans = trial, plans
+        self._total = plans[0].steps
+        self._steps = {plan.path: 0 for plan in plans}
+        self._rung, self._given_up = 0, False
+
+    def come_to(self, plan: RunPlan, steps: int) -> bool:
+        """Hear that a run has come to some steps, and say whether the trial is given up."""
+        self._steps[plan.path] = steps
+        return self.reach(RUNGS * min(self._steps.values()) // self._total)
+
+    def reach(self, rung: int) -> bool:
+        """Judge the trial at every tenth up to this one that has not been judged yet; the last is its score."""
+        while self._rung < min(rung, RUNGS - 1) and not self._given_up:
+            self._rung += 1
+            steps = self._total * self._rung / RUNGS
+            value = float(np.mean([score_at(plan.path, steps) for plan in self._plans]))
+            if math.isfinite(value):  # else nothing has ended yet
+                self._trial.report(value, self._rung)
+                self._given_up = bool(self._trial.should_prune())
+        return self._given_up
+
+
+class JudgingWatcher:
+    """Tells another watcher everything, and stops all runs once their trial is given up.
+
+    Args:
+        watcher: The other one.
+        judge: Of the trial.
+        stop: Set to stop the runs.
+    """
+
+    def __init__(self, watcher: Watcher, judge: Judge, stop: threading.Event) -> None:
+        self._watcher, self._judge, self._stop = watcher, judge, stop
+
+    def begin(self, plan: RunPlan) -> None:
+        """A run starts."""
+        self._watcher.begin(plan)
+
+    def progress(self, plan: RunPlan, progress: "Progress") -> None:
+        """A run has come further."""
+        self._watcher.progress(plan, progress)
+        if progress.phase != "compiling" and self._judge.come_to(plan, progress.steps):
+            self._stop.set()
+
+    def end(self, outcome: Outcome) -> None:
+        """A run is over."""
+        self._watcher.end(outcome)
+
+    def stopping(self) -> None:
+        """Ctrl-C or SIGTERM came."""
+        self._watcher.stopping()
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        self._watcher.tick()
+
+
+def compare_scores(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+    """Difference of two means over seeds, and its 95 % interval by Welch's t.
+
+    With variances v of the means, d ± t_{.975, ν} √(v₁ + v₂), ν = (v₁ + v₂)² / (v₁²/(n₁ − 1) + v₂²/(n₂ − 1)).
+
+    Args:
+        first: One score per seed.
+        second: One score per seed of the other.
+
+    Returns:
+        The mean of the first minus that of the second, and the interval; None where there is one seed only, or where
+        no seed differs from another.
+    """
+    from scipy import stats  # a second, which nobody else here needs
+
+    difference = float(np.mean(first) - np.mean(second))
+    if min(len(first), len(second)) < 2:
+        return difference, None
+    parts = [float(np.var(scores, ddof=1)) / len(scores) for scores in (first, second)]
+    if not sum(parts) > 0:
+        return difference, None
+    counts = len(first), len(second)
+    freedom = sum(parts) ** 2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * math.sqrt(sum(parts))
+    return difference, (difference - half, difference + half)
 
 
 @dataclass(frozen=True)
@@ -92,7 +520,7 @@ def tune(
         agent: Name of the agent, `"package.module:agent"`, or an `Agent`.
         trials: Number of trials in all, ≥ 1; pruned and failed ones count.
         steps: Environment steps of every run; None takes the preset's.
-        search: Settings to search, of `search.SEARCHABLE`; None is all that mean something to the agent and are not
+        search: Settings to search, of `SEARCHABLE`; None is all that mean something to the agent and are not
             among `settings`.
         search_seeds: Seeds per trial, ≥ 1. They train at the same time.
         evaluation_seeds: Seeds of the comparison, ≥ 1. Search and evaluation seeds are spawned from `seed` and differ.
@@ -333,7 +761,7 @@ class _Search:
         """Compare the best trial with the preset on the evaluation seeds, and write the preset file."""
         import optuna
 
-        from tddelta.deep.preset_files import write_preset
+        from tddelta.deep.presets import write_preset
 
         over = self._over()
         states = [trial.state.name for trial in over]

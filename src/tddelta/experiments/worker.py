@@ -24,9 +24,8 @@ from typing import Any
 from tddelta import errors
 from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import ConfigError, TDDeltaError
-from tddelta.experiments.execution import describe_origin, train_group
-from tddelta.experiments.loop import Outcome
 from tddelta.experiments.plan import RunPlan, plan_runs
+from tddelta.experiments.running import Outcome, describe_origin, train_group
 from tddelta.runs import config_hash, is_being_written
 
 PATIENCE = 30.0

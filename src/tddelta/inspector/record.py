@@ -1,7 +1,10 @@
 """Playing one game with a saved agent, and asking a second critic about the same game."""
 
+import dataclasses
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +12,132 @@ import numpy as np
 
 from tddelta._plain import whole
 from tddelta.deep import evaluation, ppo
-from tddelta.deep.checkpointing import from_arrays
-from tddelta.deep.policy import Policy, config_of, load
+from tddelta.deep.atari import Protocol
+from tddelta.deep.evaluation import Play
+from tddelta.deep.host import Vector, spawned_seeds
+from tddelta.deep.policy import Policy, config_of, from_arrays, load
 from tddelta.deep.tasks import HostEnvironment
-from tddelta.errors import ConfigError, own_checks
-from tddelta.inspector import host
-from tddelta.inspector.frames import from_observations
-from tddelta.inspector.recordings import Critic, Recording
+from tddelta.errors import ConfigError, DataError, own_checks
+from tddelta.inspector.recordings import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
-from tddelta.runs.scores import Mode
+from tddelta.runs.reader import Mode
+
+_SCREEN: dict[str, Any] = {"height": 210, "width": 160, "grey": False, "stack": 1}
+
+
+def game(policy: Policy, seed: int, steps: int, *, greedy: bool) -> dict[str, np.ndarray]:
+    """Play one game, to its end or for so many steps.
+
+    Args:
+        policy: The trained agent.
+        seed: Of the environment and the actions.
+        steps: At most so many.
+        greedy: Whether actions are the most probable ones.
+
+    Returns:
+        Arrays of a recording. Where the loss of a life is terminal for the learner, it is in `terminated`, too. Without
+        `frames`, `no_frames` says why the environment draws none.
+
+    Raises:
+        DataError: The colour screen does not follow the game.
+    """
+    environment = policy.config.environment_object()
+    assert isinstance(environment, HostEnvironment)
+    screen = None if environment.rom is None else _Screen(environment, spawned_seeds(seed, "held-out", 1))
+    try:
+        with _silent_sound():
+            why_not = "" if screen is not None else _why_no_pictures(environment)
+            draws = screen is None and not why_not
+            with Play(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws) as play:
+                arrays = _played(play, steps, screen, draws=draws)
+    finally:
+        if screen is not None:
+            screen.close()
+    return arrays | {"no_frames": np.array(why_not)} if why_not else arrays
+
+
+def _played(play: Play, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
+    rows: dict[str, list[Any]] = {}
+    for _ in range(steps):
+        chosen = play.chosen()
+        row = {"observations": play.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
+        if screen is not None:
+            row |= {"frames": screen.picture, "lives": screen.lives}
+        elif draws:
+            row["frames"] = smaller(play.picture())
+        moves = np.asarray(chosen.moves)
+        moved = play.step(moves)
+        if screen is not None and screen.step(moves) != (moved.rewards[0], moved.over[0] | moved.truncated[0]):
+            raise DataError("the screen in colour does not follow the game; tell us")
+        row |= {"actions": np.asarray(chosen.actions)[0], "rewards": moved.rewards[0]}
+        row |= {"terminated": moved.terminated[0], "truncated": moved.truncated[0]}
+        for name, value in row.items():
+            rows.setdefault(name, []).append(value)
+        if moved.over[0]:
+            break
+    return {name: np.asarray(values) for name, values in rows.items()}
+
+
+def _why_no_pictures(environment: HostEnvironment) -> str:
+    """Why an environment cannot be drawn, or ""."""
+    if environment.draws is None:
+        return f"{environment.name} has no render_mode rgb_array, with which Gymnasium's environments draw"
+    drawing = dataclasses.replace(environment, make=environment.draws, overlaps=False)
+    try:
+        with Vector(drawing, [0]) as one:
+            one.reset()
+            one.picture()
+    except (ConfigError, DataError) as error:  # what it draws with is not installed, or it needs a display
+        return f"{environment.name} cannot draw here: {error.__cause__ or error}"
+    return ""
+
+
+@contextmanager
+def _silent_sound() -> Iterator[None]:
+    """Let pygame draw without opening a sound card: where there is none, its library complains on stderr."""
+    name = "SDL_AUDIODRIVER"
+    ours = name not in os.environ
+    if ours:
+        os.environ[name] = "dummy"
+    try:
+        yield
+    finally:
+        if ours:
+            os.environ.pop(name, None)
+
+
+class _Screen:
+    """The same game once more, in colour: an emulator that gets the same seed and the same actions."""
+
+    def __init__(self, environment: HostEnvironment, seeds: list[int]) -> None:
+        make: Any = environment.make
+        assert isinstance(make, functools.partial)
+        rom, protocol, threads = make.args
+        assert isinstance(protocol, Protocol)
+        self._made = make.func(rom, dataclasses.replace(protocol, **_SCREEN), threads, 1)
+        observation, information = self._made.reset(seed=np.array(seeds))
+        self._keep(observation, information)
+
+    def _keep(self, observation: Any, information: Any) -> None:
+        self.picture = np.array(observation).reshape(210, 160, 3)
+        self.lives = int(information["lives"][0])
+        self._frames = int(information["episode_frame_number"][0])
+
+    def step(self, moves: np.ndarray) -> tuple[np.float32, bool]:
+        """The reward, and whether the game is over."""
+        observation, rewards, terminated, truncated, information = self._made.step(
+            moves.astype(self._made.single_action_space.dtype)
+        )
+        before = self._frames
+        self._keep(observation, information)
+        over = bool(truncated[0]) or (bool(terminated[0]) and self._frames <= before)
+        return np.float32(rewards[0]), over
+
+    def close(self) -> None:
+        made, self._made = self._made, None  # emulators end with the last reference
+        made.close()
+
 
 _NO_PICTURE = np.array("what the agent sees is no picture, and nothing here draws this environment")
 
@@ -50,7 +169,7 @@ def record(
     config = policy.config
     environment = config.environment_object()
     if isinstance(environment, HostEnvironment):
-        arrays = host.game(policy, seed, steps, greedy=mode == "greedy")
+        arrays = game(policy, seed, steps, greedy=mode == "greedy")
     else:
         rows, last = evaluation.play(config, policy.learned, jax.random.key(seed), mode == "greedy", steps=steps)
         arrays = evaluation.recording(config, rows, np.asarray(last), longest=steps)

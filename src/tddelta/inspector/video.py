@@ -12,9 +12,8 @@ from PIL import Image, ImageDraw
 
 from tddelta._matplotlib import Figure, FigureCanvasAgg, own_style
 from tddelta.errors import MissingExtra
-from tddelta.inspector.frames import from_observations
 from tddelta.inspector.page import horizon_text
-from tddelta.inspector.recordings import Recording
+from tddelta.inspector.recordings import Recording, from_observations
 from tddelta.runs.files import ELSEWHERE, storing
 
 SIZE = (1280, 720)

@@ -1,7 +1,7 @@
 """Numbers, figures and one page about a set of runs, all redrawn from run directories alone.
 
 `write_report` writes the page; `summary_table` gives its scores as rows for a terminal. Underneath: `statistics`,
-`aggregates` and `curves` (numbers), `study` (the runs, grouped and scored), `tables`, `plots` (axes in, axes out),
+`aggregates` (numbers), `study` (the runs, grouped and scored), `tables`, `plots` (axes in, axes out),
 `figures` and `page`.
 """
 

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from tddelta.report import statistics
-from tddelta.report.formatting import MISSING, Table, interval_text, number, p_text, signed, summary_text
-from tddelta.report.groups import Group
-from tddelta.report.references import atari_game
 from tddelta.report.statistics import Welch
-from tddelta.report.study import Study, compare_groups
+from tddelta.report.study import Group, Study, atari_game, compare_groups
 from tddelta.report.tables import TITLES
+from tddelta.report.words import MISSING, Table, interval_text, number, p_text, signed, summary_text
 
 BASELINES = ("ppo", "ppo+")
 """The better of these two is what the paper compares its agents with."""
@@ -29,7 +27,7 @@ CHALLENGERS = ("ppo-delta-matched", "ppo-delta")
 """The paper's agents."""
 
 COPIES = ("-released", "-published")
-"""Ends of the names of agents that repeat what was done for the paper; see `tddelta.experiments.released`."""
+"""Ends of the names of agents that repeat what was done for the paper; see `tddelta.paper.atari`."""
 
 
 class Moments(NamedTuple):

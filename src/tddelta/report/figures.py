@@ -1,21 +1,29 @@
 """The figures of a report, made from a study, and their files."""
 
+import csv
 import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tddelta.report import diagnostics, horizons, plots, readings
+from tddelta._matplotlib import own_style
+from tddelta.report import diagnostics, plots
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
 from tddelta.report.atari import densities
-from tddelta.report.formatting import number, slug, summary_text
-from tddelta.report.groups import Group
-from tddelta.report.study import Study, Suite
+from tddelta.report.plots import panels, predicted_against_realised, values_by_horizon
+from tddelta.report.statistics import FloatArray
+from tddelta.report.study import Group, Study, Suite
+from tddelta.report.words import MISSING, number, slug, summary_text
+from tddelta.timescales import TimeScales
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
         caption,
         f"Learning curves on {environment}. Return over the last 100 episodes: {'; '.join(ends)}.",
         figure,
-        reading=readings.learning(study, environment),
+        reading=diagnostics.learning(study, environment),
     )
 
 
@@ -125,7 +133,7 @@ def _densities(study: Study) -> Iterator[Drawing]:
         "agent), under uniformly random actions, and under the trained PPO policy of the paper.",
         f"Rewards per 100 steps. {words}.",
         figure,
-        reading=readings.rewards(found),
+        reading=diagnostics.rewards(found),
     )
 
 
@@ -144,7 +152,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
         caption,
         f"Interquartile mean: {words}.",
         figure,
-        reading=readings.interquartile(estimates),
+        reading=diagnostics.interquartile(estimates),
     )
 
     everything = np.concatenate([array for scores in suite.scores.values() for array in scores])
@@ -160,7 +168,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
         f"Share of runs, over {where}, whose normalised score is above τ, with a pointwise band.",
         "Performance profiles of " + ", ".join(profiles) + ".",
         figure,
-        reading=readings.profiles(profiles),
+        reading=diagnostics.profiles(profiles),
     )
 
     chances = {
@@ -186,7 +194,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
             "½ is a draw. Bars: 95 % stratified bootstrap interval.",
             f"Probability of improvement: {words}.",
             figure,
-            reading=readings.improvement(*study.pairs[0], next(iter(chances.values()))[1]),
+            reading=diagnostics.improvement(*study.pairs[0], next(iter(chances.values()))[1]),
         )
 
 
@@ -208,7 +216,7 @@ def _critics(study: Study, environment: str, styles: dict[str, int]) -> Iterator
         "policy, for every discount it estimates: 1 is perfect, 0 no better than a constant. Values below −1 are cut.",
         f"Explained variance of the value at the longest horizon on {environment}: {words}.",
         figure,
-        reading=readings.critics(groups),
+        reading=diagnostics.critics(groups),
     )
 
 
@@ -219,14 +227,14 @@ def _diagnostics(study: Study, environment: str) -> Iterator[Drawing]:
         if pair is not None and (len(group.scales) > 1 or not minor):
             scales = group.scales
             found = diagnostics.diagnose(scales, *pair)
-            figure, panels = horizons.panels(len(scales), columns=3, width=1.9, height=2.1)
+            figure, panels = plots.panels(len(scales), columns=3, width=1.9, height=2.1)
             figure.patch.set_alpha(0)
             for z, axes in enumerate(panels):
                 axes.patch.set_alpha(0)
                 means = diagnostics.calibration(pair[0][:, z], pair[1][:, z])
                 explained = number(float(found.explained_variance[z]))
                 part = f"W_{z}" if len(scales) > 1 else "V"
-                horizons.predicted_against_realised(
+                plots.predicted_against_realised(
                     axes, *means, title=f"γ = {scales.labels[z]}", remark=f"{part} explained: {explained}"
                 )
             words = " ".join(diagnostics.sentences(group, found))
@@ -245,7 +253,7 @@ def _diagnostics(study: Study, environment: str) -> Iterator[Drawing]:
         if shares is not None:
             steps, parts = shares
             figure, (axes,) = plots.new_figure()
-            horizons.value_shares(axes, steps, parts, group.scales)
+            plots.value_shares(axes, steps, parts, group.scales)
             first, last = (int(part.argmax()) for part in (parts[0], parts[-1]))
             words = (
                 f"At first W_{first} is the largest part ({100 * parts[0, first]:.0f} %), "
@@ -292,7 +300,7 @@ def _episode(group: Group, *, minor: bool) -> Drawing:
         f"Values of {group.agent} against time during one recorded episode of {group.environment}, rewards below.",
         figure,
         minor,
-        readings.episode(group.scales, arrays, clipped=clipped),
+        diagnostics.episode(group.scales, arrays, clipped=clipped),
     )
 
 
@@ -335,3 +343,101 @@ def to_svg(drawing: Drawing) -> str:
 
 def _reference(name: str, match: re.Match[str]) -> str:
     return f"url(#{name}-{match.group(1)})" if match.group(1) else f'href="#{name}-{match.group(2)}"'
+
+
+@own_style()
+def write_values(
+    folder: Path,
+    scales: TimeScales,
+    values: FloatArray,
+    *,
+    states: Sequence[str] = (),
+    visits: Sequence[int] = (),
+    drawn: Sequence[int],
+    unit: str = "steps",
+) -> None:
+    """Write values.csv, all values in full precision, and values.png, some of them against the horizon.
+
+    Args:
+        folder: Where to write.
+        scales: The time scales.
+        values: V_z, (N, Z), of each state, or of each row of the log where there are no states.
+        states: What the states are called, N of them or none.
+        visits: How often each state was visited.
+        drawn: Which of the values are drawn.
+        unit: Of the horizons.
+    """
+    heads = [f"value/gamma={label}" for label in scales.labels]
+    if states:
+        named = zip(states, visits, values, strict=True)
+        lines: Iterable[list[Any]] = ([state, visit, *_fields(row)] for state, visit, row in named)
+        _write_csv(folder / "values.csv", ["state", "visits", *heads], lines)
+    else:
+        lines = ([number, *_fields(row)] for number, row in enumerate(values, start=1))
+        _write_csv(folder / "values.csv", ["row", *heads], lines)
+    names = [states[place] if states else f"row {place + 1}" for place in drawn]
+    figure, (axes,) = panels(1, width=5.2, height=3.6)
+    values_by_horizon(axes, scales.horizons, values[list(drawn)], names, unit=unit)
+    caption = "V against the horizon."
+    _write_figure(folder, Drawing("values", "log", "Values", caption, caption, figure))
+
+
+@own_style()
+def write_calibration(
+    folder: Path,
+    scales: TimeScales,
+    measures: Mapping[str, npt.NDArray[Any]],
+    *,
+    predicted: FloatArray,
+    realised: FloatArray,
+    counts: npt.NDArray[Any],
+) -> None:
+    """Write calibration.csv, the measures per scale, and bins.csv and calibration.png, means over groups of steps.
+
+    Args:
+        folder: Where to write.
+        scales: The time scales.
+        measures: Columns of calibration.csv by name, each (Z,), `bias` and `rmse` among them.
+        predicted: Mean predicted value of each group, (Z, G).
+        realised: Mean realised return of each group, (Z, G).
+        counts: Number of steps in each group, (Z, G).
+    """
+    horizons = scales.horizons
+    _write_csv(
+        folder / "calibration.csv",
+        ["gamma", "horizon", *measures],
+        ([gamma, horizons[z], *_fields(m[z] for m in measures.values())] for z, gamma in enumerate(scales.gammas)),
+    )
+    filled = ((z, group) for z in range(len(scales)) for group in range(counts.shape[1]) if counts[z, group])
+    _write_csv(
+        folder / "bins.csv",
+        ["gamma", "bin", "count", "predicted", "realised"],
+        ([scales.gammas[z], g + 1, *_fields((counts[z, g], predicted[z, g], realised[z, g]))] for z, g in filled),
+    )
+    figure, axes = panels(len(scales))
+    for z, each in enumerate(axes):
+        remark = f"bias {_short(measures['bias'][z])}, RMSE {_short(measures['rmse'][z])}"
+        title = f"horizon {_short(horizons[z])}"
+        predicted_against_realised(each, predicted[z], realised[z], title=title, remark=remark)
+    caption = "Predicted values against realised returns."
+    _write_figure(folder, Drawing("calibration", "log", "Calibration", caption, caption, figure))
+
+
+def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(heads)
+        writer.writerows(rows)
+
+
+def _write_figure(folder: Path, drawing: Drawing) -> None:
+    (folder / f"{drawing.name}.png").write_bytes(to_bytes(drawing, "png"))
+
+
+def _short(value: float) -> str:
+    return "∞" if value == math.inf else f"{value:.4g}" if math.isfinite(value) else MISSING
+
+
+def _fields(values: Iterable[Any]) -> list[Any]:
+    """Plain numbers; an empty field where there is none."""
+    return [value if math.isfinite(value) else "" for value in (each.item() for each in values)]

@@ -14,14 +14,13 @@ from markupsafe import Markup
 
 from tddelta._matplotlib import own_style
 from tddelta.errors import ConfigError, StorageError, own_checks
-from tddelta.report import plots, readings, tables
+from tddelta.report import diagnostics, plots, tables
 from tddelta.report.atari import atari_tables, hold_out_table
 from tddelta.report.diagnostics import diagnostics_table
 from tddelta.report.figures import drawings, to_bytes, to_svg
-from tddelta.report.formatting import Table, text_of
-from tddelta.report.groups import Measure
-from tddelta.report.headline import critic_sentences, headline
-from tddelta.report.study import Study
+from tddelta.report.study import Measure, Study
+from tddelta.report.tables import critic_sentences, headline
+from tddelta.report.words import Table, text_of
 from tddelta.runs import find_runs, readable_runs
 from tddelta.runs.files import replace
 
@@ -85,7 +84,7 @@ def write_report(
         styles=plots.agent_styles(study.agents),
         palette=plots.PALETTE,
         figures=figures,
-        reaches=readings.ladders(study),
+        reaches=diagnostics.ladders(study),
         reasons=study.suites[1],
         provenance=_provenance(study),
         numeric=_numeric_columns,

@@ -1,26 +1,311 @@
 """What a report knows about a set of runs: the seeds of every agent on every environment, and their scores.
 
 Tables, figures and the page are all made from one `Study`, so their numbers agree.
+
+Reference scores that put the returns of different environments on one scale.
+
+The tables are data (`references/*.json`), with the source of every number.
 """
 
+import json
 import math
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from tddelta.errors import ConfigError, ContractionWarning, TDDeltaError
+from tddelta.errors import ConfigError, ContractionWarning, DataError, TDDeltaError
 from tddelta.report import statistics
-from tddelta.report.curves import Curve, learning_curve, learning_grid
-from tddelta.report.groups import Group, Measure, Seed
-from tddelta.report.naming import BASELINES, agent_names, base_name, rank
-from tddelta.report.references import Reference, find_reference
-from tddelta.report.statistics import FloatArray, Interval, Welch
-from tddelta.runs import Run
+from tddelta.report.aggregates import Curve, learning_curve, learning_grid
+from tddelta.report.statistics import CriticQuality, FloatArray, Interval, Summary, Welch
+from tddelta.report.words import BASELINES, agent_names, base_name, rank
+from tddelta.runs import Run, is_being_written
+from tddelta.timescales import TimeScales
+
+_TABLES = ("minatar", "atari")
+
+# what names of Atari games carry besides the game: "gym:ALE/Alien-v5", "AlienNoFrameskip-v4"
+_ATARI_NAME = re.compile(r"(?:gym:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Two scores of one environment that fix its scale.
+
+    Attributes:
+        suite: Name of the table; aggregates never mix two tables.
+        unit: What 0 and 1 mean.
+        random: Return of uniformly random play.
+        reference: Return that counts as 1.
+        source: Where both numbers come from.
+    """
+
+    suite: str
+    unit: str
+    random: float
+    reference: float
+    source: str
+
+    def normalise(self, scores: npt.ArrayLike) -> FloatArray:
+        """Return (score − random) / (reference − random)."""
+        return np.asarray((np.asarray(scores, np.float64) - self.random) / (self.reference - self.random), np.float64)
+
+
+def find_reference(
+    environment: str,
+    given: Mapping[str, tuple[float, float]] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Reference | None:
+    """Look an environment up in the tables.
+
+    Args:
+        environment: Its name, such as "Breakout-MinAtar", "Alien" or "gym:ALE/Alien-v5".
+        given: The user's own (random, reference) scores by environment; they come before the tables.
+        parameters: Parameters of the environment that the runs changed: such a variant has no entry in the tables.
+
+    Returns:
+        The reference, or None without an entry.
+
+    Raises:
+        ConfigError: A user's own pair has two equal scores.
+    """
+    if given and environment in given:
+        random, reference = (float(score) for score in given[environment])
+        if random == reference:
+            raise ConfigError(
+                f"references[{environment!r}] must be two different scores (random, reference); got {random} twice"
+            )
+        return Reference(
+            "given", "score between the two that were given: 0 the first, 1 the second", random, reference, "given"
+        )
+    if parameters:
+        return None
+    for table in _TABLES:
+        content = _table(table)
+        name = _atari_name(environment) if table == "atari" else environment
+        row = content["environments"].get(name)
+        if row is not None:
+            sources = dict.fromkeys(content["sources"][row[key]] for key in ("random_source", "reference_source"))
+            return Reference(content["name"], content["unit"], row["random"], row["reference"], " ".join(sources))
+    return None
+
+
+def atari_game(config: Mapping[str, Any]) -> str | None:
+    """Return the game that a run is of, such as "Qbert", or None where it is not one under the classic protocol.
+
+    Args:
+        config: What `config.json` holds.
+    """
+    meant = config.get("environment_parameters", {})
+    changed = set(config.get("environment_kwargs", {})) - {"protocol", "threads"}
+    return str(meant["game"]) if "game" in meant and meant.get("protocol") == "classic" and not changed else None
+
+
+def _atari_name(environment: str) -> str:
+    match = _ATARI_NAME.fullmatch(environment)
+    return match.group(1) if match else environment
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    text = resources.files("tddelta.report").joinpath("references", f"{name}.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table
+
+
+Measure = Literal["asymptotic", "average", "hold_out"]
+"""What a run is scored by: the return of its last 100 training episodes, of all, or of hold-out episodes."""
+
+SHOWN_SEED = 1153780
+"""The seed whose recorded episode is shown where it is among the seeds: the paper shows that one."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One run, as far as a report needs it.
+
+    Attributes:
+        run: The run directory.
+        environment: Name of the environment.
+        agent: Name under which the report shows the agent.
+        number: The seed.
+        state: "finished", "interrupted", "failed", "running", or "cut off": its process ended without a word.
+        message: Why it failed, or "".
+        steps: Environment steps done.
+        end_steps: Environment steps at the end of each training episode, shape (N,).
+        returns: Returns of the training episodes, shape (N,).
+        speed: Training steps per second, or None.
+        vectorized: Whether it was trained together with other seeds, as one program.
+    """
+
+    run: Run
+    environment: str
+    agent: str
+    number: int
+    state: str
+    message: str
+    steps: int
+    end_steps: FloatArray
+    returns: FloatArray
+    speed: float | None
+    vectorized: bool
+
+    @classmethod
+    def read(cls, run: Run, agent: str) -> "Seed":
+        """Read a run that the report shows under the name `agent`.
+
+        Raises:
+            DataError: The episodes do not belong together.
+        """
+        status, episodes, timing = run.status, run.episodes, run.timing
+        state = str(status["state"])
+        seed = cls(
+            run=run,
+            environment=run.environment,
+            agent=agent,
+            number=run.seed,
+            state="cut off" if state == "running" and is_being_written(run.path) is False else state,
+            message=str(status.get("message") or ""),
+            steps=int(status["steps"]),
+            end_steps=np.asarray(episodes["steps"], np.float64),
+            returns=np.asarray(episodes["returns"], np.float64),
+            speed=_speed(timing),
+            vectorized=any(event.get("event") == "vectorized" for event in timing),
+        )
+        if len(seed.end_steps) != len(seed.returns):
+            raise DataError(f"{run.path / 'episodes.npz'} has arrays of different lengths")
+        return seed
+
+    @cached_property
+    def asymptotic(self) -> float:
+        """Mean return of the last 100 training episodes."""
+        return statistics.asymptotic_score(self.returns)
+
+    @cached_property
+    def average(self) -> float:
+        """Mean return of all training episodes."""
+        return statistics.average_score(self.returns)
+
+    @cached_property
+    def hold_out(self) -> float:
+        """Mean return of the last hold-out evaluation with sampled actions; NaN where there is none."""
+        rows = [row for row in self.run.evaluations if (row.get("starts"), row.get("mode")) == ("no-ops", "sampled")]
+        return float(rows[-1]["return_mean"]) if rows and rows[-1].get("return_mean") is not None else math.nan
+
+    @cached_property
+    def reward_density(self) -> Mapping[str, float] | None:
+        """Rewards other than 0 per 100 steps, "trained" and "random"; None where nobody counted them."""
+        found = self.run.reward_density
+        return None if found is None else {name: float(found[name]) for name in ("trained", "random")}
+
+    @property
+    def title(self) -> str:
+        """Environment, agent and seed, for a sentence."""
+        return f"{self.environment}, {self.agent}, seed {self.number}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether all training steps were done."""
+        return self.state == "finished"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The seeds of one agent on one environment."""
+
+    environment: str
+    agent: str
+    seeds: tuple[Seed, ...]
+    problems: list[str] = field(default_factory=list, compare=False)
+    """Where a file that cannot be read is reported."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether any seed finished: else the scores are those of unfinished runs, and nothing is tested."""
+        return any(seed.finished for seed in self.seeds)
+
+    @property
+    def scored(self) -> tuple[Seed, ...]:
+        """The seeds that count for the scores: those that finished, or all where none did."""
+        return tuple(seed for seed in self.seeds if seed.finished) or self.seeds
+
+    @property
+    def planned_steps(self) -> int:
+        """Training steps that were asked for."""
+        return int(self.seeds[0].run.config.get("steps", 0))
+
+    def scores(self, measure: Measure) -> FloatArray:
+        """Score of each seed that counts, shape (n,); of those that have hold-out episodes for that measure."""
+        values = np.array([getattr(seed, measure) for seed in self.scored], np.float64)
+        return values[np.isfinite(values)] if measure == "hold_out" else values
+
+    def summary(self, measure: Measure) -> Summary:
+        """Mean ± standard error of the score over seeds."""
+        return statistics.summarise(self.scores(measure))
+
+    @property
+    def scales(self) -> TimeScales:
+        """The time scales that the critic is trained on."""
+        return self.seeds[0].run.scales
+
+    def evaluated(self, mode: str) -> list[float]:
+        """Mean return of the last evaluation in a mode, "sampled" or "greedy", of each seed that has one."""
+        found = []
+        for seed in self.scored:
+            rows = [row for row in seed.run.evaluations if row.get("mode") == mode and "starts" not in row]
+            if rows and rows[-1].get("return_mean") is not None:
+                found.append(float(rows[-1]["return_mean"]))
+        return found
+
+    @cached_property
+    def critic(self) -> list[CriticQuality]:
+        """Quality of the critic on held-out states, one per seed that has them."""
+        found = []
+        for seed in self.scored:
+            try:
+                arrays = seed.run.critic
+                if arrays is None:
+                    continue
+                quality = statistics.critic_quality(arrays["predicted"], arrays["realised"])
+                if len(quality.rmse) != len(self.scales):
+                    raise DataError(f"critic.npz has {len(quality.rmse)} scales instead of {len(self.scales)}")
+                found.append(quality)
+            except (TDDeltaError, KeyError) as error:
+                self.problems.append(f"Held-out states of {seed.title} were left out: {error}")
+        return found
+
+    @cached_property
+    def recorded(self) -> tuple[Seed, Mapping[str, Any]] | None:
+        """The first seed that recorded an episode, with the recording."""
+        for seed in sorted(self.scored, key=lambda seed: seed.number != SHOWN_SEED):
+            try:
+                arrays = seed.run.rollout
+                if arrays is not None and len(arrays["rewards"]) > 1:
+                    if arrays["deltas"].shape != (len(arrays["rewards"]), len(self.scales)):
+                        raise DataError(f"deltas in rollout.npz have shape {arrays['deltas'].shape}")
+                    return seed, arrays
+            except (TDDeltaError, KeyError) as error:
+                self.problems.append(f"The recorded episode of {seed.title} was left out: {error}")
+        return None
+
+
+def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
+    """Training steps per second: of the whole run, or of the blocks so far; their `steps` count from the start."""
+    for event in reversed(timing):
+        if event.get("event") == "end" and event.get("steps_per_second"):
+            return float(event["steps_per_second"])
+    blocks = [event for event in timing if event.get("event") == "block"]
+    seconds = sum(float(block["seconds"]) for block in blocks)
+    steps = sum(float(block["steps_per_second"]) * float(block["seconds"]) for block in blocks)
+    return steps / seconds if seconds > 0 else None
+
 
 N_BOOTSTRAP = 10_000
 """Resamples behind an interval of a difference."""

@@ -1,20 +1,25 @@
-"""Files of a run directory, one by one: strict JSON, JSON lines, archives of arrays, tensors."""
+"""Files of a run directory: strict JSON, JSON lines, archives of arrays, tensors; locks, and where a run comes from."""
 
 import errno
 import hashlib
+import itertools
 import json
 import os
+import platform
+import sys
+import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import CheckpointError, StorageError
+from tddelta.errors import CheckpointError, ConfigError, StorageError
 
 FORMAT = 1
 """The version of the run directory's layout. A reader refuses a newer one."""
@@ -285,3 +290,140 @@ def check_format(path: Path, found: object) -> None:
             f"{path} has format {version}, and this tddelta reads formats up to {FORMAT}: "
             f"install {f'tddelta >= {writer}' if writer else 'a newer tddelta'} (pip install --upgrade tddelta)"
         )
+
+
+try:  # POSIX only: elsewhere a run in progress is not told from one that was cut off
+    import fcntl
+except ImportError:  # pragma: no cover
+    fcntl = None  # type: ignore[assignment]
+
+HAS_LOCKS = fcntl is not None
+"""Whether the system has locks on files."""
+
+_PATIENCE = 1.0  # seconds; who only looks whether a directory is locked holds the lock for a moment
+
+
+def lock(path: Path) -> IO[bytes] | None:
+    """Lock a run directory until the file that is returned is closed.
+
+    Returns:
+        The file that holds the lock; None where the directory has no `timing.jsonl`.
+
+    Raises:
+        ConfigError: Another writer has the directory open.
+        StorageError: The directory cannot be written to.
+    """
+    place = path / "timing.jsonl"
+    return lock_file(place, "choose another folder with out=") if place.is_file() else None
+
+
+def lock_file(place: Path, advice: str, *, shared: bool = False) -> IO[bytes]:
+    """Lock a folder by one of its files, which is made if need be, until what is returned is closed.
+
+    Args:
+        place: The file.
+        advice: What to do in place of waiting.
+        shared: Whether others that share it may have the lock at the same time.
+
+    Raises:
+        ConfigError: It is locked.
+        StorageError: The folder cannot be written to.
+    """
+    busy = ConfigError(f"{place.parent} is being written by another process: wait for it, or {advice}")
+    with storing(place):
+        file = place.open("ab")  # network file systems lock only what is open for writing
+    try:
+        if not _locked(file, shared=shared):
+            raise busy
+        try:
+            same = os.path.samestat(os.fstat(file.fileno()), place.stat())
+        except OSError:
+            same = False
+        if not same:  # its writer renamed it meanwhile
+            raise busy
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _locked(file: IO[bytes], *, shared: bool) -> bool:
+    deadline = time.monotonic() + _PATIENCE
+    while HAS_LOCKS:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        except OSError:  # a file system without locks
+            break
+    return True
+
+
+def is_being_written(path: str | os.PathLike[str]) -> bool | None:
+    """Tell whether a writer has this run directory open; None where the system has no file locks to tell it by."""
+    try:
+        with (Path(path) / "timing.jsonl").open("rb") as file:
+            if HAS_LOCKS:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False if HAS_LOCKS else None
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename an unfinished run directory to `seed-N.unfinished-K` beside it; None where there is none."""
+    if not path.exists():
+        return None
+    number = 1
+    while (aside := path.with_name(f"{path.name}.unfinished-{number}")).exists():
+        number += 1
+    with storing(path):
+        path.rename(aside)
+    return aside
+
+
+def origin(command: Sequence[str], packages: Iterable[str], device: str) -> dict[str, Any]:
+    """Return command, versions and machine, for the "start" and "resume" lines of `timing.jsonl`.
+
+    Args:
+        command: The command line; empty for that of this Python process.
+        packages: Names of distributions; those that are not installed are left out.
+        device: What computes, as in "cpu: cpu".
+    """
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # used from its source tree, or not needed here
+            continue
+    machine = {
+        "processor": _processor(),
+        "cores": available_cores(),
+        "device": device,
+        "system": platform.platform(),
+    }
+    return {"command": list(command) or ["python", *sys.argv], "versions": versions, "machine": machine}
+
+
+def available_cores() -> int:
+    """Number of processor cores that this process may use, also where a container limits them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # another system, or no limit: "max"
+        return cores
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # platform.processor() is empty on most Linux systems
+            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(itertools.chain(names, [platform.machine()]))
+    except OSError:
+        return platform.processor() or platform.machine()

@@ -15,27 +15,25 @@ if TYPE_CHECKING:
     from tddelta.tabular.bounds import error_bound as error_bound
     from tddelta.tabular.bounds import lambda_operator as lambda_operator
     from tddelta.tabular.evaluation import TabularResult as TabularResult
+    from tddelta.tabular.evaluation import add_scale as add_scale
     from tddelta.tabular.evaluation import evaluate as evaluate
-    from tddelta.tabular.features import one_hot as one_hot
-    from tddelta.tabular.growing import add_scale as add_scale
-    from tddelta.tabular.growing import remove_scale as remove_scale
+    from tddelta.tabular.evaluation import remove_scale as remove_scale
     from tddelta.tabular.logs import LogValues as LogValues
     from tddelta.tabular.logs import evaluate_log as evaluate_log
     from tddelta.tabular.mdp import FiniteMDP as FiniteMDP
     from tddelta.tabular.sampling import Trajectory as Trajectory
     from tddelta.tabular.sampling import sample as sample
     from tddelta.tabular.tiles import TileCoding as TileCoding
+    from tddelta.tabular.tiles import one_hot as one_hot
 
 _HOMES = {
     "action_values": ("ControlResult", "control"),
     "bounds": ("PhasedBound", "counterexample", "counterexample_probability", "error_bound", "lambda_operator"),
-    "evaluation": ("TabularResult", "evaluate"),
-    "features": ("one_hot",),
-    "growing": ("add_scale", "remove_scale"),
+    "evaluation": ("TabularResult", "add_scale", "evaluate", "remove_scale"),
     "logs": ("LogValues", "evaluate_log"),
     "mdp": ("FiniteMDP",),
     "sampling": ("Trajectory", "sample"),
-    "tiles": ("TileCoding",),
+    "tiles": ("TileCoding", "one_hot"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders, _plain
+from tddelta import _plain, timescales
 from tddelta.errors import ConfigError, DataError, ShapeError
-from tddelta.tabular.arrays import BoolArray, FloatArray
+
+FloatArray = npt.NDArray[np.float64]
+"""Values, rewards, probabilities."""
+
+IntArray = npt.NDArray[np.int64]
+"""States, actions, counts."""
+
+BoolArray = npt.NDArray[np.bool_]
+"""Flags."""
+
 
 _ROUNDING = 1e-6  # float32 probabilities sum to one up to this
 
@@ -189,7 +198,7 @@ def names(value: Any, states: int) -> tuple[str, ...]:
 
 def discounts(value: Iterable[float]) -> tuple[float, ...]:
     """A ladder of discounts."""
-    gammas = _ladders.unit_numbers("gammas", value)
+    gammas = timescales.unit_numbers("gammas", value)
     if not gammas or any(low >= high for low, high in pairwise(gammas)):
         raise ConfigError(
             f"gammas must be strictly increasing in [0, 1]; got {gammas}: sort them, and name one at least"

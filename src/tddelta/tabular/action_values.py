@@ -9,14 +9,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders, _plain
+from tddelta import _plain, timescales
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
-from tddelta.tabular import _checks, _resumable, _settings, control_loops
-from tddelta.tabular.arrays import FloatArray, IntArray
-from tddelta.tabular.compiled import over_blocks
+from tddelta.tabular import _checks, learners, loops, resuming
+from tddelta.tabular._checks import FloatArray, IntArray
+from tddelta.tabular.loops import over_blocks
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
 from tddelta.tabular.sampling import Choice
 from tddelta.timescales import TimeScales
@@ -28,11 +28,11 @@ METHODS: tuple[str, ...] = get_args(Method)
 """The same, as a tuple."""
 
 _KINDS = {
-    "sarsa": control_loops.SARSA,
-    "sarsa_lambda": control_loops.SARSA,
-    "expected_sarsa": control_loops.EXPECTED,
-    "q_learning": control_loops.GREEDY,
-    "watkins": control_loops.GREEDY,
+    "sarsa": loops.SARSA,
+    "sarsa_lambda": loops.SARSA,
+    "expected_sarsa": loops.EXPECTED,
+    "q_learning": loops.GREEDY,
+    "watkins": loops.GREEDY,
 }
 
 
@@ -149,8 +149,8 @@ def control(
     """
     check_scales(scales)
     check_mdp(mdp)
-    _settings.known_method(method, METHODS)
-    alphas, decaying = _settings.step_sizes([step_size], len(scales))
+    learners.known_method(method, METHODS)
+    alphas, decaying = learners.step_sizes([step_size], len(scales))
     numbers = _checks.seeds(seeds)
     length = _plain.whole("steps", steps)
     limit = -1 if time_limit is None else _plain.whole("time_limit", time_limit)
@@ -158,11 +158,11 @@ def control(
     gammas, decays = np.array(scales.gammas), np.zeros(len(scales))
     windows: tuple[int, ...] = ()
     if method == "n_step_sarsa":
-        given = _settings.needed(scales.n_steps, "n_steps", "n_step=4", method)
+        given = learners.needed(scales.n_steps, "n_steps", "n_step=4", method)
         # longer ones never fill either, and flush the same
         windows = tuple(min(window, length + 1) for window in given)
     elif method in ("sarsa_lambda", "watkins"):
-        decays = np.array(_settings.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
+        decays = np.array(learners.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))
     tables = _tables(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)))
     tables[:, mdp.terminal] = 0.0
@@ -179,12 +179,12 @@ def control(
             if windows:
                 powers = gammas[:, None] ** np.arange(max(windows) + 1)
                 steps_of = np.array(windows)
-                count = control_loops.n_step(
+                count = loops.n_step(
                     generator, process, limit, gammas, steps_of, powers, alphas[0], decaying[0], epsilons, *books
                 )
             else:
                 kind, cut = _KINDS[method], method == "watkins"
-                count = control_loops.one_step(
+                count = loops.one_step(
                     generator, process, limit, gammas, decays, alphas[0], decaying[0], epsilons, kind, cut, *books
                 )
             episodes[n] = returns[:count].copy(), lengths[:count].copy()
@@ -216,7 +216,7 @@ def control(
             parts = (np.split(np.array(arrays[name]), cuts) for name in ("returns", "lengths"))
             episodes[:done] = zip(*parts, strict=True)
 
-        _resumable.seed_by_seed(
+        resuming.seed_by_seed(
             block, len(numbers), threads, Path(checkpoint), checkpoint_every,
             arguments=arguments, state=state, restore=restore,
         )  # fmt: skip
@@ -248,7 +248,7 @@ def _epsilons(value: Any) -> FloatArray:
     pair = value if isinstance(value, tuple) else (value, value)
     if len(pair) != 2:
         raise ConfigError(f"epsilon must be a number, or a pair (first, last); got {value!r}: pass one of the two")
-    return np.array([_ladders.unit_number("epsilon", number) for number in pair])
+    return np.array([timescales.unit_number("epsilon", number) for number in pair])
 
 
 def _tables(value: Any, shape: tuple[int, ...]) -> FloatArray:

@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _ladders, _plain
+from tddelta import _plain, timescales
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.tabular import _checks
-from tddelta.tabular.arrays import FloatArray
+from tddelta.tabular._checks import FloatArray
 from tddelta.tabular.mdp import FiniteMDP, reaching
 from tddelta.timescales import TimeScales
 
@@ -138,7 +138,7 @@ def error_bound(
     """
     if kind not in get_args(Kind):
         raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}; got {kind!r}: only published is false")
-    n, chance = _plain.whole("samples", samples), _ladders.unit_number("probability", probability)
+    n, chance = _plain.whole("samples", samples), timescales.unit_number("probability", probability)
     if not 0 < chance < 1:
         raise ConfigError(f"probability must be above 0 and below 1; got {chance}: .05 is usual")
     gammas, windows = np.array(scales.gammas), scales.n_steps

@@ -10,17 +10,135 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tddelta import _plain
+from tddelta import _plain, timescales
 from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS
-from tddelta.tabular import _checks, _learning, _resumable, _settings
-from tddelta.tabular._learning import Task
-from tddelta.tabular.arrays import FloatArray
+from tddelta.tabular import _checks, learners, resuming
+from tddelta.tabular._checks import FloatArray
+from tddelta.tabular.learners import Task
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
 from tddelta.tabular.sampling import Trajectory
 from tddelta.timescales import TimeScales
+
+
+@own_checks
+def add_scale(
+    scales: TimeScales,
+    deltas: npt.ArrayLike,
+    gamma: float,
+    *,
+    trace_decay: float | None = None,
+    n_step: int | None = None,
+) -> tuple[TimeScales, FloatArray]:
+    """Add a longer scale to what was learned: its component starts at W = 0.
+
+    At that moment the value at the new discount is the one at the longest discount so far, exactly, and the other
+    components stay what they are: the learner goes on from its best answer, and has one at any time.
+
+    Args:
+        scales: The ladder so far.
+        deltas: Components, shape (…, Z), for instance `result.deltas`, or the weights of features.
+        gamma: New discount in [0, 1], above all others.
+        trace_decay: Its trace decay c = λγ in [0, 1]; needed if the scales have trace decays, and only then.
+        n_step: Steps of its window; needed if the scales have `n_steps`, and only then.
+
+    Returns:
+        The longer ladder, and the components, shape (…, Z + 1), for `evaluate(…, initial_deltas=…)`.
+
+    Raises:
+        ConfigError: The discount is not above the others, or what the scales need of it is missing.
+        ShapeError: The last axis of `deltas` does not have one entry per scale.
+
+    Example:
+        >>> scales, deltas = add_scale(TimeScales.from_gammas([0.5, 0.9]), np.ones((3, 2)), 0.99)
+        >>> scales.gammas, deltas[0]
+        ((0.5, 0.9, 0.99), array([1., 1., 0.]))
+
+    Reference:
+        Romoff et al., "Separating value functions across time-scales", ICML 2019, section 7.
+    """
+    components = _components(scales, deltas)
+    gamma = timescales.unit_number("gamma", gamma)
+    if gamma <= scales.gammas[-1]:
+        raise ConfigError(
+            f"gamma must be above the longest discount so far, {scales.gammas[-1]}; got {gamma}: a ladder grows upwards"
+        )
+    longer = TimeScales(
+        (*scales.gammas, gamma),
+        _extended("trace_decay", scales.trace_decays, trace_decay),
+        _extended("n_step", scales.n_steps, n_step),
+        scales.actor_trace_decay,
+    )
+    return longer, np.concatenate([components, np.zeros_like(components[..., :1])], axis=-1)
+
+
+@own_checks
+def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple[TimeScales, FloatArray]:
+    """Take a scale out of what was learned: its component goes to the next longer one, W_{z+1} ← W_{z+1} + W_z.
+
+    The values at all other discounts stay the same; without the longest scale the next shorter one is the longest.
+
+    Args:
+        scales: The ladder so far, two scales at least.
+        deltas: Components, shape (…, Z).
+        index: Which scale z, from 0 for the shortest; −1 is the longest.
+
+    Returns:
+        The shorter ladder, and the components, shape (…, Z − 1).
+
+    Raises:
+        ConfigError: There is no such scale, or no other.
+        ShapeError: The last axis of `deltas` does not have one entry per scale.
+
+    Example:
+        >>> scales, deltas = remove_scale(TimeScales.from_gammas([0.5, 0.9, 0.99]), np.array([1.0, 2.0, 4.0]), 1)
+        >>> scales.gammas, deltas
+        ((0.5, 0.99), array([1., 6.]))
+    """
+    components = _components(scales, deltas)
+    z = _plain.as_whole(index)
+    fits = isinstance(z, int) and not isinstance(z, bool) and -len(scales) <= z < len(scales)
+    if len(scales) == 1 or not fits:
+        raise ConfigError(
+            f"index must be a whole number that names one of {len(scales)} scales and leaves another; got {index!r}: "
+            f"they are {scales.gammas}"
+        )
+    z %= len(scales)
+    if z + 1 < len(scales):
+        components[..., z + 1] += components[..., z]
+
+    def without(field: Any) -> Any:
+        return None if field is None else field[:z] + field[z + 1 :]
+
+    shorter = TimeScales(
+        without(scales.gammas), without(scales.trace_decays), without(scales.n_steps), scales.actor_trace_decay
+    )
+    return shorter, np.delete(components, z, axis=-1)
+
+
+def _components(scales: TimeScales, deltas: Any) -> FloatArray:
+    """A new array of components that belong to the scales."""
+    check_scales(scales)
+    array = np.array(_checks.array_of("deltas", deltas))
+    if array.dtype.kind != "f" or array.shape[-1:] != (len(scales),):
+        raise ShapeError(
+            f"deltas must be floating point with one entry for each of the {len(scales)} scales on the last axis; got "
+            f"{array.dtype} of shape {array.shape}: pass the components that were learned at these scales"
+        )
+    return array
+
+
+def _extended(name: str, before: tuple[Any, ...] | None, value: Any) -> tuple[Any, ...] | None:
+    if (before is None) != (value is None):
+        have = "have none" if before is None else f"have {before}"
+        advice = "leave it out" if before is None else "pass the one of the new scale"
+        raise ConfigError(
+            f"{name} must be given if the other scales have one; got {value!r} where they {have}: {advice}"
+        )
+    return None if before is None else (*before, value)
+
 
 Method = Literal[
     "td0", "n_step", "lambda_return", "lambda_difference", "traces", "true_online", "phased", "linear"
@@ -169,13 +287,13 @@ def evaluate(
     check_scales(scales)
     check_mdp(mdp)
     name = _name(method)
-    unused = partial(_settings.unused, name)
+    unused = partial(learners.unused, name)
     if method == "phased":
         given = {"time_limit": time_limit, "trajectory": trajectory, "features": features, "chunk": chunk}
         unused(given, "it follows short trajectories from every state, to fill a table; leave it out")
     else:
         unused({"trajectories": trajectories}, "'phased' samples from every state; leave it out")
-    if isinstance(method, str) and method not in (*_learning.OFFLINE, "phased"):
+    if isinstance(method, str) and method not in (*learners.OFFLINE, "phased"):
         unused({"chunk": chunk}, "it does not learn offline; leave it out")
     if method == "n_step":
         unused({"features": features}, "its loop is that of a table; use 'linear', 'true_online' or a λ-return")
@@ -183,7 +301,7 @@ def evaluate(
         raise ConfigError("method 'linear' needs features=, shape (S, F); got None: one_hot(range(S)) is a table")
     if trajectory is not None:
         unused({"seeds": seeds, "steps": steps, "time_limit": time_limit}, "the trajectory is given; leave it out")
-        stream = _settings.trajectory(trajectory, mdp.terminal)
+        stream = learners.trajectory(trajectory, mdp.terminal)
         numbers, length = tuple(range(len(stream.states))), stream.states.shape[1]
         given_steps: Trajectory | None = stream
     else:
@@ -191,11 +309,11 @@ def evaluate(
         numbers = _checks.seeds(1 if seeds is None else seeds)
         length = 1000 if steps is None else _plain.whole("steps", steps)
     default = 1.0 if method == "phased" else 0.1
-    alphas, decaying = _settings.step_sizes(default if step_sizes is None else step_sizes, len(scales))
-    columns, strengths, width = _settings.features(features, mdp.states)
+    alphas, decaying = learners.step_sizes(default if step_sizes is None else step_sizes, len(scales))
+    columns, strengths, width = learners.features(features, mdp.states)
     before = initial_deltas.visits if isinstance(initial_deltas, TabularResult) else None
     shape = len(alphas), len(numbers), width, len(scales)
-    points, averaged = _settings.checkpoints(record, length)
+    points, averaged = learners.checkpoints(record, length)
     if not isinstance(record, str):
         record = tuple(points.tolist())
     exact = mdp.exact_values(scales.gammas)
@@ -208,8 +326,8 @@ def evaluate(
         columns=columns,
         strengths=strengths,
         exact_last=np.ascontiguousarray(exact[:, -1]),
-        weights=_settings.weights(_start_of(initial_deltas), shape, "states" if features is None else "features"),
-        visits=_settings.visits(before, len(numbers), mdp.states),
+        weights=learners.weights(_start_of(initial_deltas), shape, "states" if features is None else "features"),
+        visits=learners.visits(before, len(numbers), mdp.states),
         length=length,
         checkpoints=points,
         averaged=averaged,
@@ -221,11 +339,11 @@ def evaluate(
         cut = time_limit is not None or mdp.terminal.any() or (given_steps is not None and given_steps.truncated.any())
         chunk = length if cut else min(length, _ENDLESS_CHUNK)
     number = 1 if trajectories is None else _plain.whole("trajectories", trajectories)
-    lesson = _learning.Lesson(method, record, chunk, number, time_limit, given_steps)
+    lesson = learners.Lesson(method, record, chunk, number, time_limit, given_steps)
     if checkpoint is None:
         errors, visits = lesson.learn(task)
     else:
-        errors, visits = _resumable.learn(task, lesson, Path(checkpoint), checkpoint_every)
+        errors, visits = resuming.learn(task, lesson, Path(checkpoint), checkpoint_every)
     deltas = np.einsum("sm,ansmz->ansz", strengths, task.weights[:, :, columns])
     deltas[:, :, mdp.terminal] = 0.0
     return TabularResult(
@@ -245,7 +363,7 @@ def _name(method: Any) -> str:
     """What messages call the method."""
     if callable(method):
         return str(getattr(method, "__name__", "of your own"))
-    return _settings.known_method(method, METHODS, also="a target function or ")
+    return learners.known_method(method, METHODS, also="a target function or ")
 
 
 def _start_of(initial: Any) -> Any:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from tddelta import _plain
 from tddelta.errors import ConfigError, ShapeError, own_checks
-from tddelta.tabular import _settings
-from tddelta.tabular.arrays import FloatArray
-from tddelta.tabular.compiled import compiled, over_blocks
+from tddelta.tabular import learners
+from tddelta.tabular._checks import FloatArray
+from tddelta.tabular.loops import compiled, over_blocks
 from tddelta.tabular.sampling import Trajectory
 
 LANES = 32
@@ -127,7 +127,7 @@ def run(
     ):  # fmt: skip
         if array.shape != shape:
             raise ShapeError(f"{name} must have shape {shape}; got {array.shape}")
-    checkpoints, averaged = _settings.checkpoints(record, length)
+    checkpoints, averaged = learners.checkpoints(record, length)
     mode = _AVERAGES if averaged else _CURVE if record == "curve" else _FINAL
     deltas = np.empty((count, seeds, table, scales))
     errors = np.empty((2, count, seeds, len(checkpoints)))

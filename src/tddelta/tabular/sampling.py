@@ -9,7 +9,7 @@ import numpy as np
 from tddelta import _plain
 from tddelta.errors import own_checks
 from tddelta.tabular import _checks
-from tddelta.tabular.arrays import BoolArray, FloatArray, IntArray
+from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
 
 _BLOCK = 4_000_000  # random numbers in memory at a time, over seeds

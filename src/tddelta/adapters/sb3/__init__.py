@@ -13,7 +13,7 @@ except ImportError as error:
     ) from error
 
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer
-from tddelta.adapters.sb3.dqn import DeltaDQN
+from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaA2C, DeltaPPO
 from tddelta.adapters.sb3.policies import (
     DeltaActorCriticCnnPolicy,
@@ -31,7 +31,6 @@ from tddelta.adapters.sb3.q_policies import (
     DeltaSACPolicy,
 )
 from tddelta.adapters.sb3.run_directory import RunDirectory
-from tddelta.adapters.sb3.sac import DeltaSAC
 
 __all__ = [
     "DeltaA2C",

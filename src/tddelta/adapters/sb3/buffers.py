@@ -9,7 +9,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
 from tddelta.adapters.ladders import Ladder
-from tddelta.adapters.sb3.learning import Learning, whole
+from tddelta.adapters.sb3.model import Learning, whole
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.targets import Form, advantages, lambda_targets, successors
 from tddelta.timescales import TimeScales

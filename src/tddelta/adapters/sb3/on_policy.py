@@ -9,15 +9,14 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from tddelta._arrays import check_form
-from tddelta._ladders import unit_number
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
 from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
-from tddelta.adapters.sb3.learning import Learning
-from tddelta.adapters.sb3.model import DeltaModel, as_numpy
+from tddelta.adapters.sb3.model import DeltaModel, Learning, as_numpy
 from tddelta.errors import ConfigError, own_checks
 from tddelta.targets import Form
+from tddelta.timescales import unit_number
 
 
 class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):

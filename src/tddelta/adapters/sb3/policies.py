@@ -12,8 +12,7 @@ from stable_baselines3.common.policies import (
 )
 from torch import nn
 
-from tddelta.adapters.sb3.learning import Learning, whole
-from tddelta.adapters.sb3.model import OfTheClass
+from tddelta.adapters.sb3.model import Learning, OfTheClass, whole
 
 
 class DeltaActorCriticPolicy(ActorCriticPolicy):

@@ -12,8 +12,7 @@ from stable_baselines3.sac.policies import MultiInputPolicy as SACMultiInputPoli
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
-from tddelta.adapters.sb3.learning import whole
-from tddelta.adapters.sb3.model import OfTheClass
+from tddelta.adapters.sb3.model import OfTheClass, whole
 from tddelta.errors import ConfigError
 
 

@@ -1,27 +1,469 @@
 """A callback that writes the run directory of this library, for our algorithms and for SB3's own."""
 
+import functools
+import inspect
 import os
+import sys
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from inspect import signature
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch as th
+from stable_baselines3 import DQN, SAC, TD3
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule, check_for_correct_spaces
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from tddelta._plain import whole
-from tddelta.adapters.sb3 import describing
 from tddelta.adapters.sb3.answers import environment_name, watch
-from tddelta.adapters.sb3.playing import Player
-from tddelta.adapters.sb3.record import STOPS, Record
+from tddelta.adapters.sb3.model import DeltaModel
+from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
+from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
+from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, StorageError, own_checks
-from tddelta.runs import RunWriter, run_path
-from tddelta.runs.files import replace, to_json
+from tddelta.runs import FORMAT, Arrays, RunWriter, run_path
+from tddelta.runs.checkpoints import Pauses
+from tddelta.runs.files import origin, replace, to_json
+from tddelta.runs.reader import realised_returns, summary
+from tddelta.timescales import TimeScales
+
+# Not settings, recorded elsewhere, or without influence on what is learned.
+_LEFT_OUT = {
+    *("self", "env", "seed", "policy", "device", "verbose", "tensorboard_log", "stats_window_size"),
+    *("monitor_wrapper", "supported_action_spaces", "_init_setup_model", "scales", "args", "kwargs"),
+    *("rollout_buffer_class", "replay_buffer_class"),
+}
+
+
+def settings_of(model: Any) -> dict[str, Any]:
+    """The constructor's arguments as the model keeps them, and its policy class, for strict JSON."""
+    names = dict.fromkeys(
+        name
+        for kind in reversed(type(model).__mro__)
+        if "__init__" in vars(kind)
+        for name in inspect.signature(vars(kind)["__init__"]).parameters
+    )
+    found = {name: plain(getattr(model, name)) for name in names if name not in _LEFT_OUT and hasattr(model, name)}
+    return {"policy": model.policy_class.__name__, **found}
+
+
+def plain(value: Any) -> Any:
+    """Numbers, texts, lists and mappings as they are; schedules by what they do; everything else by its name."""
+    if isinstance(value, FloatSchedule):
+        return plain(value.value_schedule)
+    if isinstance(value, ConstantSchedule):
+        return float(value.val)
+    if isinstance(value, LinearSchedule):
+        return f"linear from {value.start} to {value.end} at {value.end_fraction}"
+    if value is None or isinstance(value, str | bool | int | float | np.generic):
+        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # such as TrainFreq(4, TrainFrequencyUnit.STEP)
+        return [plain(item) for item in value]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, functools.partial):
+        return plain(value.func)
+    name = getattr(value, "__qualname__", None)  # a class or a function
+    return name if name is not None else str(getattr(value, "value", type(value).__qualname__))
+
+
+_LIBRARY = "stable-baselines3"
+
+_PACKAGES = ("tddelta", _LIBRARY, "torch", "gymnasium", "numpy")
+
+
+def described_model(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
+    """What `config.json` holds: equal for equal runs."""
+    lam = getattr(model, "gae_lambda", None)
+    scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=lam)
+    return {
+        "format": FORMAT,
+        "environment": environment,
+        "environment_kwargs": {},
+        "environment_parameters": {"n_envs": model.n_envs},
+        "agent": {"name": agent, "library": _LIBRARY, "algorithm": type(model).__name__},
+        "seed": number,
+        "steps": model._total_timesteps,
+        "settings": settings_of(model),
+        "scales": scales.to_dict(),
+    }
+
+
+def free_number(out: Path, environment: str, agent: str) -> int:
+    """The first number whose run directory does not exist."""
+    return next(number for number in count() if not run_path(out, environment, agent, number).exists())
+
+
+def described_origin(model: Any) -> dict[str, Any]:
+    """What the start of `timing.jsonl` holds: command, versions, machine."""
+    return origin((), _PACKAGES, f"PyTorch: {model.device}")
+
+
+EPISODES_SECONDS = 10.0
+"""`episodes.npz` is written again at most this often."""
+
+STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a training because somebody wants it, not because something is wrong."""
+
+
+class Record:
+    """What one training has produced so far, and the directory it goes to.
+
+    Args:
+        writer: The run directory.
+        steps: Environment steps of the model before.
+
+    Attributes:
+        steps: Environment steps so far.
+        updates: Updates so far.
+        learned_steps: Environment steps at the last update.
+        numbers: The last of every metric.
+        open: Whether training goes on.
+    """
+
+    def __init__(self, writer: RunWriter, steps: int) -> None:
+        self.writer = writer
+        self.steps = self.learned_steps = steps
+        self.updates, self.row_steps = 0, 0
+        self.numbers: dict[str, float] = {}
+        self._episodes: dict[str, list[float]] = {"steps": [], "returns": [], "lengths": []}
+        self._rows = 0
+        self._pauses = Pauses(EPISODES_SECONDS, at_once=True)
+        # A forked process has a copy of this, and nothing to say.
+        self.open, self._process = False, os.getpid()
+
+    def begin(self, total: int) -> None:
+        """Training begins, or goes on, up to so many environment steps."""
+        self.open, self._total, self._first = True, total, self.steps
+        self._began = self._row_time = time.perf_counter()
+        self._apart, self._before = 0.0, _last_exception()
+
+    def counts(self) -> dict[str, Any]:
+        """Steps, updates and episodes so far."""
+        return {"steps": self.steps, "updates": self.updates, "episodes": len(self._episodes["steps"])}
+
+    def episode(self, returned: float, length: int) -> None:
+        """An episode of the training is over."""
+        for name, value in (("steps", self.steps), ("returns", returned), ("lengths", length)):
+            self._episodes[name].append(value)
+
+    def save_episodes(self, *, now: bool = False) -> None:
+        """Write the episodes, unless that was done a short while ago."""
+        if now or self._pauses.over:
+            with self._pauses.ended():
+                self.writer.episodes(**self._episodes)
+
+    def row(self) -> None:
+        """Write a line of metrics."""
+        recent = slice(self._rows, None)
+        returns, lengths = self._episodes["returns"][recent], self._episodes["lengths"][recent]
+        row = {
+            "update": self.updates,
+            "steps": self.learned_steps,
+            "episodes": len(self._episodes["steps"]),
+            "return_mean": float(np.mean(returns)) if returns else None,
+            "length_mean": float(np.mean(lengths)) if lengths else None,
+        }
+        self.writer.metrics([{**row, **self.numbers}])
+        clock = time.perf_counter()
+        seconds, done = clock - self._row_time, self.learned_steps - max(self.row_steps, self._first)
+        speed = {"steps_per_second": done / max(seconds, 1e-9)}
+        self.writer.timing({"event": "block", "steps": self.learned_steps, "seconds": seconds, **speed})
+        self.writer.status("running", **self.counts())
+        self._rows, self.row_steps, self._row_time = len(self._episodes["steps"]), self.learned_steps, clock
+
+    def evaluation(self, row: Mapping[str, Any], seconds: float) -> None:
+        """Append an evaluation, which took so long."""
+        self.writer.evaluation({"steps": self.steps, **row})
+        self._apart += seconds
+        self._row_time += seconds
+
+    def end_of_training(self) -> None:
+        """Say how long it took; what still comes is no training."""
+        seconds, done = time.perf_counter() - self._began, self.steps - self._first
+        speed = done / max(seconds - self._apart, 1e-9)
+        self.writer.timing({"event": "end", "seconds": seconds, "steps": done, "steps_per_second": speed})
+
+    def close(self, state: str, message: str | None = None) -> None:
+        """Say how it ended, and let others write."""
+        self.open = False
+        try:
+            self.writer.status(state, message=message, **self.counts())
+        finally:
+            self.writer.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Training broke off: "interrupted" if somebody stopped it, else "failed". Without effect once it is closed."""
+        stopped = isinstance(error, STOPS)
+        message = self._stopped() if stopped else f"{type(error).__name__}: {error}"
+        self._break_off("interrupted" if stopped else "failed", message)
+
+    def leave(self) -> None:
+        """The callback is gone and training is not over: nobody said why, but the interpreter may know."""
+        error = _last_exception()
+        if error is not None and error is not self._before and _in_learn(error):
+            self.fail(error)
+        else:
+            self._break_off("interrupted", f"{self._stopped()}: `learn` did not come to its end")
+
+    def _break_off(self, state: str, message: str) -> None:
+        if not self.open or os.getpid() != self._process:
+            return
+        with suppress(StorageError):  # on a full disk there is nothing else to say, and a greater error is on its way
+            self.save_episodes(now=True)
+            self.end_of_training()
+        with suppress(StorageError):
+            self.close(state, message)
+
+    def _stopped(self) -> str:
+        return f"stopped after {self.steps} of {self._total} steps"
+
+
+def _last_exception() -> BaseException | None:
+    """The exception that the interpreter met last and nobody caught."""
+    found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return found
+
+
+def _in_learn(error: BaseException) -> bool:
+    """Whether an exception came out of SB3's `learn`."""
+    place = error.__traceback__
+    while place is not None:
+        code = place.tb_frame.f_code
+        if code.co_name == "learn" and "stable_baselines3" in code.co_filename:
+            return True
+        place = place.tb_next
+    return False
+
+
+RECORDED = 2_000
+"""Longest recorded episode, in steps."""
+
+STREAM_LENGTH, HELD_OUT_STATES = 2_048, 4_096
+"""Held-out data: steps in every environment, and states kept of them; as `tddelta.deep.evaluation` has it."""
+
+
+class Player:
+    """A model that plays in environments of its own: no step, random number or statistic of them reaches the training.
+
+    Args:
+        model: The model.
+        given: An environment, a vector of some, or the name of one; as the training's, but other objects.
+        number: Number of the run, from which the seeds follow.
+
+    Raises:
+        ConfigError: The environments are those of the training, or of other spaces, or are normalised otherwise.
+    """
+
+    def __init__(self, model: BaseAlgorithm, given: Any, number: int) -> None:
+        self.model = model
+        self._made = isinstance(given, str)
+        training = model.get_env()
+        wrapped = model._wrap_env(make_vec_env(given) if isinstance(given, str) else given, 0)
+        if training is not None and _objects(training) & _objects(wrapped):
+            raise ConfigError(
+                "eval_env is the environment of the training, whose episodes an evaluation would cut: make another one"
+            )
+        try:
+            check_for_correct_spaces(wrapped, model.observation_space, model.action_space)
+        except ValueError as error:
+            raise ConfigError(
+                f"eval_env must have the spaces that the model trains on ({error}): wrap it as the training's"
+            ) from error
+        self.env, self._monitored = wrapped, wrapped.env_is_wrapped(Monitor)[0]
+        ours, theirs = unwrap_vec_normalize(wrapped), model.get_vec_normalize_env()
+        if (ours is not None and ours.norm_obs) != (theirs is not None and theirs.norm_obs):
+            raise ConfigError(
+                "eval_env must normalise observations if the training does, and not else: wrap both in VecNormalize, "
+                "or none"
+            )
+        watch(wrapped)
+        self._score_seed, self._stream_seed = (
+            int(seed) >> 1 for seed in np.random.SeedSequence(number).generate_state(2)
+        )
+
+    def close(self) -> None:
+        """Close the environments if they were made here."""
+        if self._made:
+            self.env.close()
+
+    def scores(self, episodes: int) -> dict[str, Any]:
+        """A row of `evaluations.jsonl` without `steps`: episodes with deterministic actions, the same seed each time.
+
+        Args:
+            episodes: How many, a fixed quota for each environment.
+        """
+        with self._playing(self._score_seed):
+            found: Any = evaluate_policy(self.model, self.env, episodes, return_episode_rewards=True)
+        scores, sizes = np.asarray(found[0], np.float64), np.asarray(found[1], np.int64)
+        return summary(scores, sizes, mode="greedy", seed=self._score_seed, unfinished=0)
+
+    def hold_out(self) -> tuple[Arrays, Arrays] | None:
+        """Play as the critic expects it: drawn actions for PPO, A2C and SAC, the best ones for DQN and TD3.
+
+        Returns:
+            What `critic.npz` and `rollout.npz` hold, in units of the environment's reward; None for algorithms whose
+            critic is not known here.
+        """
+        if not knows_critic(self.model):
+            return None
+        rows: dict[str, list[Any]] = {name: [] for name in ("rewards", "deltas", "terminated", "truncated")}
+        first: dict[str, list[Any]] = {"observations": [], "actions": []}
+        last: np.ndarray | None = None
+        with self._playing(self._stream_seed):
+            observations = self.env.reset()
+            for _ in range(STREAM_LENGTH):
+                actions = self._act(observations)
+                rows["deltas"].append(self._beliefs(observations, actions))
+                if last is None:
+                    first["observations"].append(_one(observations))
+                    first["actions"].append(np.array(actions[0]))
+                observations, rewards, dones, infos = self.env.step(actions)
+                cut = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos]) & dones
+                for name, value in (("rewards", rewards), ("terminated", dones & ~cut), ("truncated", cut)):
+                    rows[name].append(np.array(value))
+                if last is None and (self._over(dones, infos) or len(first["actions"]) == RECORDED):
+                    beyond = infos[0]["terminal_observation"] if dones[0] else _one(observations)
+                    last = self._beliefs_of_one(beyond)
+            if last is None:
+                last = self._beliefs_of_one(_one(observations))
+        arrays = {name: np.array(row) for name, row in rows.items()}
+        gammas = np.asarray(gammas_of(self.model))
+        episode: Arrays = {name: array[: len(first["actions"]), 0] for name, array in arrays.items()}
+        episode |= {"actions": np.array(first["actions"]), "last_deltas": last, "gammas": gammas}
+        if not isinstance(first["observations"][0], dict):  # an archive holds arrays
+            episode["observations"] = np.array(first["observations"])
+        return _held_out(arrays, gammas), episode
+
+    @contextmanager
+    def _playing(self, seed: int) -> Iterator[None]:
+        """Play with the training's statistics and random numbers of one's own."""
+        ours, theirs = unwrap_vec_normalize(self.env), self.model.get_vec_normalize_env()
+        kept = None if ours is None else (ours.training, ours.norm_reward)
+        if ours is not None:
+            ours.training = ours.norm_reward = False
+            if theirs is not None and theirs.norm_obs:
+                ours.obs_rms = deepcopy(theirs.obs_rms)
+        try:
+            with th.random.fork_rng([self.model.device] if self.model.device.type == "cuda" else []):
+                th.manual_seed(seed)
+                self.env.seed(seed)
+                yield
+        finally:
+            if ours is not None and kept is not None:
+                ours.training, ours.norm_reward = kept
+
+    def _act(self, observations: Any) -> np.ndarray:
+        drawn = isinstance(self.model, OnPolicyAlgorithm | SAC)
+        return self.model.predict(observations, deterministic=not drawn)[0]
+
+    def _over(self, dones: np.ndarray, infos: Any) -> bool:
+        """Whether the first environment's game is over; after a life it goes on, and the Monitor below knows that."""
+        return bool(dones[0]) and ("episode" in infos[0] or not self._monitored)
+
+    def _beliefs(self, observations: Any, actions: np.ndarray) -> np.ndarray:
+        normaliser = self.model.get_vec_normalize_env()
+        found = beliefs(self.model, observations, actions)
+        if normaliser is not None and normaliser.norm_reward:  # the critic's unit is not the environment's
+            found = found * np.float32(np.sqrt(normaliser.ret_rms.var + normaliser.epsilon))
+        return found
+
+    def _beliefs_of_one(self, observation: Any) -> np.ndarray:
+        several: Any = np.asarray(observation)[None] if not isinstance(observation, dict) else None
+        if several is None:
+            several = {key: np.asarray(part)[None] for key, part in observation.items()}
+        alone: np.ndarray = self._beliefs(several, self._act(several))[0]
+        return alone
+
+
+def gammas_of(model: Any) -> tuple[float, ...]:
+    """The discounts that a critic has values for."""
+    return tuple(model.scales.gammas) if hasattr(model, "scales") else (float(model.gamma),)
+
+
+def knows_critic(model: BaseAlgorithm) -> bool:
+    """Whether `beliefs` can ask the critic of this model."""
+    if isinstance(model, OnPolicyAlgorithm):  # a recurrent one wants its state, too
+        policy: Any = model.policy
+        return (
+            isinstance(policy, ActorCriticPolicy) and "lstm_states" not in signature(policy.predict_values).parameters
+        )
+    return isinstance(model, DQN | SAC | TD3)
+
+
+def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
+    """What a critic expects: components of V for PPO and A2C, of Q at these actions for others.
+
+    Args:
+        model: A model that `knows_critic`.
+        observations: Of B environments, as `predict` takes them.
+        actions: What `predict` chose there, (B, …).
+
+    Returns:
+        (B, Z), smallest discount first; Z = 1 for SB3's own algorithms. Of several critics the smallest sum.
+    """
+    if isinstance(model, DeltaOnPolicy):
+        return model.predict_components(observations)
+    if isinstance(model, DeltaSAC):
+        return model.predict_components(observations, actions)
+    if isinstance(model, DeltaDQN):
+        return np.asarray(model.predict_components(observations)[np.arange(len(actions)), actions.reshape(-1)])
+    model.policy.set_training_mode(False)
+    tensors, _ = model.policy.obs_to_tensor(observations)
+    with th.no_grad():
+        if isinstance(model, DQN):
+            chosen = th.as_tensor(actions.reshape(-1, 1), device=model.device).long()
+            found = model.q_net(tensors).gather(1, chosen)
+        elif isinstance(model, OnPolicyAlgorithm):
+            found = model.policy.predict_values(tensors)
+        else:
+            scaled = model.policy.scale_action(actions.astype(np.float32)).reshape(len(actions), -1)
+            twins = model.critic(tensors, th.as_tensor(scaled, device=model.device))
+            found = th.cat(twins, dim=1).min(dim=1, keepdim=True).values
+    array: np.ndarray = found.cpu().numpy()
+    return array
+
+
+def _held_out(arrays: Arrays, gammas: np.ndarray) -> Arrays:
+    """Predicted and realised discounted returns, (N, Z), of states spread evenly over streams (T, B, …)."""
+    flags = {"terminated": arrays["terminated"], "truncated": arrays["truncated"]}
+    both = compose(arrays["deltas"]), realised_returns(arrays["rewards"], gammas, **flags)
+    predicted, realised = (np.asarray(part, np.float32).reshape(-1, len(gammas)) for part in both)
+    chosen = np.linspace(0, len(predicted) - 1, min(len(predicted), HELD_OUT_STATES)).astype(int)
+    return {"predicted": predicted[chosen], "realised": realised[chosen], "gammas": gammas}
+
+
+def _one(observations: Any) -> Any:
+    """The first of several observations, copied, since wrappers write into their arrays again."""
+    if isinstance(observations, dict):
+        return {key: np.array(part[0]) for key, part in observations.items()}
+    return np.array(observations[0])
+
+
+def _objects(env: VecEnv) -> set[int]:
+    """What is below all wrappers, by identity."""
+    base = env.unwrapped
+    return {id(base), *(id(one.unwrapped) for one in getattr(base, "envs", ()))}
+
 
 OFF_POLICY_STEPS = 1_000
 """Environment steps between two lines of metrics where training is not in rollouts."""
@@ -149,11 +591,11 @@ class RunDirectory(BaseCallback):
             self._name = self.environment or environment_name(self.training_env)
             self._agent = self.agent or type(model).__name__
             given = self.seed if self.seed is not None else model.seed
-            self._number = describing.free_number(self.out, self._name, self._agent) if given is None else given
+            self._number = free_number(self.out, self._name, self._agent) if given is None else given
         watch(self.training_env)  # of SB3's own algorithms; ours have done it
         # Before anything is written: what does not fit is told now, not after the training.
         self._player = None if self.eval_env is None else Player(model, self.eval_env, self._number)
-        config = describing.described_model(model, self._name, self._agent, self._number)
+        config = described_model(model, self._name, self._agent, self._number)
         if self._record is None:
             self._begin(config)
         else:
@@ -182,7 +624,7 @@ class RunDirectory(BaseCallback):
             raise ConfigError(
                 f"{path} cannot be made ({error.strerror or error}): choose another folder for RunDirectory(out)"
             ) from error
-        provenance = describing.described_origin(self.model)
+        provenance = described_origin(self.model)
         if self.eval_env is not None:
             provenance["options"] = {"eval_every": self.eval_every, "eval_episodes": self.eval_episodes}
         self._record = Record(RunWriter(path, config, provenance), self.model.num_timesteps)

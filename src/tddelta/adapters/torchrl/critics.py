@@ -11,8 +11,7 @@ from torchrl.modules import ValueOperator
 
 from tddelta._arrays import check_scales
 from tddelta._plain import is_number, plain
-from tddelta.adapters.torchrl.reading import entry
-from tddelta.adapters.torchrl.settings import DEFAULT_LMBDA, check_critic, ladder
+from tddelta.adapters.torchrl.estimator import DEFAULT_LMBDA, check_critic, entry, ladder
 from tddelta.errors import ConfigError, DataError, own_checks
 from tddelta.timescales import TimeScales
 

@@ -1,24 +1,176 @@
 """The value estimator: what TorchRL's `GAE` reads and writes, for a critic with one output per time scale."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from inspect import signature
 from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch, set_skip_existing
 from torchrl.objectives.utils import hold_out_net
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
-from tddelta import _ladders
+from tddelta import _plain, timescales
 from tddelta._arrays import check_form
-from tddelta.adapters.torchrl.reading import check_components, check_data, check_single_steps, entry, of_the_step
-from tddelta.adapters.torchrl.settings import DEFAULT_LMBDA, check_critic, check_time_dim, ladder
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.adapters.ladders import Ladder, resolve
+from tddelta.errors import ConfigError, DataError, ShapeError, own_checks
 from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
+
+_ADVICE = "add it, or name another one with set_keys"
+
+
+def check_data(data: Any) -> None:
+    """DataError unless this is a tensordict."""
+    if not is_tensor_collection(data) or isinstance(data, type):
+        raise DataError(
+            f"the data must be a TensorDict; got {type(data).__name__}: pass what a collector or a rollout returns, "
+            "or make one with TensorDict(entries, batch_size)"
+        )
+
+
+def entry(data: TensorDictBase, key: Any, advice: str = _ADVICE) -> torch.Tensor:
+    """What the data has under a key.
+
+    Args:
+        data: The data.
+        key: The key, nested or not.
+        advice: What the message says to do if there is nothing.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        DataError: There is nothing; the message lists the keys.
+    """
+    found: torch.Tensor | None = data.get(key, None)
+    if found is None:
+        raise DataError(
+            f"the data has no entry {key!r}; got {sorted(map(str, data.keys(include_nested=True, leaves_only=True)))}: "
+            f"{advice}"
+        )
+    return found
+
+
+def of_the_step(data: TensorDictBase, key: Any, deltas: torch.Tensor, *, flag: bool = False) -> torch.Tensor:
+    """A reward or a flag of the step, from under "next".
+
+    Args:
+        data: The data.
+        key: The key there.
+        deltas: The components, (*batch, Z).
+        flag: Whether it must be boolean.
+
+    Returns:
+        The tensor without its last axis of length 1, (*batch,).
+
+    Raises:
+        DataError: There is nothing.
+        ShapeError: The shape is not (*batch, 1), or the dtype of a flag is not boolean.
+    """
+    found = entry(data, ("next", key))
+    wanted, got = (*deltas.shape[:-1], 1), tuple(found.shape)
+    if got != wanted:
+        advice = "use unsqueeze(-1)" if got == wanted[:-1] else "expand or reduce it, nothing is broadcast"
+        raise ShapeError(
+            f"('next', {key!r}) must have the shape {wanted} beside components of shape {tuple(deltas.shape)}; "
+            f"got {got}: {advice}"
+        )
+    if flag and found.dtype != torch.bool:
+        raise ShapeError(f"('next', {key!r}) must be boolean; got dtype {found.dtype}: cast it, say what it means")
+    return found.squeeze(-1)
+
+
+def check_components(data: TensorDictBase, key: Any, deltas: torch.Tensor, number: int) -> None:
+    """ShapeError unless the components have one entry per scale.
+
+    Args:
+        data: The data.
+        key: Their key, for the message.
+        deltas: The components, (*batch, Z).
+        number: The number of scales.
+    """
+    shape = tuple(deltas.shape)
+    if deltas.ndim <= data.ndim or shape[-1] != number:
+        raise ShapeError(
+            f"{key!r} must have the shape of the batch, {tuple(data.shape)}, and one entry for each of the {number} "
+            f"scales; got {shape}: give the critic's last layer out_features={number}, or pass other scales"
+        )
+
+
+def check_single_steps(data: TensorDictBase, key: Any) -> None:
+    """DataError if rewards are sums over several steps.
+
+    Args:
+        data: The data.
+        key: Where a multi-step transform writes how many steps it has summed.
+    """
+    lengths = data.get(key, None)
+    if lengths is not None and bool((lengths != 1).any()):
+        raise DataError(
+            f"rewards must be those of single steps; got {key!r} up to {int(lengths.max())}: drop the multi-step "
+            "transform, which sums rewards with one discount and so spoils them for all others"
+        )
+
+
+DEFAULT_LMBDA = 0.95
+"""λ of TorchRL's losses."""
+
+
+def ladder(scales: Any, gamma: Any) -> tuple[Ladder, float]:
+    """The ladder that a user named, and its largest discount.
+
+    Args:
+        scales: As of `tddelta.adapters.ladders.resolve`.
+        gamma: The largest discount; None where `scales` names it.
+
+    Raises:
+        ConfigError: `scales` is of another kind or out of range, or `gamma` is missing.
+    """
+    plain = scales is None or isinstance(scales, str | Mapping | TimeScales)
+    if not plain and isinstance(scales, Iterable):
+        scales = list(_plain.entries("scales", scales))
+    if gamma is None:
+        gamma = _largest(scales)
+    return Ladder(scales), timescales.unit_number("gamma", gamma)
+
+
+def _largest(scales: Any) -> Any:
+    """The largest discount that the scales name."""
+    named = scales.get("gammas") if isinstance(scales, Mapping) else scales
+    if isinstance(named, TimeScales):
+        return named.gammas[-1]
+    if isinstance(named, Sequence) and not isinstance(named, str) and named:
+        return named[-1]
+    if not (named is None or isinstance(named, str | Sequence)):
+        resolve(scales, gamma=0.0, lam=None)  # raises: of a kind for which no gamma helps
+    raise ConfigError(f"gamma is needed where scales names no discounts; got scales={scales!r}: pass, say, gamma=0.99")
+
+
+def check_critic(name: str, critic: Any) -> None:
+    """ConfigError unless this reads and writes entries of a tensordict.
+
+    Args:
+        name: Name of the argument, for the message.
+        critic: The critic.
+    """
+    keyed = all(hasattr(critic, attribute) for attribute in ("in_keys", "out_keys"))
+    if isinstance(critic, type) or not callable(critic) or not keyed:
+        raise ConfigError(
+            f"{name} must be a module with in_keys and out_keys; got {critic!r}: "
+            'wrap it in ValueOperator(module, in_keys=["observation"])'
+        )
+
+
+def check_time_dim(time_dim: Any) -> None:
+    """ConfigError unless this names an axis, or is None."""
+    if time_dim is not None and (isinstance(time_dim, bool) or not hasattr(time_dim, "__index__")):
+        raise ConfigError(
+            f"time_dim must be the number of a batch axis, or None; got {time_dim!r}: pass, say, -1 for the last one"
+        )
+
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 # `torch.compile` would unroll the loop over time.
@@ -144,7 +296,7 @@ class DeltaGAE(ValueEstimatorBase):
         check_time_dim(time_dim)
         super().__init__(value_network=value_network, **settings)
         check_form(form)
-        self.lmbda = None if lmbda is None else _ladders.unit_number("lmbda", lmbda)
+        self.lmbda = None if lmbda is None else timescales.unit_number("lmbda", lmbda)
         self._ladder, self.gamma = ladder(scales, gamma)
         self._ladder.at(self.gamma, self._lam())
         self.form = form

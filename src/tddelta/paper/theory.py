@@ -1,0 +1,545 @@
+"""The paper's theorems in numbers: what they say beside what is measured, as rows of tables.
+
+`tddelta.paper.theory_report` draws it, `tddelta reproduce theory` does both.
+
+Phased learning for many seeds, with the tables of all phases: what Theorems 3 and 4 speak of.
+
+`evaluate(method="phased")` follows every trajectory and keeps the last table. The theorems are about the components'
+errors after each phase, of two learners on the same samples, for n in the hundreds and windows up to 256 steps, over
+hundreds of seeds: half a day of single steps. Here the numbers of trajectories in every state are drawn instead.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import comb
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta.errors import ConfigError, ContractionWarning
+from tddelta.paper.ring import RingPlan
+from tddelta.tabular._checks import FloatArray, IntArray
+from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
+from tddelta.tabular.evaluation import Method, evaluate
+from tddelta.tabular.mdp import FiniteMDP
+from tddelta.tabular.sampling import Trajectory, sample
+from tddelta.targets import n_step_targets, td_errors
+from tddelta.timescales import Rule, TimeScales
+
+_MOST = 2**27  # numbers in memory for one seed: a GiB
+
+
+def phased_tables(
+    mdp: FiniteMDP,
+    ladders: Sequence[TimeScales],
+    *,
+    samples: int,
+    phases: int,
+    seeds: Iterable[int],
+    initial: Sequence[npt.ArrayLike] | None = None,
+) -> list[FloatArray]:
+    """Tables after every phase, for several ladders that learn from the same trajectories.
+
+    In every phase n fresh trajectories start in every state; W_z becomes the mean of their k_z-step targets, with the
+    values of the phase before. Only means over trajectories matter, so it is their number in every state that is drawn,
+    step by step, from multinomial distributions: the cost does not depend on n.
+
+    Args:
+        mdp: The process and its policy.
+        ladders: Discounts and windows of each learner.
+        samples: Trajectories n ≥ 1 from every state.
+        phases: Number of phases P.
+        seeds: Seeds, N of them.
+        initial: Components before the first phase, (S, Z) per ladder; None means zeros.
+
+    Returns:
+        Components W_z(s) per ladder, shape (N, P + 1, S, Z).
+
+    Raises:
+        ConfigError: A ladder has no windows, or windows so long that their steps do not fit into memory.
+    """
+    windows = [_windows(scales, phases * mdp.states**2) for scales in ladders]
+    weights = [_weights(scales) for scales in ladders]
+    tables = []
+    for place, scales in enumerate(ladders):
+        first = np.zeros((mdp.states, len(scales))) if initial is None else np.asarray(initial[place], np.float64)
+        tables.append(np.broadcast_to(first, (phases + 1, mdp.states, len(scales))).copy())
+    per_seed = []
+    for seed in seeds:
+        rewards, places = _means(mdp, windows, samples, phases, np.random.default_rng(seed))
+        per_seed.append([_learn(*each) for each in zip(weights, rewards, places, tables, strict=True)])
+    return [np.stack(results) for results in zip(*per_seed, strict=True)]
+
+
+def _windows(scales: TimeScales, numbers: int) -> IntArray:
+    """Windows k_z, for each step of which so many numbers are kept."""
+    if scales.n_steps is None:
+        raise ConfigError("phased learning needs n-step windows; these scales have none: pass n_step=, as in n_step=16")
+    if max(scales.n_steps) * numbers > _MOST:
+        raise ConfigError(
+            f"windows must be at most {_MOST // numbers} steps long here, to fit into memory; got "
+            f"{max(scales.n_steps)}: pass a shorter n_step, or fewer phases"
+        )
+    return np.array(scales.n_steps)
+
+
+def _weights(scales: TimeScales) -> tuple[FloatArray, FloatArray]:
+    """What n-step targets give to every reward, shape (K, Z), and to W_u at the window's end, shape (Z, Z).
+
+    Targets are linear in both, so `n_step_targets` of unit vectors are their weights.
+    """
+    assert scales.n_steps is not None
+    steps, count = max(scales.n_steps), len(scales)
+    none, units = np.zeros((steps, steps, count)), np.eye(steps)
+    never = np.zeros((steps, steps), bool)
+    received = n_step_targets(units, none, none, terminated=never, truncated=never, scales=scales)[0]
+    none, ends = np.zeros((steps, count, count)), np.broadcast_to(np.eye(count), (steps, count, count))
+    still, never = np.zeros((steps, count)), np.zeros((steps, count), bool)
+    return received, n_step_targets(still, none, ends, terminated=never, truncated=never, scales=scales)[0]
+
+
+def _means(
+    mdp: FiniteMDP, windows: Sequence[IntArray], samples: int, phases: int, generator: np.random.Generator
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Draw every phase: the mean reward of each step, and where each component's window ends.
+
+    Returns:
+        Per ladder the mean rewards, shape (K, P, S), and the shares of trajectories from s in x after k_z steps, shape
+        (Z, P, S, S).
+    """
+    chances = (mdp.policy[:, :, None] * mdp.transition).reshape(mdp.states, -1)
+    width = int((chances > 0).sum(axis=1).max())
+    outcomes = np.argsort(chances == 0, axis=1, kind="stable")[:, :width]
+    chances = np.take_along_axis(chances, outcomes, axis=1)
+    gains = np.take_along_axis(mdp.reward.reshape(mdp.states, -1), outcomes, axis=1)
+    arrivals = np.eye(mdp.states)[outcomes % mdp.states].reshape(-1, mdp.states)
+
+    longest = int(max(window.max() for window in windows))
+    rewards = np.empty((longest, phases, mdp.states))
+    shares = np.empty((longest + 1, phases, mdp.states, mdp.states))
+    counts = np.broadcast_to(samples * np.eye(mdp.states, dtype=np.int64), shares.shape[1:])
+    shares[0] = counts / samples
+    for step in range(longest):
+        drawn = generator.multinomial(counts, chances)  # (P, S, S, outcomes)
+        rewards[step] = (drawn * gains).sum(axis=(-2, -1)) / samples
+        counts = np.rint(drawn.reshape(phases, mdp.states, -1) @ arrivals).astype(np.int64)
+        shares[step + 1] = counts / samples
+    return [rewards[: int(window.max())] for window in windows], [shares[window] for window in windows]
+
+
+def _learn(
+    weights: tuple[FloatArray, FloatArray], rewards: FloatArray, places: FloatArray, start: FloatArray
+) -> FloatArray:
+    """Run all phases; `start` holds the first table, shape (P + 1, S, Z)."""
+    tables = start.copy()
+    received, bootstrapped = weights
+    earned = np.einsum("kz,kps->psz", received, rewards)
+    for phase in range(len(tables) - 1):
+        ends = tables[phase] @ bootstrapped  # what every component's target gets from an end in x
+        tables[phase + 1] = earned[phase] + np.einsum("zsx,xz->sz", places[:, phase], ends)
+    return tables
+
+
+Variant = Literal["forward", "accumulating", "replacing", "true online", "momentum"]
+"""Learners for which Theorem 1 holds."""
+
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+"""The same, as a tuple."""
+
+_METHODS: dict[Variant, Method] = {
+    "forward": "lambda_return",
+    "accumulating": "traces",
+    "true online": "true_online",
+}  # what `evaluate` calls them; the others it does not have
+_MOMENTUM = 0.5
+_CHUNK = 100  # steps between two updates of the forward view
+_TIMES = 50  # how often weights are compared
+_STEP_SIZE = 0.02
+
+
+def largest_differences(
+    scales: TimeScales, variant: Variant, *, steps: int = 1000, seed: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """Run TD(Δ) beside a single TD(λ) learner for every discount, on one stream with ends and truncations.
+
+    Linear features, eight binary ones that several states share. The learners are those of `evaluate`: "forward" its
+    offline λ-returns, "accumulating" its traces, "true online". "replacing" and "momentum", accumulating traces with a
+    heavy ball, are made of `td_errors` here. Weights are compared after 50 numbers of steps, evenly spaced, the last
+    one T.
+
+    Args:
+        scales: The time scales, with one trace decay for all.
+        variant: How is learned.
+        steps: Steps T of the stream.
+        seed: Seed of the process, the stream, the features and the first weights.
+
+    Returns:
+        max_t |Σ_{i≤z} θ^i_t − θ_t of the learner with γ_z|, and the largest |θ_t| of that learner, both of shape (Z,).
+    """
+    mdp = FiniteMDP.random(20, 2, 3, seed, ends=2)
+    stream = Trajectory._make(array[0] for array in sample(mdp, steps, [seed], time_limit=40))
+    generator = np.random.default_rng(seed)
+    features = (generator.random((mdp.states, 8)) < 0.4).astype(np.float64)
+    first = generator.normal(size=(8, len(scales)))
+    times = np.unique(np.linspace(0, steps, min(steps, _TIMES) + 1).astype(int))[1:]
+    decay = _decay(scales)
+
+    def learn(own: TimeScales, begin: FloatArray) -> FloatArray:
+        """Weights at all times, (times, F, Z)."""
+        if variant in _METHODS:
+            return _evaluated(mdp, own, _METHODS[variant], stream, features, begin, times)
+        history = _written_out(own, decay, variant, stream, features, begin)
+        return np.take(history, times - 1, axis=0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContractionWarning)  # small steps are stable
+        singles = [TimeScales((gamma,), (decay,)) for gamma in scales.gammas]
+    starts = np.split(np.cumsum(first, axis=1), len(scales), axis=1)
+    alone = np.concatenate([learn(one, begin) for one, begin in zip(singles, starts, strict=True)], axis=-1)
+    parts = learn(scales, first)
+    return np.abs(np.cumsum(parts, axis=-1) - alone).max(axis=(0, 1)), np.abs(alone).max(axis=(0, 1))
+
+
+def _evaluated(
+    mdp: FiniteMDP, scales: TimeScales, method: Method, stream: Trajectory, features: FloatArray, first: FloatArray,
+    times: IntArray,
+) -> FloatArray:  # fmt: skip
+    """Weights by `evaluate`, which keeps the last ones only: so once for every number of steps."""
+    history = []
+    for length in times:
+        result = evaluate(
+            mdp,
+            scales,
+            method=method,
+            step_sizes=[_STEP_SIZE],
+            trajectory=Trajectory._make(array[:length] for array in stream),
+            initial_deltas=first,
+            features=features,
+            chunk=_CHUNK if method == "lambda_return" else None,
+        )
+        assert result.weights is not None  # there are features
+        history.append(result.weights[0, 0])
+    return np.stack(history)
+
+
+def _written_out(
+    scales: TimeScales, decay: float, variant: Variant, stream: Trajectory, features: FloatArray, first: FloatArray
+) -> FloatArray:
+    """Weights after every step, (T, F, Z), of the learners that `evaluate` does not have."""
+    weights, velocity, trace = first.copy(), np.zeros_like(first), np.zeros(len(first))
+    history = np.empty((len(stream.states), *first.shape))
+    for t, (state, after) in enumerate(zip(stream.states, stream.next_states, strict=True)):
+        now = slice(t, t + 1)
+        errors = td_errors(
+            stream.rewards[now],
+            (features[state] @ weights)[None],
+            (features[after] @ weights)[None],
+            terminated=stream.terminated[now],
+            scales=scales,
+        )
+        if variant == "replacing":
+            trace = np.where(features[state] == 1, 1.0, decay * trace)
+            velocity = np.outer(trace, errors)
+        else:
+            trace = decay * trace + features[state]
+            velocity = _MOMENTUM * velocity + np.outer(trace, errors)
+        weights += _STEP_SIZE * velocity
+        if stream.terminated[t] or stream.truncated[t]:
+            trace = np.zeros_like(trace)
+        history[t] = weights
+    return history
+
+
+def _decay(scales: TimeScales) -> float:
+    """The one trace decay of all components."""
+    assert scales.trace_decays is not None and len(set(scales.trace_decays)) == 1, "Theorem 1 is about equal decays"
+    return scales.trace_decays[0]
+
+
+Rows = list[dict[str, Any]]
+"""A table: one dictionary per row, all with the same keys."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Bounds by name."""
+RULES: tuple[Rule, ...] = get_args(Rule)
+"""Trace rules by name."""
+METHODS = ("single", "TD(Δ)")
+"""Learners that the bounds are for."""
+
+
+def study(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -> dict[str, Rows]:
+    """Check Theorems 1 to 4 and the counterexample.
+
+    Args:
+        quick: Fewer processes, seeds and settings.
+        say: Told what comes next.
+
+    Returns:
+        The tables "contraction", "ladders", "full-steps", "theorem-1", "coefficients", "phases", "counterexample"
+        and "counterexample-errors".
+
+    Raises:
+        MissingExtra: numba is not installed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContractionWarning)  # what it warns of is the subject
+        tables: dict[str, Rows] = {}
+        say("Theorem 2: contraction of the λ-return's operator")
+        tables["contraction"] = contraction(seeds=range(2 if quick else 5))
+        tables["ladders"] = ladders(seeds=range(2 if quick else 5))
+        tables["full-steps"] = full_steps(steps=40)
+        say("Theorem 1: TD(Δ) beside single learners")
+        tables["theorem-1"] = theorem_one(steps=1000 if quick else 5000)
+        say("Theorems 3 and 4: bounds and measured errors")
+        tables["coefficients"] = coefficients()
+        settings = ((0.9375, 16),) if quick else ((0.75, 4), (0.9375, 16), (0.984375, 64), (0.996, 256))
+        tables["phases"] = phases(settings, samples=100, count=20, seeds=range(50 if quick else 200))
+        say("the counterexample")
+        tables["counterexample"] = coin(seeds=range(500 if quick else 5000))
+        tables["counterexample-errors"] = coin_errors()
+    return tables
+
+
+# ---------------------------------------------------------------- Theorem 2
+
+
+def contraction(*, seeds: Iterable[int]) -> Rows:
+    """Largest stretch of a difference between two tables by one full step, on random processes.
+
+    For every discount and decay, λ = c/γ above 1 included: the factor |γ − c| / (1 − c), the operator's largest stretch
+    in the maximum norm over all differences, and the stretch of one difference after 50 further steps.
+    """
+    gammas = TimeScales.halving(0.99).gammas
+    rows: Rows = []
+    for seed in seeds:
+        mdp = FiniteMDP.random(10, 2, 3, seed)
+        for gamma in gammas:
+            for decay in np.unique([*np.linspace(0, 0.975, 14), gamma]):
+                scales = TimeScales((gamma,), (float(decay),))
+                matrix = stretch(mdp, scales, 0)
+                rows.append(
+                    {
+                        "process": seed,
+                        "gamma": gamma,
+                        "decay": float(decay),
+                        "lam": float(decay) / gamma,
+                        "factor": scales.contraction_factors[0],
+                        "largest": float(np.abs(matrix).sum(axis=1).max()),
+                        "after_50": _growth(matrix, seed, 50),
+                    }
+                )
+    return rows
+
+
+def stretch(mdp: FiniteMDP, scales: TimeScales, z: int) -> FloatArray:
+    """The operator of component z, the others fixed, as a matrix: from a difference to the difference of targets."""
+    base = lambda_operator(mdp, np.zeros((mdp.states, len(scales))), scales)[:, z]
+    columns = []
+    for state in range(mdp.states):
+        table = np.zeros((mdp.states, len(scales)))
+        table[state, z] = 1.0
+        columns.append(lambda_operator(mdp, table, scales)[:, z] - base)
+    return np.stack(columns, axis=1)
+
+
+def _growth(matrix: FloatArray, seed: int, steps: int) -> float:
+    """By how much the last of some steps stretches a difference that was random at first."""
+    difference = np.random.default_rng(seed).normal(size=len(matrix))
+    ratio = 0.0
+    for _ in range(steps + 1):
+        after = matrix @ difference
+        size = float(np.abs(after).max())
+        if size < 1e-14 * float(np.abs(difference).max()):  # c = γ: one step leads to the fixed point
+            return 0.0
+        ratio, difference = size / float(np.abs(difference).max()), after / size
+    return ratio
+
+
+def paper_ladders() -> Iterator[tuple[str, TimeScales]]:
+    """The ladders of the paper's deep agents, λ = .95, under all trace rules, and one of long horizons."""
+    for rule in RULES:
+        yield rule, TimeScales.halving(0.99, lam=0.95, rule=rule)
+    for short in (0.68, 0.92):
+        yield f"matched, γ = {short:g} and .99", TimeScales.from_gammas([short, 0.99], lam=0.95, rule="matched")
+    yield "matched, up to γ = .9999", TimeScales.halving(0.9999, lam=0.95, rule="matched")
+
+
+def ladders(*, seeds: Iterable[int]) -> Rows:
+    """Which components of the paper's ladders contract: the factor beside the largest stretch on random processes."""
+    processes = [FiniteMDP.random(10, 2, 3, seed) for seed in seeds]
+    rows: Rows = []
+    for name, scales in paper_ladders():
+        assert scales.trace_decays is not None
+        for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True)):
+            measured = max(float(np.abs(stretch(mdp, scales, z)).sum(axis=1).max()) for mdp in processes)
+            rows.append(
+                {
+                    "ladder": name,
+                    "component": z,
+                    "gamma": gamma,
+                    "horizon": scales.horizons[z],
+                    "decay": decay,
+                    "lam": decay / gamma,
+                    "factor": scales.contraction_factors[z],
+                    "largest": measured,
+                    "contracts": measured < 1,
+                }
+            )
+    return rows
+
+
+def full_steps(*, steps: int) -> Rows:
+    """Errors of all components under full steps towards their λ-returns, matched rule against capped."""
+    mdp = FiniteMDP.random(10, 2, 3, 0)
+    rows: Rows = []
+    compared: tuple[Rule, Rule] = ("matched", "capped")
+    for rule in compared:
+        scales = TimeScales.halving(0.99, lam=0.95, rule=rule)
+        exact, table = mdp.exact_deltas(scales.gammas), np.zeros((mdp.states, len(scales)))
+        for step in range(steps + 1):
+            errors = np.abs(table - exact).max(axis=0)
+            rows += [
+                {"rule": rule, "step": step, "quantity": f"W_{z}", "gamma": scales.gammas[z], "error": float(errors[z])}
+                for z in range(len(scales))
+            ]
+            whole = float(np.abs((table - exact).sum(axis=1)).max())
+            rows.append({"rule": rule, "step": step, "quantity": "V", "gamma": scales.gammas[-1], "error": whole})
+            table = lambda_operator(mdp, table, scales)
+    return rows
+
+
+# ---------------------------------------------------------------- Theorem 1
+
+
+def theorem_one(*, steps: int, seed: int = 0) -> Rows:
+    """Largest difference between every prefix of TD(Δ) and the single learner at its discount."""
+    scales = TimeScales.halving(0.99, lam=0.95, rule="matched")
+    rows: Rows = []
+    for variant in VARIANTS:
+        differences, sizes = largest_differences(scales, variant, steps=steps, seed=seed)
+        rows += [
+            {
+                "variant": variant,
+                "prefix": z,
+                "gamma": scales.gammas[z],
+                "steps": steps,
+                "largest_weight": float(sizes[z]),
+                "largest_difference": float(differences[z]),
+            }
+            for z in range(len(scales))
+        ]
+    return rows
+
+
+# ---------------------------------------------------------------- Theorems 3 and 4
+
+
+def ring_ladders(gamma: float, window: int) -> tuple[TimeScales, TimeScales]:
+    """The single estimator and TD(Δ) of the ring experiment."""
+    return TimeScales.single(gamma, n_step=window), TimeScales.doubling(gamma, n_step=window)
+
+
+def coefficients() -> Rows:
+    """What multiplies ε in every bound of one phase on the ring, over the paper's grid of discounts and windows."""
+    ring, grid = FiniteMDP.ring(), RingPlan()
+    rows: Rows = []
+    for gamma in grid.gammas:
+        for window in grid.n_steps:
+            for method, scales in zip(METHODS, ring_ladders(gamma, window), strict=True):
+                row = {"gamma": gamma, "k": window, "method": method, "components": len(scales)}
+                bounds = _bounds(ring, scales, samples=100)
+                rows.append(row | {kind: bound.coefficient for kind, bound in bounds.items()})
+    return rows
+
+
+def phases(settings: Iterable[tuple[float, int]], *, samples: int, count: int, seeds: Iterable[int]) -> Rows:
+    """Sums of the components' errors on the ring after every phase, beside the bounds.
+
+    A bound is followed from phase to phase from the error of the zero table. `broken_…` is the share of seeds in which
+    one phase broke the bound that follows from the errors measured before it.
+    """
+    ring, seeds = FiniteMDP.ring(), list(seeds)
+    rows: Rows = []
+    for gamma, window in settings:
+        both = ring_ladders(gamma, window)
+        learned = phased_tables(ring, both, samples=samples, phases=count, seeds=seeds)
+        for method, scales, tables in zip(METHODS, both, learned, strict=True):
+            away = tables - ring.exact_deltas(scales.gammas)
+            errors = np.abs(away).max(axis=2)  # Δ^z, (N, P + 1, Z)
+            sums, whole = errors.sum(axis=-1), np.abs(away.sum(axis=-1)).max(axis=-1)
+            bounds = _bounds(ring, scales, samples=samples)
+            curves = {kind: bound.phases(errors[0, 0], count).sum(axis=-1) for kind, bound in bounds.items()}
+            single = {kind: bound.after(errors[:, :-1]).sum(axis=-1) for kind, bound in bounds.items()}
+            for phase in range(count + 1):
+                row = {
+                    "gamma": gamma,
+                    "k": window,
+                    "method": method,
+                    "phase": phase,
+                    "samples": samples,
+                    "seeds": len(seeds),
+                    "error_sum_mean": float(sums[:, phase].mean()),
+                    "error_sum_largest": float(sums[:, phase].max()),
+                    "value_error_mean": float(whole[:, phase].mean()),
+                    "value_error_largest": float(whole[:, phase].max()),
+                }
+                row |= {kind: float(curve[phase]) for kind, curve in curves.items()}
+                row |= {
+                    f"broken_{kind}": float((sums[:, phase] > bound[:, phase - 1]).mean()) if phase else None
+                    for kind, bound in single.items()
+                }
+                rows.append(row)
+    return rows
+
+
+def coin(*, seeds: Iterable[int], gamma: float = 0.9, samples: int = 50, probability: float = 0.05) -> Rows:
+    """How often one phase breaks every bound on the counterexample, started from exact values, k = 1.
+
+    The chance is exact, from the binomial distribution; the share is that of the seeds.
+    """
+    mdp, seeds = counterexample(), list(seeds)
+    both = ring_ladders(gamma, 1)
+    exact = [mdp.exact_deltas(scales.gammas) for scales in both]
+    learned = phased_tables(mdp, both, samples=samples, phases=1, seeds=seeds, initial=exact)
+    rows: Rows = []
+    for method, scales, truth, tables in zip(METHODS, both, exact, learned, strict=True):
+        sums = np.abs(tables[:, 1] - truth).max(axis=1).sum(axis=-1)
+        for kind, bound in _bounds(mdp, scales, samples=samples, probability=probability).items():
+            limit = float(bound.after(np.zeros(len(scales))).sum())
+            chance = counterexample_probability(scales, kind, samples=samples, probability=probability)
+            rows.append(
+                {
+                    "method": method,
+                    "bound": kind,
+                    "gamma": gamma,
+                    "samples": samples,
+                    "claimed": probability,
+                    "limit": limit,
+                    "broken_exact": chance,
+                    "broken_share": float((sums > limit).mean()),
+                    "seeds": len(seeds),
+                }
+            )
+    return rows
+
+
+def coin_errors(*, gamma: float = 0.9, samples: int = 50) -> Rows:
+    """Distribution of the error of V on the counterexample after one phase: γ/(1−γ) |mean of n coins ±1|."""
+    size = gamma / (1 - gamma)
+    return [
+        {
+            "heads_more_than_tails": 2 * heads - samples,
+            "error": size * abs(2 * heads / samples - 1),
+            "chance": comb(samples, heads) / 2**samples,
+        }
+        for heads in range(samples + 1)
+    ]
+
+
+def _bounds(mdp: FiniteMDP, scales: TimeScales, *, samples: int, probability: float = 0.05) -> dict[Kind, Any]:
+    values = mdp.exact_values(scales.gammas)
+    return {
+        kind: error_bound(scales, kind, samples=samples, probability=probability, states=mdp.states, values=values)
+        for kind in KINDS
+    }

@@ -1,0 +1,526 @@
+"""Finding and reading run directories."""
+
+import csv
+import hashlib
+import heapq
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, own_checks
+from tddelta.runs.files import FORMAT, Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
+from tddelta.timescales import TimeScales
+
+Mode = Literal["sampled", "greedy"]
+"""Whether actions are drawn from the policy or are its most probable ones."""
+
+UNKNOWN_WEIGHT = 0.01
+"""A return is known once what is missing weighs less than this."""
+
+
+def summary(scores: np.ndarray, sizes: np.ndarray, *, mode: Mode, seed: int, unfinished: int) -> dict[str, Any]:
+    """A row for `evaluations.jsonl`, without `steps`.
+
+    Args:
+        scores: Undiscounted returns of the episodes, (N,).
+        sizes: Their lengths in steps, (N,).
+        mode: How actions were chosen.
+        seed: Of the evaluation.
+        unfinished: Episodes that were given up.
+    """
+    several = len(scores) > 1
+    return {
+        "mode": mode,
+        "seed": seed,
+        "episodes": len(scores),
+        "unfinished": unfinished,
+        "return_mean": float(scores.mean()) if len(scores) else None,
+        "return_standard_deviation": float(scores.std(ddof=1)) if several else None,
+        "length_mean": float(sizes.mean()) if len(sizes) else None,
+        "returns": scores.tolist(),
+        "lengths": sizes.tolist(),
+    }
+
+
+def realised_returns(
+    rewards: npt.ArrayLike, gammas: npt.ArrayLike, *, terminated: npt.ArrayLike, truncated: npt.ArrayLike
+) -> npt.NDArray[np.float64]:
+    """Discounted return that followed each state, Σ_k γ_z^k r_{t+k} to the end of its episode.
+
+    It is known if the episode terminated in the data, or if what lies beyond the cut weighs less than a hundredth.
+
+    Args:
+        rewards: r_t of one stream or several, (T, …).
+        gammas: The discounts, (Z,), in [0, 1].
+        terminated: Whether step t ended an episode, (T, …).
+        truncated: Whether an episode was cut after step t, (T, …).
+
+    Returns:
+        (T, …, Z); NaN where it is not known.
+    """
+    received = np.asarray(rewards, np.float64)[..., None]
+    ended, cut = (np.asarray(flags, bool)[..., None] for flags in (terminated, truncated))
+    discounts = np.asarray(gammas, np.float64)
+    found = np.zeros((*received.shape[:-1], len(discounts)))
+    following, missing = np.zeros(found.shape[1:]), np.ones(found.shape[1:])
+    unknown = np.zeros_like(found)
+    for t in reversed(range(len(found))):
+        following = received[t] + discounts * np.where(ended[t] | cut[t], 0.0, following)
+        # Weight of what is not known: 1 past a cut, 0 past a terminal state.
+        missing = discounts * np.where(ended[t], 0.0, np.where(cut[t], 1.0, missing))
+        found[t], unknown[t] = following, missing
+    found[unknown > UNKNOWN_WEIGHT] = np.nan
+    return found
+
+
+MONITOR = "monitor.csv"
+"""How the names of these files end; several in a folder are environments of one run."""
+
+_NUMBERED = re.compile(r"(?P<name>.*?)[-_]?(?P<number>\d+)")
+
+
+def monitor_files(folder: Path) -> list[Path]:
+    """The monitor logs in a folder, by name."""
+    return sorted(path for path in folder.iterdir() if path.name.endswith(MONITOR)) if folder.is_dir() else []
+
+
+def read_monitors(files: Iterable[Path]) -> tuple[str | None, Arrays]:
+    """Read the logs of one run.
+
+    Args:
+        files: One per environment. A last line that was cut short is ignored.
+
+    Returns:
+        Name of the environment, if a log names it, and the episodes as `Run.episodes`: `steps` are the lengths added
+        up, in the order in which episodes ended: that of the lines in a file, by the clock among several files.
+
+    Raises:
+        CheckpointError: A file is no such log, or damaged.
+    """
+    name, logs = None, []
+    for path in files:
+        try:
+            text = path.read_text(encoding="utf-8")
+            head, _, table = text.partition("\n")
+            header = json.loads(head.removeprefix("#"))
+            # Without a line break at its end the last line is still being written.
+            lines = table[: table.rfind("\n") + 1].splitlines()
+            started = float(header.get("t_start", 0.0))
+            logs.append(_in_order(started, csv.DictReader(lines)))
+            name = name or header.get("env_id")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path} is not a monitor log of Stable-Baselines3, or damaged ({error}): leave it out"
+            ) from error
+    rows = list(heapq.merge(*logs, key=lambda row: row[0]))
+    _, returns, lengths = zip(*rows, strict=True) if rows else ((), (), ())
+    counted = np.asarray(lengths, np.int64)
+    return name, {"steps": counted.cumsum(), "returns": np.asarray(returns, np.float64), "lengths": counted}
+
+
+def _in_order(started: float, lines: Iterable[dict[str, str]]) -> list[tuple[float, float, int]]:
+    """Time, return and length of every episode, with times that never fall.
+
+    A second process that goes on with a file starts its clock anew: its times count from the last one before.
+    """
+    rows, before = [], 0.0
+    for row in lines:
+        time = float(row["t"])
+        if time < before:
+            started += before
+        before = time
+        rows.append((started + time, float(row["r"]), int(row["l"])))
+    return rows
+
+
+class MonitorLog:
+    """What a folder of monitor logs says of a run: its name from the log, agent and number from the folder's name.
+
+    `ppo/CartPole-v1_2` (as the RL Zoo lays runs out) and `ppo/seed-2` are number 2 of `ppo`; a folder that ends in no
+    number, or stands alone, is the agent itself, number 0.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def _read(self) -> tuple[str | None, Arrays]:
+        return read_monitors(monitor_files(self.path))
+
+    @property
+    def episodes(self) -> Arrays:
+        """The episodes."""
+        return self._read[1]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What is known of the run, as in a `config.json`."""
+        environment = self._read[0] or "environment"
+        folder = self.path.absolute()
+        found = _NUMBERED.fullmatch(folder.name)
+        numbered = found is not None and found["name"] in (environment, "seed", "run", "")
+        return {
+            "format": FORMAT,
+            "environment": environment,
+            "agent": {"name": folder.parent.name if numbered else folder.name},
+            "seed": int(found["number"]) if found is not None and numbered else 0,
+            "steps": self.steps,
+            "settings": {},
+            "scales": {"gammas": [1.0]},
+            "scales_known": False,
+        }
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of the episodes that ended."""
+        return int(self.episodes["lengths"].sum())
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """As in a `status.json`; a log does not say whether anything was still to come."""
+        counts = {"steps": self.steps, "updates": 0, "episodes": len(self.episodes["steps"])}
+        return {"state": "finished", **counts, "message": "episodes from a monitor log"}
+
+
+_COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers
+
+
+def run_path(out: str | os.PathLike[str], environment: str, agent_label: str, seed: int) -> Path:
+    """Return `OUT/ENV/AGENT/seed-N`, with every character that is unsafe in a file name replaced by "-".
+
+    Raises:
+        ConfigError: The system's encoding of file names lacks a character.
+    """
+    environment, agent_label = (re.sub(r"^\.|[^\w.+-]", "-", name) for name in (environment, agent_label))
+    path = Path(out) / environment / agent_label / f"seed-{seed}"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{path} cannot be the name of a file here, where names are {sys.getfilesystemencoding()}: set PYTHONUTF8=1"
+        ) from error
+    return path
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return eight hexadecimal digits that tell one configuration from another, whatever the seed."""
+    settings = {key: value for key, value in config.items() if key != "seed"}
+    text = json.dumps(plain(settings), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@own_checks
+def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
+    """Find run directories: the folders that hold a `config.json` of ours, or monitor logs of Stable-Baselines3.
+
+    Args:
+        *paths: Run directories, folders above them, or files within them.
+            Below a folder, hidden folders and those of unfinished runs (`seed-N.unfinished-K`) are left out.
+
+    Returns:
+        Every run once, in order of the paths given and by name below each.
+
+    Raises:
+        ConfigError: A path does not exist, or there is no run at or below it.
+    """
+    found: dict[Path, Path] = {}
+    for given in paths:
+        runs = _runs_at(a_path(given))
+        if not runs:
+            raise ConfigError(
+                f"no run at or below {given}: name a folder that holds a config.json of tddelta, or one above it"
+            )
+        for path in runs:
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def a_path(given: Any, what: str = "a run", where: str = "a run directory") -> Path:
+    """Return a path; ConfigError for what is none."""
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"{what} is named by its path; got {given!r:.80}: pass the path of {where}")
+    return Path(given)
+
+
+def _runs_at(given: Path) -> list[Path]:
+    if not given.exists():
+        raise ConfigError(f"{given} does not exist: name a run directory or a folder above some")
+    runs, logs = [], []
+    for folder, folders, files in os.walk(given):
+        ours = "config.json" in files and _is_ours(Path(folder, "config.json"))
+        if ours is not False:
+            runs.append(Path(folder))
+        if ours:
+            folders.clear()
+        elif any(name.endswith(MONITOR) for name in files):
+            logs.append(Path(folder))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and ".unfinished" not in name)
+    # The logs of the environments of a run of ours are that run once more.
+    runs += [log for log in logs if not any(run.is_relative_to(log) for run in runs)]
+    if not runs:  # a file of a run directory, or a folder in one; or a config.json of something else, to be reported
+        places = [given, *list(given.absolute().parents)[:2]]
+        runs = [place for place in places if (place / "config.json").is_file()][:1]
+    return runs
+
+
+def _is_ours(path: Path) -> bool | None:
+    """Tell whether a config.json is of a run; None if it is damaged: that is for its reader to report."""
+    try:
+        return {"format", "environment", "agent"} <= set(read_json(path))
+    except CheckpointError:
+        return None
+
+
+class Run:
+    """A read-only view of one run directory; every file is read when it is first asked for.
+
+    A folder of monitor logs of Stable-Baselines3 reads as a run that has episodes only.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        CheckpointError: `config.json` is missing, damaged, not ours, or of a newer format. Reading another file
+            that is damaged raises it too, naming the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = a_path(path)
+        self._monitor: MonitorLog | None = None
+        config = self.path / "config.json"
+        if monitor_files(self.path) and (not config.exists() or _is_ours(config) is False):
+            self._monitor = MonitorLog(self.path)
+            self.config = self._monitor.config
+            return
+        self.config = read_json(config)
+        check_format(config, self.config.get("format"))
+        missing = [key for key in ("environment", "agent", "seed", "settings", "scales") if key not in self.config]
+        if missing:
+            raise CheckpointError(f"{config} lacks {', '.join(missing)}: it is no complete config of a run")
+        named = all(isinstance(self.config[key], Mapping) for key in ("agent", "settings", "scales"))
+        if not named or "name" not in self.config["agent"] or not isinstance(self.config["seed"], int):
+            raise CheckpointError(f"{config} has entries of another kind than a run's: it is no config of a run")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def environment(self) -> str:
+        """The environment's name."""
+        return str(self.config["environment"])
+
+    @property
+    def agent(self) -> str:
+        """The agent's label: its name, with a hash when settings were changed, as in `ppo-delta-1a2b3c4d`."""
+        name, label = str(self.config["agent"]["name"]), self.path.absolute().parent.name
+        plain = run_path("", "", name, 0).parent.name
+        return label if re.fullmatch(re.escape(plain) + "-[0-9a-f]{8}", label) else name
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return int(self.config["seed"])
+
+    @cached_property
+    def scales(self) -> TimeScales:
+        """The time scales that the critic is trained on."""
+        return TimeScales.from_dict(self.config["scales"])
+
+    @cached_property
+    def status(self) -> dict[str, Any]:
+        """`state` (running, finished, interrupted or failed), `steps`, `updates`, `episodes`, `message`."""
+        return read_status(self.path / "status.json") if self._monitor is None else self._monitor.status
+
+    @cached_property
+    def metrics(self) -> Arrays:
+        """One array per metric, one element per update; NaN where a metric has no value."""
+        rows = read_rows(self.path / "metrics.jsonl")
+        names = dict.fromkeys(name for row in rows for name in row) or _COUNTERS
+        return {
+            name: np.array([row[name] for row in rows], np.int64)
+            if name in _COUNTERS
+            else np.array([np.nan if row.get(name) is None else row[name] for row in rows], np.float64)
+            for name in names
+        }
+
+    @cached_property
+    def timing(self) -> list[dict[str, Any]]:
+        """Wall-clock times, versions, machine and command: the events of `timing.jsonl`."""
+        return read_rows(self.path / "timing.jsonl")
+
+    @cached_property
+    def episodes(self) -> Arrays:
+        """`steps` (environment steps at the end of each training episode), `returns`, `lengths`, in order of steps."""
+        if self._monitor is not None:
+            return self._monitor.episodes
+        empty: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
+        return read_arrays(self.path / "episodes.npz") or empty
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations so far, one mapping each."""
+        return read_rows(self.path / "evaluations.jsonl")
+
+    @property
+    def reward_density(self) -> dict[str, Any] | None:
+        """Rewards other than 0 per 100 steps, `trained` and `random`, with `steps` and `seed`; or None."""
+        path = self.path / "reward_density.json"
+        return read_json(path) if path.exists() else None
+
+    @cached_property
+    def rollout(self) -> Arrays | None:
+        """One recorded episode of the final policy, or None."""
+        return read_arrays(self.path / "rollout.npz")
+
+    @cached_property
+    def critic(self) -> Arrays | None:
+        """`predicted` and `realised` values (N, Z) of held-out states at `gammas` (Z,), or None."""
+        return read_arrays(self.path / "critic.npz")
+
+
+own_checks(Run.__init__)
+
+
+class Runs(Sequence[Run]):
+    """Runs in order of environment, agent and seed.
+
+    Args:
+        runs: The runs, in any order.
+        left_out: See there.
+
+    Attributes:
+        left_out: A sentence for every run that was found and could not be read.
+
+    Raises:
+        ConfigError: Two runs have the same environment, agent and seed: together they would count as two seeds.
+    """
+
+    def __init__(self, runs: Iterable[Run], left_out: Iterable[str] = ()) -> None:
+        self.left_out = tuple(left_out)
+        self._runs = sorted(runs, key=lambda run: (run.environment, run.agent, run.seed))
+        for first, second in zip(self._runs, self._runs[1:], strict=False):
+            if (first.environment, first.agent, first.seed) == (second.environment, second.agent, second.seed):
+                raise ConfigError(
+                    f"{first.path} and {second.path} are both {first.environment}, {first.agent}, seed {first.seed}, "
+                    "and would count as two seeds: name one of the two folders only"
+                )
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Runs": ...
+    def __getitem__(self, index: int | slice) -> "Run | Runs":
+        return Runs(self._runs[index]) if isinstance(index, slice) else self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"Runs({self._runs!r})"
+
+    @property
+    def episodes(self) -> Arrays:
+        """Every training episode in one table: `environment`, `agent`, `seed`, `steps`, `returns`, `lengths`."""
+        return self._tidy([run.episodes for run in self._runs], ("steps", "returns", "lengths"))
+
+    def metrics(self, name: str) -> Arrays:
+        """Return one metric of every run that logged it in one table.
+
+        Args:
+            name: The metric, such as "return_mean" or "value_loss/gamma=0.960".
+
+        Returns:
+            The columns `environment`, `agent`, `seed`, `update`, `steps` and the metric under its own name.
+
+        Raises:
+            ConfigError: No run logged such a metric.
+        """
+        tables = [run.metrics for run in self._runs]
+        known = sorted({metric for table in tables for metric in table})
+        if name not in known:
+            raise ConfigError(f"no run logged the metric {name!r}: choose from {', '.join(known) or 'nothing'}")
+        logged = [table if name in table else {key: column[:0] for key, column in table.items()} for table in tables]
+        return self._tidy(logged, dict.fromkeys(("update", "steps", name)))
+
+    def _tidy(self, tables: Sequence[Arrays], columns: Iterable[str]) -> Arrays:
+        columns = list(columns)
+        lengths = [len(table["steps"]) if "steps" in table else 0 for table in tables]
+        tidy: Arrays = {
+            "environment": np.repeat(np.array([run.environment for run in self._runs], np.str_), lengths),
+            "agent": np.repeat(np.array([run.agent for run in self._runs], np.str_), lengths),
+            "seed": np.repeat(np.array([run.seed for run in self._runs], np.int64), lengths),
+        }
+        for column in columns:
+            parts = [table[column] for table, length in zip(tables, lengths, strict=True) if length]
+            tidy[column] = np.concatenate(parts) if parts else np.zeros(0)
+        return tidy
+
+
+@own_checks
+def load_runs(*paths: str | os.PathLike[str]) -> Runs:
+    """Load every run at or below the given paths, in order of environment, agent and seed.
+
+    Args:
+        *paths: Run directories, folders above them, or files within them. A run whose `config.json` cannot be
+            read is left out: a CheckpointWarning names it.
+
+    Returns:
+        The runs. Their files are read when they are first asked for.
+
+    Raises:
+        ConfigError: There is no run at or below a path.
+        CheckpointError: The `config.json` of every run is damaged or of a newer format.
+        ConfigError: Two runs have the same environment, agent and seed.
+    """
+    runs = readable_runs(*paths)
+    for sentence in runs.left_out:
+        warnings.warn(sentence, CheckpointWarning, stacklevel=2)
+    return runs
+
+
+@own_checks
+def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
+    """The same without a warning: whoever calls tells of `left_out`."""
+    return Runs(*_readable(*paths))
+
+
+@own_checks
+def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> Run:
+    """The one run at or below a path; a CheckpointWarning names those that cannot be read.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+        CheckpointError: The `config.json` of every run is damaged or of a newer format.
+    """
+    runs, left_out = _readable(path)
+    if len(runs) > 1:
+        raise ConfigError(f"{path} has {len(runs)} runs, {runs[0].path} among them: {advice}")
+    for sentence in left_out:
+        warnings.warn(sentence, CheckpointWarning, stacklevel=3)
+    return runs[0]
+
+
+@own_checks
+def _readable(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and a sentence for each of the others."""
+    runs, errors = [], []
+    for path in find_runs(*paths):
+        try:
+            runs.append(Run(path))
+        except CheckpointError as error:
+            errors.append(error)
+    if not runs:
+        raise errors[0]
+    return runs, [f"{error}; this run was left out" for error in errors]
