@@ -110,12 +110,14 @@ class _First:
 class StepChecker(BaseCallback):
     """Refuses steps that nothing can be learned from; after other callbacks, which may repair them."""
 
-    def _on_training_start(self) -> None:
+    def _init_callback(self) -> None:
         policy: Any = self.model.policy
         kinds = type(policy), policy.features_extractor_class
         # One of somebody's own may have a meaning for them.
         self._reads = all(kind.__module__.startswith(("stable_baselines3.", "tddelta.")) for kind in kinds)
         self._name = environment_name(self.training_env)
+
+    def _on_training_start(self) -> None:
         self._check_observations("before the first step", self.model._last_obs)
 
     def _on_step(self) -> bool:
