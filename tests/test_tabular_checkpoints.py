@@ -10,7 +10,7 @@ import pytest
 
 from tddelta import CheckpointError, ConfigError, StorageError, TimeScales, lambda_targets
 from tddelta.runs import checkpoints
-from tddelta.tabular import FiniteMDP, control, evaluate, resuming, sample
+from tddelta.tabular import FiniteMDP, _resumable, control, evaluate, sample
 
 SCALES = TimeScales.from_horizons([2.0, 5.0], lam=0.8, n_step=4)
 WALK = FiniteMDP.chain(4)
@@ -31,9 +31,9 @@ def learned(**options):
 @pytest.fixture
 def in_small_parts(monkeypatch):
     """Let every call learn a few steps at a time, and save after each of them."""
-    monkeypatch.setattr(resuming, "FIRST_STEPS", 7)
-    monkeypatch.setattr(resuming, "FEWEST_STEPS", 7)
-    monkeypatch.setattr(resuming, "PART_SECONDS", 0.0)  # parts never become longer
+    monkeypatch.setattr(_resumable, "FIRST_STEPS", 7)
+    monkeypatch.setattr(_resumable, "FEWEST_STEPS", 7)
+    monkeypatch.setattr(_resumable, "PART_SECONDS", 0.0)  # parts never become longer
     return {"checkpoint_every": 0.0}
 
 
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_lacks_arrays_is_refused(name, tmp_path, in_small_part
 
 def test_what_another_version_learned_is_refused(tmp_path, monkeypatch):
     learned(checkpoint=tmp_path)
-    monkeypatch.setattr(resuming, "ALGORITHM", 2)
+    monkeypatch.setattr(_resumable, "ALGORITHM", 2)
     with pytest.raises(ConfigError, match="other arguments: algorithm 1 there and 2 now: pass the same, or another"):
         learned(checkpoint=tmp_path)
 
@@ -152,7 +152,7 @@ def test_the_folder_must_be_free_and_writable(tmp_path):
     with pytest.raises(StorageError, match=r"file cannot be written"):
         learned(checkpoint=tmp_path / "file")
     with (
-        resuming.lock_file(tmp_path / "lock", "leave it"),
+        _resumable.lock_file(tmp_path / "lock", "leave it"),
         pytest.raises(ConfigError, match="is being written by another process: wait for it, or choose another folder"),
     ):
         learned(checkpoint=tmp_path)

@@ -16,9 +16,9 @@ from tddelta._arrays import widened
 from tddelta.errors import ConfigError, TDDeltaError
 from tddelta.timescales import TimeScales
 
-ARRAYS = ("rewards", "deltas", "next_deltas", "terminated", "truncated")
+_ARRAYS = ("rewards", "deltas", "next_deltas", "terminated", "truncated")
 
-SIZES = (
+_SIZES = (
     (1, (), 1),
     (2, (), 1),
     (1, (), 2),
@@ -45,7 +45,7 @@ class Rollout:
 
     def steps(self, part: Any) -> "Rollout":
         """Some of the steps, or of the steps and streams."""
-        return self._with({name: getattr(self, name)[part] for name in ARRAYS})
+        return self._with({name: getattr(self, name)[part] for name in _ARRAYS})
 
     def first_scales(self, number: int) -> "Rollout":
         """Without the components of longer horizons."""
@@ -68,7 +68,7 @@ class Rollout:
     def laid_out(self, streams: tuple[int, ...]) -> "Rollout":
         """With other batch axes for the same streams."""
         steps, axes = len(self.rewards), self.rewards.ndim
-        arrays = {name: getattr(self, name) for name in ARRAYS}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
         return self._with({name: array.reshape(steps, *streams, *array.shape[axes:]) for name, array in arrays.items()})
 
     def _with(self, arrays: dict[str, Any]) -> "Rollout":
@@ -76,7 +76,7 @@ class Rollout:
 
     def __str__(self) -> str:
         lines = [f"scales = {self.scales}"]
-        for name in ARRAYS:
+        for name in _ARRAYS:
             array = getattr(self, name)
             lines.append(f"{name} = {np.array2string(array, separator=', ', prefix=name + ' = ')}")
         return "\n".join(lines)
@@ -145,7 +145,7 @@ def n_step_return(rollout: Rollout) -> np.ndarray:
     return target
 
 
-KINDS: dict[str, Callable[[Rollout], np.ndarray]] = {
+_KINDS: dict[str, Callable[[Rollout], np.ndarray]] = {
     "λ-return": lambda_return,
     "n-step return": n_step_return,
     "one-step target": one_step_target,
@@ -239,7 +239,7 @@ def check_targets(
     check = _Check(f, asarray)
     generator = np.random.default_rng(seed)
     for index in range(rollouts):
-        steps, streams, scales = SIZES[index * len(SIZES) // rollouts]
+        steps, streams, scales = _SIZES[index * len(_SIZES) // rollouts]
         for name in names:
             equal = name == "telescoping"
             rollout = make_rollout(
@@ -257,10 +257,10 @@ class _Check:
         self.asarray = asarray
         self.identity = ""
         self.tolerance = 0.0  # half the digits of what f returns
-        self.kinds = dict(KINDS)  # what f may still be
+        self.kinds = dict(_KINDS)  # what f may still be
 
     def targets(self, rollout: Rollout) -> np.ndarray:
-        arrays = [self.asarray(getattr(rollout, name).copy()) for name in ARRAYS]
+        arrays = [self.asarray(getattr(rollout, name).copy()) for name in _ARRAYS]
         before = [_plain(array)[0].copy() for array in arrays]
         rewards, deltas, next_deltas, terminated, truncated = arrays
         try:
@@ -275,7 +275,7 @@ class _Check:
         self.tolerance = math.sqrt(epsilon)
         if targets.shape != rollout.deltas.shape:
             raise self.failure(rollout, f"targets have shape {targets.shape} for deltas of {rollout.deltas.shape}")
-        for name, array, copy in zip(ARRAYS, arrays, before, strict=True):
+        for name, array, copy in zip(_ARRAYS, arrays, before, strict=True):
             if not np.array_equal(_plain(array)[0], copy, equal_nan=copy.dtype != bool):
                 raise self.failure(rollout, f"the function changes its argument {name} in place")
         return targets

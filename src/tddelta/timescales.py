@@ -21,6 +21,7 @@ Rule = Literal["capped", "matched", "constant", "proportional"]
 """How λ becomes the trace decays of all scales."""
 
 RULES: tuple[str, ...] = get_args(Rule)
+"""Names of the rules."""
 
 SHARE = 0.5
 """κ of the rule "proportional": the share of its own horizon that a component's trace spans."""

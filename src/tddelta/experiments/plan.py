@@ -94,8 +94,7 @@ def plan_runs(
         ConfigError: A name or setting is unknown or out of range, or two runs would share a directory.
     """
     from tddelta.deep import ppo, training
-    from tddelta.deep import presets as preset_files
-    from tddelta.deep.presets import unchecked
+    from tddelta.deep.presets import read_preset, unchecked, with_preset_files
 
     if steps is not None:
         settings = {"steps": steps, **settings}
@@ -105,7 +104,7 @@ def plan_runs(
     plans: dict[Path, RunPlan] = {}
     pairs = [*itertools.product(_several("environments", environments), _several("agents", agents))]
     files = presets if isinstance(presets, list | tuple) else [presets]
-    each = preset_files.with_preset_files([*map(preset_files.read_preset, files)], pairs, settings)
+    each = with_preset_files([*map(read_preset, files)], pairs, settings)
     for (environment, agent), own in zip(pairs, each, strict=True):
         config = ppo.preset(environment, agent, **own)
         usual = unchecked(environment, agent, steps=config.steps)

@@ -14,7 +14,7 @@ from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
-from tddelta.tabular import _checks, learners, loops, resuming
+from tddelta.tabular import _checks, _resumable, learners, loops
 from tddelta.tabular._checks import FloatArray, IntArray
 from tddelta.tabular.loops import over_blocks
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
@@ -216,7 +216,7 @@ def control(
             parts = (np.split(np.array(arrays[name]), cuts) for name in ("returns", "lengths"))
             episodes[:done] = zip(*parts, strict=True)
 
-        resuming.seed_by_seed(
+        _resumable.seed_by_seed(
             block, len(numbers), threads, Path(checkpoint), checkpoint_every,
             arguments=arguments, state=state, restore=restore,
         )  # fmt: skip

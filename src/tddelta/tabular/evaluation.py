@@ -15,7 +15,7 @@ from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS
-from tddelta.tabular import _checks, learners, resuming
+from tddelta.tabular import _checks, _resumable, learners
 from tddelta.tabular._checks import FloatArray
 from tddelta.tabular.learners import Task
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
@@ -343,7 +343,7 @@ def evaluate(
     if checkpoint is None:
         errors, visits = lesson.learn(task)
     else:
-        errors, visits = resuming.learn(task, lesson, Path(checkpoint), checkpoint_every)
+        errors, visits = _resumable.learn(task, lesson, Path(checkpoint), checkpoint_every)
     deltas = np.einsum("sm,ansmz->ansz", strengths, task.weights[:, :, columns])
     deltas[:, :, mdp.terminal] = 0.0
     return TabularResult(
