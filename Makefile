@@ -66,12 +66,12 @@ results: $(VENV)/.train
 
 # The RL Zoo asks for other versions of its libraries than the tests have.
 zoo: .venv-zoo/.ready
-	.venv-zoo/bin/python -m pytest tests/test_sb3_zoo.py
+	.venv-zoo/bin/python -m pytest tests/adapters/sb3/test_zoo.py
 
 # What Stable-Baselines3's own tests ask, with the versions that a user of that extra gets.
 sb3-suite: .venv-sb3-suite/.ready
-	$(TEST_ENVIRONMENT) .venv-sb3-suite/bin/python -m pytest -n $(WORKERS) $(wildcard tests/test_sb3_suite*.py) \
-		tests/test_sb3_algorithms.py tests/test_sb3_models.py $(wildcard tests/test_sb3_o*_policy.py)
+	$(TEST_ENVIRONMENT) .venv-sb3-suite/bin/python -m pytest -n $(WORKERS) $(wildcard tests/adapters/sb3/test_suite*.py) \
+		tests/adapters/sb3/test_algorithms.py tests/adapters/sb3/test_models.py $(wildcard tests/adapters/sb3/test_o*_policy.py)
 
 .venv-sb3-suite/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-sb3-suite

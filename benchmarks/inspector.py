@@ -17,7 +17,7 @@ import numpy as np
 import tddelta as tdd
 from tddelta.inspector.recordings import smaller
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from browser import Browser
 
 GAMES = ["Breakout", "Qbert", "SpaceInvaders", "Zaxxon", "gym:CartPole-v1", "gym:LunarLander-v3"]

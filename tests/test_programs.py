@@ -38,7 +38,7 @@ LONG = (
 
 
 SHORT = ("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before")
-"""Programs that tests/test_recipes.py trains for longer."""
+"""Programs that tests/adapters/test_recipes.py trains for longer."""
 
 
 def slow_if_it_trains(name: str, source: str) -> object:

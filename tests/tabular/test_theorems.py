@@ -12,7 +12,7 @@ from targets_literal import make_scales
 from tddelta import ConfigError, TimeScales, lambda_targets, n_step_targets
 from tddelta.tabular import FiniteMDP, Trajectory, evaluate, sample
 
-GOLDEN = json.loads((Path(__file__).parent / "data" / "ring.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "ring.json").read_text(encoding="utf-8"))
 GAMMAS = (0.0, 0.5, 0.9, 0.97)
 PROCESS = FiniteMDP.random(6, 2, 3, seed=3, ends=1)
 

@@ -1,4 +1,4 @@
-"""What Stable-Baselines3's own tests ask of an algorithm, asked of ladders: see `test_sb3_suite.py`."""
+"""What Stable-Baselines3's own tests ask of an algorithm, asked of ladders: see `test_suite.py`."""
 
 from collections.abc import Callable
 from pathlib import Path

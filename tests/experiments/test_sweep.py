@@ -18,7 +18,7 @@ from tddelta.experiments.processes import Processes, _ending
 from tddelta.experiments.running import work_through
 from tddelta.experiments.worker import WorkerError
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 CATCH = "Catch-bsuite"
 PRETENDING = (sys.executable, str(HERE / "sweep_worker.py"))
 

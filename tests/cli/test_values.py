@@ -301,7 +301,7 @@ def test_a_figure_of_nothing_says_so():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a" * 23 + "…", "b"]
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow

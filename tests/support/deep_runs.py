@@ -10,6 +10,7 @@ from tddelta.runs import Run, RunWriter
 
 # 40 updates of 24 steps: several blocks, whose lengths depend on the machine's speed.
 UPDATES, BATCH = 40, 24
+EVAL_EVERY = 300
 
 
 def cartpole(**settings):
@@ -20,6 +21,22 @@ def trained(path, seed=0, config=None, **options):
     """The directory of a new run."""
     config = config or cartpole()
     with RunWriter(path, training.run_config(config, seed), {"command": ["test"]}) as writer:
+        training.train_run(config, seed, writer, **options)
+    return Run(path)
+
+
+def bytes_of(run):
+    """Every file but the record of times, by name."""
+    return {
+        path.relative_to(run.path).as_posix(): path.read_bytes()
+        for path in run.path.rglob("*")
+        if path.is_file() and path.name != "timing.jsonl"
+    }
+
+
+def go_on(path, config, seed=0, **options):
+    """Resume a run directory in this process."""
+    with RunWriter(path, training.run_config(config, seed), {"command": ["again"]}, resume=True) as writer:
         training.train_run(config, seed, writer, **options)
     return Run(path)
 

@@ -15,7 +15,7 @@ from tddelta.cli import main
 from tddelta.runs import checkpoints, load_runs
 
 CATCH = "Catch-bsuite"
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 PLACES = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 PROGRAM = "import sys, pretend; pretend.install(); from tddelta.cli import main; sys.exit(main(sys.argv[1:]))"
 

@@ -349,7 +349,7 @@ except KeyboardInterrupt:
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
 def test_a_signal_saves_the_runs_and_then_does_what_it_always_does(number, code, tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
     )

@@ -24,7 +24,7 @@ from tddelta.experiments.running import Threads, train_group
 from tddelta.experiments.slurm import script
 from tddelta.runs import Run, RunWriter, load_runs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CATCH = "Catch-bsuite"
 STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\nretries = 1\n'
 

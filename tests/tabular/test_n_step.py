@@ -9,7 +9,7 @@ import pytest
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.tabular import Trajectory, loops, n_step
 
-GOLDEN = json.loads((Path(__file__).parent / "data" / "ring.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "ring.json").read_text(encoding="utf-8"))
 GAMMAS, WINDOWS = (0.0, 0.5, 0.9), (1, 2, 4)
 
 

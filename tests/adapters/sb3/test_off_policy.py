@@ -498,7 +498,7 @@ def test_a_network_that_would_not_learn_what_it_shows_is_refused(kind: Any, poli
 
 
 def test_a_dueling_network_of_ones_own_learns_all_components() -> None:
-    policy = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "sb3_dueling.py"))["DuelingPolicy"]
+    policy = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "sb3_dueling.py"))["DuelingPolicy"]
     model = DeltaDQN(policy, vectorised("cartpole"), scales=SCALES, **QUICK)
     before = {name: tensor.clone() for name, tensor in model.q_net.state_dict().items()}
     model.learn(40)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deep_runs import BATCH, UPDATES, cartpole, finished, trained
+from deep_runs import BATCH, EVAL_EVERY, UPDATES, bytes_of, cartpole, finished, go_on, trained
 from tddelta import CheckpointError, CheckpointWarning, ConfigError, train
 from tddelta.cli import main
 from tddelta.deep import training
@@ -20,24 +20,6 @@ from tddelta.experiments import plan_runs
 from tddelta.experiments.display import Display
 from tddelta.runs import Run, RunWriter, checkpoints
 from tddelta.runs.checkpoints import SHARE, Pauses
-
-EVAL_EVERY = 300
-
-
-def bytes_of(run):
-    """Every file but the record of times, by name."""
-    return {
-        path.relative_to(run.path).as_posix(): path.read_bytes()
-        for path in run.path.rglob("*")
-        if path.is_file() and path.name != "timing.jsonl"
-    }
-
-
-def go_on(path, config, seed=0, **options):
-    """Resume a run directory in this process."""
-    with RunWriter(path, training.run_config(config, seed), {"command": ["again"]}, resume=True) as writer:
-        training.train_run(config, seed, writer, **options)
-    return Run(path)
 
 
 def stopped_after(updates, told=None):

@@ -146,7 +146,7 @@ def stuck(rewards, deltas, next_deltas, **options):
 
 
 def test_what_a_target_function_raises_is_a_sentence_with_its_place():
-    place = r"\(.*test_tabular_arguments.py, line \d+, in stuck\)$"
+    place = r"\(.*test_arguments.py, line \d+, in stuck\)$"
     sentence = rf"^the target function .*:stuck raised RuntimeError: the valve is stuck {place}"
     with pytest.raises(ConfigError, match=sentence) as caught:
         run(method=stuck, steps=5)

@@ -12,13 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from deep_runs import UPDATES, cartpole, trained
+from deep_runs import EVAL_EVERY, UPDATES, bytes_of, cartpole, go_on, trained
+from run_directories import CONFIG, begin
 from tddelta import CheckpointError, ConfigError, StorageError, compare
 from tddelta.deep import training
 from tddelta.experiments import plan_runs
 from tddelta.runs import Run, RunWriter, checkpoints
-from test_checkpoints import CONFIG, begin
-from test_resume import EVAL_EVERY, bytes_of, go_on
 
 # The command line on a slow machine: an update at a time, and a pause after each.
 PROGRAM = """

@@ -1,7 +1,7 @@
 """What Stable-Baselines3's own tests ask of an algorithm, in our words: one scale is the plain algorithm, to the bit.
 
 Every change that `load`, a callback, a subclass or `set_parameters` can make is made to both. `sb3_suite.toml` says
-which test of theirs is found in which test of ours. `make sb3-suite` runs these and `test_sb3_suite_long.py`.
+which test of theirs is found in which test of ours. `make sb3-suite` runs these and `test_suite_long.py`.
 """
 
 import io

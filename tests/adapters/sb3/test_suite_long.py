@@ -1,4 +1,4 @@
-"""The longer tests after those of Stable-Baselines3, see `test_sb3_suite.py`.
+"""The longer tests after those of Stable-Baselines3, see `test_suite.py`.
 
 Not collected by themselves, see `conftest.py`: `make sb3-suite` runs them.
 """

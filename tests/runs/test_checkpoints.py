@@ -15,14 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from run_directories import CONFIG, arrays, begin, train
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, StorageError
 from tddelta.runs import Run, RunWriter, checkpoints, set_aside
-
-CONFIG = {"format": 1, "environment": "e", "agent": {"name": "a"}, "seed": 0, "settings": {}, "scales": {}}
-
-
-def arrays(number):
-    return {"table": np.full((3, 4), number, np.float32), "key": np.array([1, number], np.uint32)}
 
 
 def two(path):
@@ -31,20 +26,6 @@ def two(path):
     for number in (1, 2):
         checkpoints.save(path, number, arrays(number), {"updates": number})
     return path / "checkpoints" / "0000000001", path / "checkpoints" / "0000000002"
-
-
-def begin(path, rows):
-    """A run directory with so many updates, of 10 steps and one episode each, and a checkpoint of the last."""
-    writer = RunWriter(path, CONFIG, {"command": ["test"]})
-    train(writer, 0, rows)
-    return writer
-
-
-def train(writer, first, last):
-    writer.metrics([{"update": n + 1, "steps": 10 * (n + 1)} for n in range(first, last)])
-    steps = 10 * np.arange(1, last + 1)
-    writer.episodes(steps, steps / 10, steps)
-    writer.checkpoint(arrays(last), steps=10 * last, updates=last, episodes=last)
 
 
 def names(path):
@@ -273,7 +254,7 @@ def test_two_writers_at_once_are_refused(tmp_path):
 
 HOLDS = """
 import sys, time
-from test_checkpoints import begin
+from run_directories import begin
 writer = begin(sys.argv[1], 2)
 print("go", flush=True)
 time.sleep(60)
@@ -281,7 +262,7 @@ time.sleep(60)
 
 
 def start(program, path):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     return subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True, env=environment)
 
 
@@ -298,7 +279,7 @@ def test_a_lock_ends_with_its_process(tmp_path):
 
 WRITES = """
 import sys
-from test_checkpoints import CONFIG, train
+from run_directories import CONFIG, train
 from tddelta.runs import RunWriter
 writer = RunWriter(sys.argv[1], CONFIG, {}, resume=True)
 done = 0 if writer.restored is None else writer.restored.count("updates")
@@ -368,7 +349,7 @@ def test_a_folder_that_vanishes_is_a_sentence(tmp_path):
 FULL = """
 import resource, sys, tempfile
 import numpy as np
-from test_checkpoints import CONFIG, arrays
+from run_directories import CONFIG, arrays
 from tddelta.errors import StorageError
 from tddelta.runs import RunWriter
 writer = RunWriter(sys.argv[1], CONFIG, {})
@@ -382,7 +363,7 @@ except StorageError as error:
 
 
 def test_a_disk_that_is_really_full(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     path = tmp_path / "seed-0"
     done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, env=environment)
     assert "checkpoints/0000000000 cannot be written (File too large): free some space there" in done.stdout, (
