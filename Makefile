@@ -1,6 +1,6 @@
 # One verb per job. PYTHON chooses the interpreter, VENV the environment, OUT the folder of `make demo`.
-#   make demo   make test   make test-all   make check   make docs   make bench   make results   make zoo   make sb3-suite
-#   make constraints   make clean
+#   make demo   make test   make test-all   make check   make docs   make build   make bench   make results
+#   make zoo   make sb3-suite   make constraints   make clean
 
 PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done) python3)
@@ -18,7 +18,7 @@ TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_
 	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=12 $(PYTEST_FLAGS)
 
-.PHONY: demo test test-all check docs lint types bench results constraints zoo sb3-suite clean
+.PHONY: demo test test-all check docs lint types build bench results constraints zoo sb3-suite clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -49,6 +49,20 @@ types: $(VENV)/.check
 docs: $(VENV)/.check
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
+
+# The wheel is tried in an environment that has nothing else.
+build: .venv-build/.ready
+	rm -rf dist && .venv-build/bin/python -m build --outdir dist
+	.venv-build/bin/python -m twine check --strict dist/*
+	rm -rf .venv-wheel && $(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd dist && ../.venv-wheel/bin/tddelta --version && ../.venv-wheel/bin/tddelta scales >/dev/null
+	rm -rf .venv-wheel
+
+.venv-build/.ready:
+	$(PYTHON) -m venv .venv-build
+	.venv-build/bin/python -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'twine>=6'
+	@touch $@
 
 # Leave the machine idle meanwhile; BENCH_FLAGS=--quick is a smoke test.
 bench: $(VENV)/.train .venv-rejax/.ready .venv-sb3/.ready

@@ -162,6 +162,8 @@ def test_versions_agree() -> None:
         line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line.startswith("## ")
     )
     assert re.search(rf"\b{version}\b", newest), f"the changelog's newest entry is {newest!r}"
+    hooks, pins = ((ROOT / name).read_text(encoding="utf-8") for name in (".pre-commit-config.yaml", "constraints.txt"))
+    assert re.search(r"rev: v(.+)", hooks)[1] == re.search(r"^ruff==(.+)", pins, re.MULTILINE)[1]
 
 
 def test_pinned_versions_satisfy_the_project_file() -> None:
