@@ -141,7 +141,7 @@ class TimeScales:
                 - discounts, numbers of at most 1, or horizons in steps, numbers of at least 1, smallest first;
                 - a dict: `ladder`, one of the names, beside keywords of that constructor, such as
                   `{"ladder": "halving", "components": 4, "rule": "matched"}`, or what `to_dict` returns;
-                - text: "halving components=4" for such a dict, or numbers, "10 100 1000";
+                - text or its words: "halving components=4" for such a dict, or numbers, "10 100 1000";
                 - a `TimeScales`.
             gamma: The largest discount γ_Z in [0, 1]; None where `scales` names it.
             lam: λ in [0, 1] of the traces, for scales that name no trace decays; None leaves them without.
@@ -485,9 +485,10 @@ def plain_scales(scales: Any) -> Any:
     Raises:
         ConfigError: `scales` is of another kind.
     """
-    scales = _plain.plain(_plain.tidy(scales))
-    if isinstance(scales, str):
-        scales = _from_words(scales)
+    scales = _plain.plain(scales)
+    words = [scales] if isinstance(scales, str) else scales
+    if isinstance(words, list | tuple) and words and all(isinstance(word, str) for word in words):
+        scales = _from_words(" ".join(map(_plain.tidy, words)))
     if isinstance(scales, TimeScales):
         scales = scales.to_dict()
     if scales is None or (isinstance(scales, Mapping) and "ladder" in scales):
@@ -500,9 +501,14 @@ def plain_scales(scales: Any) -> Any:
     return _plain_numbers(_plain.entries("scales", scales))
 
 
+def names_discounts(plain: Any) -> bool:
+    """Whether scales in plain form name their largest discount, which a ladder takes from its `gamma`."""
+    return isinstance(plain, tuple) or (isinstance(plain, Mapping) and "gammas" in plain)
+
+
 _FORMS = (
-    f"pass None, one of {', '.join(LADDERS)}, a list of discounts or of horizons, a dict such as "
-    "{'ladder': 'halving', 'components': 4} or {'gammas': [0.9, 0.99]}, or a TimeScales"
+    f"pass discounts, horizons in steps, or one of {', '.join(LADDERS)}, which may have settings as in "
+    "'halving components=4'"
 )
 
 
@@ -515,16 +521,14 @@ def _from_words(text: str) -> Any:
             return {"ladder": name, **{key: float(value) for key, value in pairs}}
         return [float(word) for word in (name, *words)]
     except ValueError:
-        raise ConfigError(
-            f"scales names no ladder that is known, with settings as in 'halving components=4'; got {text!r}: {_FORMS}"
-        ) from None
+        raise ConfigError(f"scales must be numbers, or name a ladder that is known; got {text!r}: {_FORMS}") from None
 
 
 def _plain_ladder(given: Mapping[str, Any]) -> Any:
     """A ladder without what its constructor would take anyway."""
     name = given.get("ladder", "halving")
     if name not in LADDERS:
-        raise ConfigError(f"scales names no ladder that is known; got {name!r}: {_FORMS}")
+        raise ConfigError(f"scales must be numbers, or name a ladder that is known; got {name!r}: {_FORMS}")
     settings = {"ladder": name}
     for key, value in given.items():
         value = (_plain.as_whole if key in ("components", "n_step") else _plain.as_real)(value)
@@ -539,7 +543,7 @@ def _plain_numbers(given: tuple[Any, ...]) -> tuple[float, ...]:
     """Discounts, or horizons; those of an infinite one as discounts, which JSON can hold."""
     numbers = tuple(_plain.number("scales", value) for value in given)
     if not numbers:
-        raise ConfigError("scales must name at least one discount or horizon; got none: pass, say, scales=[10, 100]")
+        raise ConfigError("scales must name at least one discount or horizon; got none: pass, say, scales=(10, 100)")
     if all(number <= 1 for number in numbers):
         return numbers
     if not all(number >= 1 for number in numbers):
@@ -554,8 +558,9 @@ def _ladder(named: Any, gamma: float | None, shared: Mapping[str, Any]) -> TimeS
     """A ladder by its name or dict; what the dict says counts more than what is shared."""
     settings = dict(named) if isinstance(named, Mapping) else {"ladder": named or "halving"}
     name = settings.pop("ladder")
-    if "gamma" in settings:
+    if "gamma" in settings and gamma is not None:
         raise ConfigError(f"scales must leave gamma to the algorithm; got {settings!r}: drop it there")
+    gamma = settings.pop("gamma", gamma)
     if gamma is None:
         raise ConfigError(
             f"gamma is needed where scales names no discounts; got scales={named!r}: pass, say, gamma=0.99"
@@ -563,12 +568,14 @@ def _ladder(named: Any, gamma: float | None, shared: Mapping[str, Any]) -> TimeS
     if gamma == 1 and name != "single" and settings.get("longest_horizon") is None:
         raise ConfigError(
             f"the ladder {name!r} up to gamma=1 needs its longest finite horizon; got none: pass "
-            f"scales={{'ladder': {name!r}, 'longest_horizon': 1000}}, say, or another gamma"
+            f"scales='{name} longest_horizon=1000', say, or another gamma"
         )
     try:
         made: TimeScales = getattr(TimeScales, name)(gamma, **{**shared, **settings})
     except TypeError as error:
-        raise ConfigError(f"the ladder {name!r} cannot be made of {settings!r} ({error}): {_FORMS}") from error
+        raise ConfigError(
+            f"scales must be settings of the ladder {name!r}; got {settings!r} ({error}): {_FORMS}"
+        ) from error
     return made
 
 
