@@ -13,7 +13,6 @@ import torch
 
 import tddelta as tdd
 from tddelta import _plain
-from tddelta.adapters.ladders import resolve
 from tddelta.deep import ppo
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import plan_runs, whole_seeds
@@ -56,7 +55,7 @@ def test_settings_of_other_libraries_are_those_of_python():
         environments=32,
         hidden_sizes=(32, 32),
         gamma=0.5,
-        components=1,
+        scales="halving components=1",
         component_weights=(2.0,),
         learning_rate=0.5,
         anneal_learning_rate=False,
@@ -69,7 +68,7 @@ def test_settings_of_other_libraries_are_those_of_python():
         environments=np.float64(32),
         hidden_sizes=np.array([32, 32]),
         gamma=np.float32(0.5),
-        components=np.array(1),
+        scales={"ladder": np.str_("halving"), "components": np.array(1)},
         component_weights=(torch.tensor(2),),
         learning_rate=jnp.float32(0.5),
         anneal_learning_rate=np.bool_(False),
@@ -81,7 +80,7 @@ def test_settings_of_other_libraries_are_those_of_python():
 
 def test_whole_numbers_of_a_ladder_name_the_same_run():
     paths = {
-        plan_runs("Catch", "ppo-delta", seeds=[0], out="o", horizons=horizons, lam=lam)[0].path
+        plan_runs("Catch", "ppo-delta", seeds=[0], out="o", scales=horizons, lam=lam)[0].path
         for horizons, lam in (([2, 10], 1), ((2.0, 10.0), 1.0), (np.array([2, 10]), np.int64(1)))
     }
     assert len(paths) == 1
@@ -134,7 +133,7 @@ def test_ladders_and_seeds_and_step_sizes():
     usual = tdd.TimeScales.from_gammas([0.5, 0.75], lam=0.5, n_step=4)
     for gammas in (np.array([0.5, 0.75], np.float32), jnp.array([0.5, 0.75]), (Fraction(1, 2), torch.tensor(0.75))):
         assert tdd.TimeScales.from_gammas(gammas, lam=np.array(0.5), n_step=4.0) == usual
-    named = resolve({"ladder": "halving", "components": np.float64(2)}, gamma=0.75, lam=0.5)
+    named = tdd.TimeScales.of({"ladder": "halving", "components": np.float64(2)}, gamma=0.75, lam=0.5)
     assert named == tdd.TimeScales.halving(0.75, components=2, lam=0.5)
     with pytest.raises(ConfigError, match=r"lam must be a plain number.*; got True"):
         tdd.TimeScales.single(0.5, lam=np.bool_(True))

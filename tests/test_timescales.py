@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tddelta.errors import ConfigError, ContractionWarning, TDDeltaError
 from tddelta.targets import lambda_targets
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, plain_scales
 
 
 def quietly(make, *arguments, **options):
@@ -102,6 +102,90 @@ def test_windows_of_whole_horizons(horizon):
 def test_from_horizons():
     scales = TimeScales.from_horizons([1, 3.125, 100, math.inf])
     np.testing.assert_allclose(scales.gammas, [0, 0.68, 0.99, 1])
+
+
+# What users call scales
+
+
+@pytest.mark.parametrize(
+    ("scales", "gamma", "made"),
+    [
+        (None, 0.9, TimeScales.halving(0.9)),
+        ("halving", 0.9, TimeScales.halving(0.9)),
+        ("doubling", 0.9, TimeScales.doubling(0.9)),
+        (" single ", 0.9, TimeScales.single(0.9)),
+        ([0.5, 0.9], None, TimeScales.from_gammas([0.5, 0.9])),
+        (np.array([0.5, 0.9]), 0.9, TimeScales.from_gammas([0.5, 0.9])),
+        ((1,), None, TimeScales.single(1)),
+        ([1, 10], None, TimeScales.from_horizons([1, 10])),
+        ([10, 100], 0.99, TimeScales.from_horizons([10, 100])),
+        ([10, math.inf], 1.0, TimeScales.from_horizons([10, math.inf])),
+        ("10 100", None, TimeScales.from_horizons([10, 100])),
+        ("0.5, 0.9", None, TimeScales.from_gammas([0.5, 0.9])),
+        ("halving components=3 factor=4", 0.99, TimeScales.halving(0.99, components=3, factor=4)),
+        ({"ladder": "doubling", "shortest_horizon": 2}, 0.9, TimeScales.doubling(0.9, shortest_horizon=2)),
+        ("doubling gamma=0.75", None, TimeScales.doubling(0.75)),
+        ({"ladder": "single", "lam": 0.3, "n_step": 2}, 0.9, TimeScales.single(0.9, lam=0.3, n_step=2)),
+        (TimeScales((0.5, 0.9), (0.1, 0.2)).to_dict(), None, TimeScales((0.5, 0.9), (0.1, 0.2))),
+        (TimeScales((0.5,), None, (3,)), None, TimeScales((0.5,), None, (3,))),
+    ],
+)
+def test_scales_of_what_a_user_names(scales, gamma, made):
+    assert TimeScales.of(scales, gamma=gamma) == made
+    plain = plain_scales(scales)
+    assert TimeScales.of(plain, gamma=gamma) == TimeScales.of(json.loads(json.dumps(plain)), gamma=gamma) == made
+    assert plain_scales(plain) == plain and isinstance(hash(plain), int)
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ("halving", None),
+        ({"ladder": "halving", "factor": 2, "components": None}, None),
+        ("halving components=4", {"ladder": "halving", "components": 4}),
+        ({"ladder": "single"}, "single"),
+        ([10, 100], (10.0, 100.0)),
+        (TimeScales((0.5, 0.9)), (0.5, 0.9)),
+        ([2, math.inf], (0.5, 1.0)),
+    ],
+)
+def test_equal_scales_have_one_plain_form(given, plain):
+    found = plain_scales(given)
+    assert found == plain and repr(found) == repr(plain)
+
+
+def test_traces_and_windows_are_added_where_there_are_none():
+    bare, own = TimeScales((0.5, 0.9)), TimeScales((0.5, 0.9), (0.1, 0.2), (1, 2))
+    assert TimeScales.of(bare) is bare and TimeScales.of(own, lam=0.5, n_step=7) is own
+    made = TimeScales.of(bare, lam=0.5, rule="constant", n_step=7)
+    assert made == TimeScales.from_gammas((0.5, 0.9), lam=0.5, rule="constant", n_step=7)
+    assert TimeScales.of(TimeScales((0.5, 0.9), None, (5, 3)), lam=0.5) == TimeScales((0.5, 0.9), (0.45, 0.45), (5, 3))
+    named = {"ladder": "halving", "rule": "proportional"}
+    assert TimeScales.of(named, gamma=0.9, lam=0.5) == TimeScales.halving(0.9, lam=0.5, rule="proportional")
+
+
+@pytest.mark.parametrize(
+    ("scales", "gamma", "message"),
+    [
+        (None, None, "gamma is needed where scales names no discounts; got scales=None: pass, say, gamma=0.99"),
+        ([0.5, 0.9], 0.99, r"gamma must be the largest discount of scales, 0\.9, .* got gamma=0\.99: pass gamma=0\.9"),
+        ([0.9, 10], None, r"discounts, all at most 1, or horizons .*; got 0\.9 and 10\.0 in \(0\.9, 10\.0\): pass one"),
+        ([], None, r"at least one discount or horizon; got none: pass, say, scales=\(10, 100\)"),
+        ([-0.5], None, r"gammas must be in \[0, 1\]; got -0\.5"),
+        ([0.5, "0.9"], None, "scales must be a plain number.* got '0.9'"),
+        (3, None, "scales must name time scales; got 3: pass discounts, horizons in steps, or one of halving"),
+        ("thirding", 0.9, "numbers, or name a ladder that is known; got 'thirding': pass discounts"),
+        ("halving components", 0.9, "got 'halving components': .* as in 'halving components=4'"),
+        ({"ladder": "thirding"}, 0.9, "name a ladder that is known; got 'thirding'"),
+        ({"ladder": "halving", "gamma": 0.9}, 0.9, "must leave gamma to the algorithm"),
+        ({"ladder": "halving", "horizon": 9}, 0.9, "settings of the ladder 'halving'; got {'horizon': 9.0} .*horizon"),
+        ({"gammas": [0.9], "gama": 1}, None, "no other keys"),
+        ("doubling", 1.0, r"up to gamma=1 .*pass scales='doubling longest_horizon=1000'"),
+    ],
+)
+def test_what_names_no_scales_is_refused(scales, gamma, message):
+    with pytest.raises(ConfigError, match=message):
+        TimeScales.of(scales, gamma=gamma)
 
 
 # Trace rules
@@ -314,6 +398,7 @@ def test_repr_names_what_is_given():
         (lambda: TimeScales.halving(0.99, factor=1), "factor must be a finite number above 1; got 1.0"),
         (lambda: TimeScales.doubling(0.99, factor=1 + 1e-10), "factor must be at least 1.001; got 1.0000000001"),
         (lambda: TimeScales.halving(1, longest_horizon=math.inf), "longest_horizon must be finite"),
+        (lambda: TimeScales.doubling(1, longest_horizon=1e17), "got 1e\\+17: .* no discount below 1 has that horizon"),
         (lambda: TimeScales.halving(1, longest_horizon=10, components=1), "components must be between 2 and"),
         (lambda: TimeScales.doubling(0.5, shortest_horizon=3), "shortest_horizon must be at most the longest, 2 steps"),
         (lambda: TimeScales.single(0.9).contraction_factors, "pass lam=, as in lam=0.95"),

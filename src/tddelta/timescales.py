@@ -1,13 +1,14 @@
 """Time scales: the discounts of the components, their trace decays and their n-step lengths.
 
 A `TimeScales` says everything about a decomposition that is not learned. It is frozen and hashable, holds Python
-numbers only, and can be a static argument of a compiled function.
+numbers only, and can be a static argument of a compiled function. `TimeScales.of` makes one of whatever a user calls
+`scales`.
 """
 
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import count, pairwise
@@ -26,143 +27,11 @@ RULES: tuple[str, ...] = get_args(Rule)
 SHARE = 0.5
 """κ of the rule "proportional": the share of its own horizon that a component's trace spans."""
 
+LADDERS = ("halving", "doubling", "single")
+"""Names of the ladders that follow from the largest discount alone."""
+
 # Horizons computed from discounts are off by rounding: 1/(1 - 0.9) is 10.000000000000002.
 _TOLERANCE = 1e-9
-
-
-def halving(gamma: Any, components: Any, shortest_horizon: Any, factor: Any, longest_horizon: Any) -> tuple[float, ...]:
-    """Discounts of the halving ladder; see `TimeScales.halving`."""
-    top = _top(gamma, longest_horizon)
-    factor = _factor(factor)
-    if components is not None and shortest_horizon is not None:
-        raise ConfigError(
-            f"components={components!r} and shortest_horizon={shortest_horizon!r} both say where the ladder ends: "
-            "pass one of them"
-        )
-    shortest = 1.0 if components is not None else 2.0
-    if shortest_horizon is not None:
-        shortest = horizon("shortest_horizon", shortest_horizon)
-    lower = list(_halved(1 - top[0], factor, shortest))
-    if components is not None:
-        wanted, most = _plain.whole("components", components), len(top) + len(lower)
-        if not len(top) <= wanted <= most:
-            raise ConfigError(
-                f"components must be between {len(top)} and {most}, since horizons start at {1 / (1 - top[0]):.6g} "
-                f"and shrink by {factor:g} to no less than one step; got {wanted}: pass another number or factor"
-            )
-        lower = lower[: wanted - len(top)]
-    return (*reversed(lower), *top)
-
-
-def doubling(gamma: Any, shortest_horizon: Any, factor: Any, longest_horizon: Any) -> tuple[float, ...]:
-    """Discounts of the doubling ladder; see `TimeScales.doubling`."""
-    top = _top(gamma, longest_horizon)
-    factor, shortest = _factor(factor), horizon("shortest_horizon", shortest_horizon)
-    if shortest * (1 - top[0]) > 1 + _TOLERANCE:
-        raise ConfigError(
-            f"shortest_horizon must be at most the longest, {1 / (1 - top[0]):.6g} steps; got {shortest:g}: "
-            "pass a shorter one, or a larger gamma"
-        )
-    lower: list[float] = []
-    distance = 1 / shortest
-    while distance * (1 - _TOLERANCE) > 1 - top[0]:
-        lower.append(1 - distance)
-        distance = 1 / (shortest * factor ** len(lower))
-    return (*lower, *top)
-
-
-def check_rule(rule: Any) -> None:
-    """ConfigError for an unknown trace rule."""
-    if rule not in RULES:
-        close = get_close_matches(str(rule), RULES, n=1, cutoff=0)[0]
-        raise ConfigError(f"rule must be one of {', '.join(RULES)}; got {rule!r}: did you mean {close!r}?")
-
-
-def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
-    """The largest discount, below it the largest finite one where γ = 1."""
-    gamma = unit_number("gamma", gamma)
-    if gamma == 1:
-        if longest_horizon is None:
-            raise ConfigError("a ladder up to gamma=1 needs its longest finite horizon: pass longest_horizon=1000, say")
-        longest = horizon("longest_horizon", longest_horizon)
-        if longest == math.inf:
-            raise ConfigError("longest_horizon must be finite; got inf: pass a number of steps such as 1000")
-        return (1 - 1 / longest, 1.0)
-    if longest_horizon is not None:
-        raise ConfigError(f"longest_horizon={longest_horizon!r} is only for gamma=1; got gamma={gamma}: leave it out")
-    return (gamma,)
-
-
-def _halved(distance: float, factor: float, shortest: float) -> Iterator[float]:
-    """Discounts below 1 − distance, each horizon the factor shorter, while none falls below the shortest."""
-    # The distance 1 − γ is exact for γ ≥ ½, where a horizon would be rounded.
-    while (distance := distance * factor) * shortest <= 1 + _TOLERANCE:
-        yield max(0.0, 1 - distance)
-
-
-def decay(gamma: float, lam: float, largest: float, rule: str) -> float:
-    """c_z of one component under a trace rule; `largest` is c = λ γ_Z."""
-    if rule == "capped":
-        return min(largest, gamma)
-    if rule == "matched":
-        return largest
-    if rule == "constant":
-        return lam * gamma
-    return max(0.0, 1 - (1 - gamma) / SHARE)
-
-
-def equal_windows(gammas: tuple[float, ...], n_step: int) -> tuple[int, ...]:
-    """k_z = min(⌈h_z⌉, k), and k itself for the last component."""
-    shorter = (
-        n_step if gamma == 1 else min(math.ceil((1 - _TOLERANCE) / (1 - gamma)), n_step) for gamma in gammas[:-1]
-    )
-    return (*shorter, n_step)
-
-
-def unit_number(name: str, value: Any) -> float:
-    """A number in [0, 1]."""
-    number = _plain.number(name, value)
-    if not 0 <= number <= 1:
-        raise ConfigError(f"{name} must be in [0, 1]; got {number}: {_ADVICE.get(name, 'pass a number in that range')}")
-    return number
-
-
-_ADVICE = {
-    "trace_decays": "they are the products λ_z γ_z, so lower λ_z for that component",
-    "lam": "only the product λ_z γ_z may not exceed 1, and rule='matched' already raises λ_z for the small discounts",
-}
-
-
-def unit_numbers(name: str, values: Any) -> tuple[float, ...]:
-    """A sequence of numbers in [0, 1]."""
-    return tuple(unit_number(name, value) for value in _plain.entries(name, values))
-
-
-def horizon(name: str, value: Any) -> float:
-    """A horizon in steps, at least 1."""
-    number = _plain.number(name, value)
-    if not number >= 1:
-        raise ConfigError(f"{name} must be at least 1 step; got {number}: the discount 0 has horizon 1")
-    return number
-
-
-def _factor(value: Any) -> float:
-    number = _plain.number("factor", value)
-    if not 1 < number < math.inf:
-        raise ConfigError(f"factor must be a finite number above 1; got {number}: 2 halves each horizon")
-    if number < 1.001:  # thousands of components
-        raise ConfigError(f"factor must be at least 1.001; got {number}: 2 halves each horizon")
-    return number
-
-
-def check_length(name: str, values: tuple[Any, ...], gammas: tuple[float, ...]) -> None:
-    """ConfigError unless there is one value per discount."""
-    if len(values) != len(gammas):
-        raise ConfigError(
-            f"{name} needs one entry per discount; got {len(values)} for {len(gammas)} discounts: "
-            f"pass {len(gammas)} of them"
-        )
-
 
 # Frames that are not the caller's: our own, and those that jaxtyping's import hook puts around each function.
 _NOT_THE_CALLER = ("tddelta", "jaxtyping")
@@ -173,7 +42,7 @@ _NOT_THE_CALLER = ("tddelta", "jaxtyping")
 class TimeScales:
     """Discounts γ_0 < γ_1 < … < γ_Z, one per component W_z = V_{γ_z} − V_{γ_{z−1}}, with their traces and windows.
 
-    Use a constructor (`halving`, `doubling`, `from_gammas`, `from_horizons`, `single`), or name all numbers.
+    Use a constructor (`of`, `halving`, `doubling`, `from_gammas`, `from_horizons`, `single`), or name all numbers.
 
     A `ContractionWarning` is given when full steps towards the λ-return of some component would make it grow: the
     operator of component z has the max-norm factor |γ_z − c_z| / (1 − c_z), which must be below 1. Components with
@@ -221,11 +90,11 @@ class TimeScales:
         object.__setattr__(self, "gammas", gammas)
         if self.trace_decays is not None:
             decays = unit_numbers("trace_decays", self.trace_decays)
-            check_length("trace_decays", decays, gammas)
+            _check_length("trace_decays", decays, gammas)
             object.__setattr__(self, "trace_decays", decays)
         if self.n_steps is not None:
             n_steps = tuple(_plain.whole("n_steps", value) for value in _plain.entries("n_steps", self.n_steps))
-            check_length("n_steps", n_steps, gammas)
+            _check_length("n_steps", n_steps, gammas)
             object.__setattr__(self, "n_steps", n_steps)
         if self.actor_trace_decay is not None:
             object.__setattr__(self, "actor_trace_decay", unit_number("actor_trace_decay", self.actor_trace_decay))
@@ -253,6 +122,65 @@ class TimeScales:
 
     @classmethod
     @own_checks
+    def of(
+        cls,
+        scales: Any,
+        *,
+        gamma: float | None = None,
+        lam: float | None = None,
+        rule: Rule = "capped",
+        n_step: int | None = None,
+    ) -> "TimeScales":
+        """Time scales from what a user calls `scales`, in Python, in a file or on the command line.
+
+        Args:
+            scales: One of
+
+                - None: the halving ladder of `gamma`;
+                - a name: "halving", "doubling" or "single";
+                - discounts, numbers of at most 1, or horizons in steps, numbers of at least 1, smallest first;
+                - a dict: `ladder`, one of the names, beside keywords of that constructor, such as
+                  `{"ladder": "halving", "components": 4, "rule": "matched"}`, or what `to_dict` returns;
+                - text or its words: "halving components=4" for such a dict, or numbers, "10 100 1000";
+                - a `TimeScales`.
+            gamma: The largest discount γ_Z in [0, 1]; None where `scales` names it.
+            lam: λ in [0, 1] of the traces, for scales that name no trace decays; None leaves them without.
+            rule: How that λ becomes decays, with c = λ γ_Z: "capped" c_z = min(c, γ_z), "matched" c_z = c, "constant"
+                c_z = λ γ_z, "proportional" c_z = max(0, 1 − 2/h_z), where λ γ_Z is left to the policy's advantage.
+            n_step: Steps k ≥ 1 of the longest window, for scales that name none: k_z = min(⌈h_z⌉, k) and k_Z = k.
+
+        Returns:
+            The scales, with trace decays and windows unless nobody named λ or `n_step`.
+
+        Raises:
+            ConfigError: `scales` is of another kind, a setting is out of range, or the largest discount of the scales
+                is not `gamma`.
+
+        Example:
+            >>> TimeScales.of([0.5, 0.9], lam=0.8)
+            TimeScales(gammas=(0.5, 0.9), trace_decays=(0.5, 0.7200000000000001))
+            >>> TimeScales.of("halving components=3", gamma=0.99) == TimeScales.halving(0.99, components=3)
+            True
+        """
+        named = scales if isinstance(scales, TimeScales) else plain_scales(scales)
+        shared: dict[str, Any] = {"lam": lam, "rule": rule, "n_step": n_step}
+        if isinstance(named, Mapping) and "ladder" not in named:
+            named = cls.from_dict(named)
+        if isinstance(named, TimeScales):
+            made = _completed(named, **shared)
+        elif isinstance(named, tuple):
+            made = (cls.from_gammas if named[-1] <= 1 else cls.from_horizons)(named, **shared)
+        else:
+            made = _ladder(named, gamma, shared)
+        if gamma is not None and not math.isclose(made.gammas[-1], unit_number("gamma", gamma), rel_tol=_TOLERANCE):
+            raise ConfigError(
+                f"gamma must be the largest discount of scales, {made.gammas[-1]}, since the policy is optimised for "
+                f"it; got gamma={gamma}: pass gamma={made.gammas[-1]}, or other scales"
+            )
+        return made
+
+    @classmethod
+    @own_checks
     def halving(
         cls,
         gamma: float,
@@ -273,9 +201,8 @@ class TimeScales:
         Args:
             gamma: Largest discount γ_Z in [0, 1].
             lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays, with c = λ γ_Z: "capped" c_z = min(c, γ_z), "matched" c_z = c, "constant"
-                c_z = λ γ_z, "proportional" c_z = max(0, 1 − 2/h_z), where λ γ_Z is left to the policy's advantage.
-            n_step: Steps k ≥ 1 of the longest window: k_z = min(⌈h_z⌉, k) and k_Z = k. None leaves `n_steps` None.
+            rule: How λ becomes decays; see `of`.
+            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
             components: Number of components, in place of `shortest_horizon`.
             shortest_horizon: No component has a shorter horizon than this many steps ≥ 1; 2 if neither is given.
             factor: Ratio > 1 of neighbouring horizons.
@@ -293,8 +220,30 @@ class TimeScales:
             >>> TimeScales.halving(0.99, components=2, factor=32).labels
             ('0.680', '0.990')
         """
-        gammas = halving(gamma, components, shortest_horizon, factor, longest_horizon)
-        return cls._build(gammas, lam, rule, n_step)
+        top, factor = _top(gamma, longest_horizon), _factor(factor)
+        if components is not None and shortest_horizon is not None:
+            raise ConfigError(
+                f"components={components!r} and shortest_horizon={shortest_horizon!r} both say where the ladder ends: "
+                "pass one of them"
+            )
+        shortest = 1.0 if components is not None else 2.0
+        if shortest_horizon is not None:
+            shortest = _horizon("shortest_horizon", shortest_horizon)
+        lower: list[float] = []
+        # The distance 1 − γ is exact for γ ≥ ½, where a horizon would be rounded.
+        distance = 1 - top[0]
+        while (distance := distance * factor) * shortest <= 1 + _TOLERANCE:
+            lower.append(max(0.0, 1 - distance))
+        if components is not None:
+            wanted, most = _plain.whole("components", components), len(top) + len(lower)
+            if not len(top) <= wanted <= most:
+                raise ConfigError(
+                    f"components must be between {len(top)} and {most}, since horizons start at "
+                    f"{1 / (1 - top[0]):.6g} and shrink by {factor:g} to no less than one step; got {wanted}: pass "
+                    "another number or factor"
+                )
+            lower = lower[: wanted - len(top)]
+        return cls._build((*reversed(lower), *top), lam, rule, n_step)
 
     @classmethod
     @own_checks
@@ -316,8 +265,8 @@ class TimeScales:
         Args:
             gamma: Largest discount γ_Z in [0, 1].
             lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays; see `halving`.
-            n_step: Steps k ≥ 1 of the longest window: k_z = min(⌈h_z⌉, k) and k_Z = k. None leaves `n_steps` None.
+            rule: How λ becomes decays; see `of`.
+            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
             shortest_horizon: Horizon of the first component in steps ≥ 1.
             factor: Ratio > 1 of neighbouring horizons.
             longest_horizon: Longest finite horizon in steps; needed, and allowed, only for `gamma` = 1.
@@ -333,26 +282,30 @@ class TimeScales:
             >>> scales.gammas, scales.n_steps
             ((0.0, 0.5, 0.75, 0.875, 0.9375), (1, 2, 4, 8, 16))
         """
-        gammas = doubling(gamma, shortest_horizon, factor, longest_horizon)
-        return cls._build(gammas, lam, rule, n_step)
+        top = _top(gamma, longest_horizon)
+        factor, shortest = _factor(factor), _horizon("shortest_horizon", shortest_horizon)
+        if shortest * (1 - top[0]) > 1 + _TOLERANCE:
+            raise ConfigError(
+                f"shortest_horizon must be at most the longest, {1 / (1 - top[0]):.6g} steps; got {shortest:g}: "
+                "pass a shorter one, or a larger gamma"
+            )
+        lower: list[float] = []
+        while (distance := 1 / (shortest * factor ** len(lower))) * (1 - _TOLERANCE) > 1 - top[0]:
+            lower.append(1 - distance)
+        return cls._build((*lower, *top), lam, rule, n_step)
 
     @classmethod
     @own_checks
     def from_gammas(
-        cls,
-        gammas: Iterable[float],
-        *,
-        lam: float | None = None,
-        rule: Rule = "capped",
-        n_step: int | None = None,
+        cls, gammas: Iterable[float], *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
-        """Scales with the discounts named, smallest first; for the other arguments see `halving`.
+        """Scales with the discounts named, smallest first.
 
         Args:
             gammas: Strictly increasing discounts in [0, 1].
             lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays.
-            n_step: Steps k ≥ 1 of the longest window; None leaves `n_steps` None.
+            rule: How λ becomes decays; see `of`.
+            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
 
         Returns:
             The scales.
@@ -369,20 +322,15 @@ class TimeScales:
     @classmethod
     @own_checks
     def from_horizons(
-        cls,
-        horizons: Iterable[float],
-        *,
-        lam: float | None = None,
-        rule: Rule = "capped",
-        n_step: int | None = None,
+        cls, horizons: Iterable[float], *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
-        """Scales with the horizons h_z = 1/(1 − γ_z) named, shortest first; for the other arguments see `halving`.
+        """Scales with the horizons h_z = 1/(1 − γ_z) named, shortest first.
 
         Args:
             horizons: Strictly increasing horizons in steps ≥ 1; infinity gives γ = 1.
             lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays.
-            n_step: Steps k ≥ 1 of the longest window; None leaves `n_steps` None.
+            rule: How λ becomes decays; see `of`.
+            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
 
         Returns:
             The scales.
@@ -394,7 +342,7 @@ class TimeScales:
             >>> TimeScales.from_horizons([3.125, 100]).labels
             ('0.680', '0.990')
         """
-        steps = tuple(horizon("horizons", value) for value in _plain.entries("horizons", horizons))
+        steps = tuple(_horizon("horizons", value) for value in _plain.entries("horizons", horizons))
         if not steps:
             raise ConfigError("horizons must name at least one; got none: pass, say, horizons=(100,)")
         if any(short >= long for short, long in pairwise(steps)):
@@ -406,13 +354,13 @@ class TimeScales:
     def single(
         cls, gamma: float, *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
-        """One component, V_γ itself: every target becomes the ordinary one. For the arguments see `halving`.
+        """One component, V_γ itself: every target becomes the ordinary one.
 
         Args:
             gamma: The discount in [0, 1].
-            lam: λ in [0, 1] of the trace; None leaves `trace_decays` None.
-            rule: How λ becomes the decay.
-            n_step: Steps k ≥ 1 of the window; None leaves `n_steps` None.
+            lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
+            rule: How λ becomes decays; see `of`.
+            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
 
         Returns:
             The scales.
@@ -428,15 +376,8 @@ class TimeScales:
 
     @classmethod
     def _build(cls, gammas: tuple[float, ...], lam: Any, rule: Any, n_step: Any) -> "TimeScales":
-        check_rule(rule)
-        decays, actor = None, None
-        if lam is not None:
-            lam = unit_number("lam", lam)
-            largest = lam * gammas[-1] if gammas else 0.0
-            decays = tuple(decay(gamma, lam, largest, rule) for gamma in gammas)
-            actor = largest if decays and decays[-1] != largest else None
-        windows = None if n_step is None else equal_windows(gammas, _plain.whole("n_step", n_step))
-        return cls(gammas, decays, windows, actor)
+        decays, actor = _traces(gammas, lam, rule)
+        return cls(gammas, decays, _windows(gammas, n_step), actor)
 
     def __len__(self) -> int:
         return len(self.gammas)
@@ -532,6 +473,213 @@ class TimeScales:
             object.__setattr__(scales, name, plain.get(name))
         scales._settle()
         return scales
+
+
+@own_checks
+def plain_scales(scales: Any) -> Any:
+    """The shortest plain form of what `TimeScales.of` takes: it has a hash, and equal scales have equal forms.
+
+    Returns:
+        None for the halving ladder of γ, the name of another ladder, a tuple of discounts or of horizons, or a dict.
+
+    Raises:
+        ConfigError: `scales` is of another kind.
+    """
+    scales = _plain.plain(scales)
+    words = [scales] if isinstance(scales, str) else scales
+    if isinstance(words, list | tuple) and words and all(isinstance(word, str) for word in words):
+        scales = _from_words(" ".join(map(_plain.tidy, words)))
+    if isinstance(scales, TimeScales):
+        scales = scales.to_dict()
+    if scales is None or (isinstance(scales, Mapping) and "ladder" in scales):
+        return _plain_ladder(scales or {})
+    if isinstance(scales, Mapping):
+        found = {key: value for key, value in TimeScales.from_dict(scales).to_dict().items() if value is not None}
+        return tuple(found["gammas"]) if len(found) == 1 else _plain.frozen(found)
+    if not isinstance(scales, Iterable):
+        raise ConfigError(f"scales must name time scales; got {scales!r}: {_FORMS}")
+    return _plain_numbers(_plain.entries("scales", scales))
+
+
+def names_discounts(plain: Any) -> bool:
+    """Whether scales in plain form name their largest discount, which a ladder takes from its `gamma`."""
+    return isinstance(plain, tuple) or (isinstance(plain, Mapping) and "gammas" in plain)
+
+
+_FORMS = (
+    f"pass discounts, horizons in steps, or one of {', '.join(LADDERS)}, which may have settings as in "
+    "'halving components=4'"
+)
+
+
+def _from_words(text: str) -> Any:
+    """Numbers, or a ladder and its settings, from text such as "10 100" and "halving components=4"."""
+    name, *words = text.replace(",", " ").split() or [""]
+    try:
+        if name in LADDERS:
+            pairs = [word.split("=") for word in words]
+            return {"ladder": name, **{key: float(value) for key, value in pairs}}
+        return [float(word) for word in (name, *words)]
+    except ValueError:
+        raise ConfigError(f"scales must be numbers, or name a ladder that is known; got {text!r}: {_FORMS}") from None
+
+
+def _plain_ladder(given: Mapping[str, Any]) -> Any:
+    """A ladder without what its constructor would take anyway."""
+    name = given.get("ladder", "halving")
+    if name not in LADDERS:
+        raise ConfigError(f"scales must be numbers, or name a ladder that is known; got {name!r}: {_FORMS}")
+    settings = {"ladder": name}
+    for key, value in given.items():
+        value = (_plain.as_whole if key in ("components", "n_step") else _plain.as_real)(value)
+        if value is not None and (key, value) != ("factor", 2.0):
+            settings[key] = value
+    if len(settings) > 1:
+        return _plain.frozen(settings)
+    return None if name == "halving" else name
+
+
+def _plain_numbers(given: tuple[Any, ...]) -> tuple[float, ...]:
+    """Discounts, or horizons; those of an infinite one as discounts, which JSON can hold."""
+    numbers = tuple(_plain.number("scales", value) for value in given)
+    if not numbers:
+        raise ConfigError("scales must name at least one discount or horizon; got none: pass, say, scales=(10, 100)")
+    if all(number <= 1 for number in numbers):
+        return numbers
+    if not all(number >= 1 for number in numbers):
+        raise ConfigError(
+            "scales must be discounts, all at most 1, or horizons in steps, all at least 1; got "
+            f"{min(numbers)} and {max(numbers)} in {numbers}: pass one kind"
+        )
+    return tuple(1 - 1 / number for number in numbers) if math.inf in numbers else numbers
+
+
+def _ladder(named: Any, gamma: float | None, shared: Mapping[str, Any]) -> TimeScales:
+    """A ladder by its name or dict; what the dict says counts more than what is shared."""
+    settings = dict(named) if isinstance(named, Mapping) else {"ladder": named or "halving"}
+    name = settings.pop("ladder")
+    if "gamma" in settings and gamma is not None:
+        raise ConfigError(f"scales must leave gamma to the algorithm; got {settings!r}: drop it there")
+    gamma = settings.pop("gamma", gamma)
+    if gamma is None:
+        raise ConfigError(
+            f"gamma is needed where scales names no discounts; got scales={named!r}: pass, say, gamma=0.99"
+        )
+    if gamma == 1 and name != "single" and settings.get("longest_horizon") is None:
+        raise ConfigError(
+            f"the ladder {name!r} up to gamma=1 needs its longest finite horizon; got none: pass "
+            f"scales='{name} longest_horizon=1000', say, or another gamma"
+        )
+    try:
+        made: TimeScales = getattr(TimeScales, name)(gamma, **{**shared, **settings})
+    except TypeError as error:
+        raise ConfigError(
+            f"scales must be settings of the ladder {name!r}; got {settings!r} ({error}): {_FORMS}"
+        ) from error
+    return made
+
+
+def _completed(scales: TimeScales, lam: Any, rule: Any, n_step: Any) -> TimeScales:
+    """The scales, with traces and windows where they have none."""
+    decays, actor = _traces(scales.gammas, lam if scales.trace_decays is None else None, rule)
+    windows = _windows(scales.gammas, n_step if scales.n_steps is None else None)
+    if decays is windows is None:
+        return scales
+    actor = scales.actor_trace_decay if actor is None else actor
+    return TimeScales(scales.gammas, decays or scales.trace_decays, windows or scales.n_steps, actor)
+
+
+def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
+    """The largest discount, below it the largest finite one where γ = 1."""
+    gamma = unit_number("gamma", gamma)
+    if gamma == 1:
+        if longest_horizon is None:
+            raise ConfigError("a ladder up to gamma=1 needs its longest finite horizon: pass longest_horizon=1000, say")
+        longest = _horizon("longest_horizon", longest_horizon)
+        if 1 - 1 / longest == 1:
+            raise ConfigError(
+                f"longest_horizon must be finite; got {longest}: pass a number of steps such as 1000"
+                + ("" if longest == math.inf else ", since no discount below 1 has that horizon")
+            )
+        return (1 - 1 / longest, 1.0)
+    if longest_horizon is not None:
+        raise ConfigError(f"longest_horizon={longest_horizon!r} is only for gamma=1; got gamma={gamma}: leave it out")
+    return (gamma,)
+
+
+def _traces(gammas: tuple[float, ...], lam: Any, rule: Any) -> tuple[tuple[float, ...] | None, float | None]:
+    """c_z of all components under a rule, and that of the policy's advantage where it is not the last of them."""
+    if rule not in RULES:
+        close = get_close_matches(str(rule), RULES, n=1, cutoff=0)[0]
+        raise ConfigError(f"rule must be one of {', '.join(RULES)}; got {rule!r}: did you mean {close!r}?")
+    if lam is None:
+        return None, None
+    lam = unit_number("lam", lam)
+    largest = lam * gammas[-1] if gammas else 0.0
+    decays = tuple(
+        {
+            "capped": min(largest, gamma),
+            "matched": largest,
+            "constant": lam * gamma,
+            "proportional": max(0.0, 1 - (1 - gamma) / SHARE),
+        }[rule]
+        for gamma in gammas
+    )
+    return decays, largest if decays and decays[-1] != largest else None
+
+
+def _windows(gammas: tuple[float, ...], n_step: Any) -> tuple[int, ...] | None:
+    """k_z = min(⌈h_z⌉, k), and k itself for the last component."""
+    if n_step is None:
+        return None
+    n_step = _plain.whole("n_step", n_step)
+    shorter = (
+        n_step if gamma == 1 else min(math.ceil((1 - _TOLERANCE) / (1 - gamma)), n_step) for gamma in gammas[:-1]
+    )
+    return (*shorter, n_step)
+
+
+def unit_number(name: str, value: Any) -> float:
+    """A number in [0, 1]."""
+    number = _plain.number(name, value)
+    if not 0 <= number <= 1:
+        raise ConfigError(f"{name} must be in [0, 1]; got {number}: {_ADVICE.get(name, 'pass a number in that range')}")
+    return number
+
+
+_ADVICE = {
+    "trace_decays": "they are the products λ_z γ_z, so lower λ_z for that component",
+    "lam": "only the product λ_z γ_z may not exceed 1, and rule='matched' already raises λ_z for the small discounts",
+}
+
+
+def unit_numbers(name: str, values: Any) -> tuple[float, ...]:
+    """A sequence of numbers in [0, 1]."""
+    return tuple(unit_number(name, value) for value in _plain.entries(name, values))
+
+
+def _horizon(name: str, value: Any) -> float:
+    """A horizon in steps, at least 1."""
+    number = _plain.number(name, value)
+    if not number >= 1:
+        raise ConfigError(f"{name} must be at least 1 step; got {number}: the discount 0 has horizon 1")
+    return number
+
+
+def _factor(value: Any) -> float:
+    number = _plain.number("factor", value)
+    if not 1.001 <= number < math.inf:  # nearer to 1 there would be thousands of components
+        least = "a finite number above 1" if not 1 < number < math.inf else "at least 1.001"
+        raise ConfigError(f"factor must be {least}; got {number}: 2 halves each horizon")
+    return number
+
+
+def _check_length(name: str, values: tuple[Any, ...], gammas: tuple[float, ...]) -> None:
+    if len(values) != len(gammas):
+        raise ConfigError(
+            f"{name} needs one entry per discount; got {len(values)} for {len(gammas)} discounts: "
+            f"pass {len(gammas)} of them"
+        )
 
 
 def _caller_level(frame: FrameType | None) -> int:

@@ -130,7 +130,12 @@ def test_training_warns_once(capsys):
 
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(
-    "options", [["ppo-delta-matched", "--components", "1"], ["ppo", "--rule", "matched"], ["ppo+", "--rule", "matched"]]
+    "options",
+    [
+        ["ppo-delta-matched", "--scales", "halving", "components=1"],
+        ["ppo", "--rule", "matched"],
+        ["ppo+", "--rule", "matched"],
+    ],
 )
 def test_one_scale_has_nothing_to_contract_with(options, capsys):
     _made.cache_clear()
@@ -143,11 +148,11 @@ def test_one_scale_has_nothing_to_contract_with(options, capsys):
 @pytest.mark.parametrize(
     ("options", "gammas"),
     [
-        (["--ladder", "doubling", "--gamma", "0.75"], [0.0, 0.5, 0.75]),
-        (["--ladder", "doubling", "--gamma", "0.75", "--shortest-horizon", "2"], [0.5, 0.75]),
-        (["--horizons", "2", "4"], [0.5, 0.75]),
-        (["--gammas", "0.5", "0.9"], [0.5, 0.9]),
-        (["--gamma", "1", "--longest-horizon", "4", "--components", "3"], [0.5, 0.75, 1.0]),
+        (["--scales", "doubling", "--gamma", "0.75"], [0.0, 0.5, 0.75]),
+        (["--scales", "doubling", "shortest_horizon=2", "--gamma", "0.75"], [0.5, 0.75]),
+        (["--scales", "2", "4"], [0.5, 0.75]),
+        (["--scales", "0.5", "0.9"], [0.5, 0.9]),
+        (["--gamma", "1", "--scales", "halving", "longest_horizon=4", "components=3"], [0.5, 0.75, 1.0]),
     ],
 )
 def test_scales_makes_other_ladders(options, gammas, capsys):
@@ -164,14 +169,14 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["trian"], "unknown command 'trian': did you mean train?"),
         (["xyz"], "unknown command 'xyz': the commands are scales, train, compare, sweep, tune, evaluate"),
         (["scales", "--gamma", "1.5"], "gamma must be in [0, 1]; got 1.5"),
-        (["scales", "--gamma", "1"], "pass --longest-horizon 1000"),
-        (["scales", "--gammas", "0.5", "--horizons", "2"], "--horizons and --gammas both name the whole ladder"),
-        (["scales", "--horizons"], "--horizons must name at least one; got none: pass, say, --horizons 100"),
-        (["scales", "--ladder", "doubling", "--components", "2"], "--components is for the halving ladder"),
+        (["scales", "--gamma", "1"], "pass --scales halving longest_horizon=1000, say, or another gamma"),
+        (["scales", "--scales", "0.5", "2"], "--scales must be discounts, all at most 1, or horizons in steps, all at"),
         (
-            ["scales", "--ladder", "doubling", "--shortest-horizon", "0"],
-            "--shortest-horizon must be at least 1 step; got 0",
+            ["scales", "--scales"],
+            "--scales must name at least one discount or horizon; got none: pass, say, --scales 10",
         ),
+        (["scales", "--scales", "doubling", "components=2"], "--scales must be settings of the ladder 'doubling'; got"),
+        (["scales", "--scales", "doubling", "shortest_horizon=0"], "shortest_horizon must be at least 1 step; got 0"),
         # field case B57: a wrong name, what this version cannot run, and an empty folder
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
         (

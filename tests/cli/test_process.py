@@ -191,7 +191,7 @@ def shell(redirection, *arguments, **variables):
     ],
 )
 def test_what_a_terminal_cannot_write_has_a_replacement(variables):
-    done = shell("", "scales", "--gammas", "0.5", "1", **variables)
+    done = shell("", "scales", "--scales", "0.5", "1", **variables)
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode("ascii").splitlines()
     assert lines[0].split()[:6] == ["component", "horizon", "gamma", "lambda", "c", "="]
@@ -263,7 +263,7 @@ TINY = ["--environments", "4", "--rollout-length", "16", "--minibatches", "2", "
 
 @pytest.mark.slow
 def test_train_evaluate_report_for_real(capsys):
-    options = [*TINY, "--agents", "ppo-delta", "--seeds", "2", "--steps", "640", "--horizons", "3.125", "100"]
+    options = [*TINY, "--agents", "ppo-delta", "--seeds", "2", "--steps", "640", "--scales", "3.125", "100"]
     assert main(["compare", CATCH, *options, "--out", "together", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted(row["seed"] for row in rows) == [0, 1]

@@ -48,7 +48,7 @@ def table(name):
 
 
 def test_the_table_has_every_state_at_every_horizon(capsys):
-    assert call("log.npz", "--horizons", "2", "10", "--lam", "0.9") == 0
+    assert call("log.npz", "--scales", "2", "10", "--lam", "0.9") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     result = evaluate_log("log.npz", tdd.TimeScales.from_horizons([2, 10], lam=0.9))
@@ -69,13 +69,13 @@ def test_the_table_has_every_state_at_every_horizon(capsys):
 
 
 def test_only_the_most_visited_states_are_shown(capsys):
-    assert call("log.npz", "--rows", "2", "--held-out", "0", "--gammas", "0.5") == 0
+    assert call("log.npz", "--rows", "2", "--held-out", "0", "--scales", "0.5") == 0
     out = capsys.readouterr().out
     assert "2 of 4 states; --rows shows more" in out and "Predicted" not in out
 
 
 def test_files_hold_everything_in_full_precision(capsys):
-    assert call("log.npz", "--gammas", "0.5", "0.9", "--out", "o", "--method", "td0") == 0
+    assert call("log.npz", "--scales", "0.5", "0.9", "--out", "o", "--method", "td0") == 0
     assert capsys.readouterr().out.endswith("written: o\n")
     result = evaluate_log("log.npz", tdd.TimeScales.from_gammas([0.5, 0.9]), method="td0")
     values = table("o/values.csv")
@@ -91,7 +91,7 @@ def test_files_hold_everything_in_full_precision(capsys):
     assert sum(int(row["count"]) for row in table("o/bins.csv")) == found.count.sum()
     figures = [Path("o/values.png").read_bytes(), Path("o/calibration.png").read_bytes()]
     assert all(figure.startswith(b"\x89PNG") and len(figure) > 5000 for figure in figures)
-    assert call("log.npz", "--gammas", "0.5", "0.9", "--out", "deep/er", "--method", "td0") == 0
+    assert call("log.npz", "--scales", "0.5", "0.9", "--out", "deep/er", "--method", "td0") == 0
     again = [Path("deep/er/values.png").read_bytes(), Path("deep/er/calibration.png").read_bytes()]
     assert figures == again, "the same bytes"
 
@@ -110,7 +110,7 @@ def test_nothing_is_overwritten(capsys, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(capsys):
-    assert call("log.npz", "--gammas", "0.5", "--out", "log.npz/o") == 2
+    assert call("log.npz", "--scales", "0.5", "--out", "log.npz/o") == 2
     out, err = capsys.readouterr()
     assert not out and err.startswith("tddelta: log.npz/o cannot be written (")
     assert err.endswith("): name another folder with --out\n") and err.count("\n") == 1
@@ -122,7 +122,7 @@ def test_a_log_that_cannot_be_used_leaves_no_folder(capsys):
 
 
 def test_json_is_all_there_is_on_the_standard_output(capsys):
-    assert call("log.npz", "--gammas", "0.5", "0.9", "--json", "--out", "o") == 0
+    assert call("log.npz", "--scales", "0.5", "0.9", "--json", "--out", "o") == 0
     out, err = capsys.readouterr()
     plain = json.loads(out)
     result = evaluate_log("log.npz", tdd.TimeScales.from_gammas([0.5, 0.9], lam=0.95))
@@ -167,7 +167,7 @@ def test_sensors_have_values_in_every_row(capsys):
 
 
 def test_an_undiscounted_horizon_is_infinite(capsys):
-    assert call("log.npz", "--gammas", "0.5", "1") == 0
+    assert call("log.npz", "--scales", "0.5", "1") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[2] == ["state", "visits", "2", "∞"] and lines[-1][:2] == ["∞", "1.000"]
 
@@ -177,7 +177,7 @@ def test_what_was_left_out_is_said(capsys):
     log["next_state"][4] = "nowhere"
     log["state"][5] = "unseen"
     np.savez("cut.npz", **{name: np.array(column) for name, column in log.items()})
-    assert call("cut.npz", "--gammas", "0.5", "--held-out", "0.4") == 0
+    assert call("cut.npz", "--scales", "0.5", "--held-out", "0.4") == 0
     out = capsys.readouterr().out
     assert "1 step left out: after them an episode was cut in a state that has no steps" in out
     assert "in states that were not seen in training: 1 more step\n" in out
@@ -197,8 +197,12 @@ def test_what_was_left_out_is_said(capsys):
             ": --features need a model; got None: pass --model tiles or --model linear",
             2,
         ),
-        (["log.npz", "--gammas", "0.9", "0.5"], ": --gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)", 2),
-        (["log.npz", "--gamma", "1"], ": --gamma 1 has no longest finite horizon: name them all, as in --horizons", 2),
+        (["log.npz", "--scales", "0.9", "0.5"], ": gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)", 2),
+        (
+            ["log.npz", "--gamma", "1"],
+            ": the ladder 'halving' up to --gamma 1 needs its longest finite horizon; got none: pass --scales halving",
+            2,
+        ),
         (["log.npz", "--rows", "0"], "--rows must be at least 1; got 0", 2),
         (
             ["log.npz", "--rows", "5", "--json"],

@@ -171,7 +171,7 @@ def test_statistics_are_those_of_all_shards():
 
 @pytest.mark.slow
 def test_a_gradient_step_of_shards_is_that_of_all_their_steps():
-    config = tiny(SCRIPTED, environments=4, shards=2, horizons=(2.0, 8.0))
+    config = tiny(SCRIPTED, environments=4, shards=2, scales=(2.0, 8.0))
     state, environment = state_of(config), config.environment_object()
     random = np.random.default_rng(0)
     batch = ppo.Batch(
@@ -219,7 +219,7 @@ def test_a_fault_in_a_shard_is_named_by_its_place_in_the_whole():
 
 @pytest.mark.slow
 def test_every_component_has_a_trunk_of_its_own():
-    config = tiny(SCRIPTED, horizons=(2.0, 4.0, 8.0), component_trunks=True, hidden_sizes=(8, 5))
+    config = tiny(SCRIPTED, scales=(2.0, 4.0, 8.0), component_trunks=True, hidden_sizes=(8, 5))
     parameters, observation = state_of(config).learned.parameters, jnp.asarray([0.3, -0.2, 0.1, 0.7])
 
     @functools.partial(jax.jit, compiler_options=QUICKLY)

@@ -159,7 +159,7 @@ def field_case(gammas, lam, rewards, deltas, last, terminated, truncated, finals
     """Values, targets and advantages of a rollout (one environment) with these critic outputs."""
     config = tiny(
         agent="ppo-delta-matched",
-        horizons=tuple(1 / (1 - gamma) for gamma in gammas),
+        scales=gammas,
         lam=lam,
         environments=1,
         rollout_length=len(rewards),
@@ -235,7 +235,7 @@ def test_the_return_that_normalises_rewards_starts_anew_with_every_episode():
 
 
 @pytest.mark.parametrize(
-    "ladder", [{"components": 2}, {"horizons": (3.0, 100.0)}, {"agent": "ppo"}, {"rule": "constant"}]
+    "ladder", [{"scales": "halving components=2"}, {"scales": (3.0, 100.0)}, {"agent": "ppo"}, {"rule": "constant"}]
 )
 def test_the_ladder_does_not_change_how_rewards_are_normalised(ladder):
     moved = steps_of(tiny(**ladder), *ENDS["termination"])

@@ -116,7 +116,7 @@ def test_realised_returns(over, cut):
     rows = stream(some(over, TIME, STREAMS), some(cut, TIME, STREAMS))
     config = tiny()
     found = evaluation.held_out(config, rows)
-    gammas = np.array(config.scales.gammas)
+    gammas = np.array(config.critic_scales.gammas)
     realised = np.zeros((TIME, STREAMS, 6))
     for lane in range(STREAMS):
         for t in range(TIME):

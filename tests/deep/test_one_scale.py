@@ -19,7 +19,7 @@ def one_scale(agent, **settings):
         environment_kwargs={"max_steps_in_episode": 6},
         minibatches=2,
         gamma=0.99,
-        **{"horizons": (100.0,), **settings},
+        **{"scales": (100.0,), **settings},
     )
 
 
@@ -46,12 +46,12 @@ def test_the_trace_rule_does_not_matter(rule):
 
 def test_but_a_proportional_trace_does():
     config = one_scale("ppo", rule="proportional")
-    assert config.scales.trace_decays == (0.98,)
+    assert config.critic_scales.trace_decays == (0.98,)
     assert program(config) != program(one_scale("ppo"))
 
 
 def test_several_scales_are_another_program():
-    assert program(one_scale("ppo-delta", horizons=(10.0, 100.0))) != program(one_scale("ppo"))
+    assert program(one_scale("ppo-delta", scales=(10.0, 100.0))) != program(one_scale("ppo"))
 
 
 @functools.cache

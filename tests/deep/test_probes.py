@@ -33,7 +33,7 @@ def learned_components(probe, agent, **settings):
             "minibatches": 4,
             "steps": 256 * 150,
             "hidden_sizes": (16,),
-            "horizons": (2.0, 5.0, 20.0),
+            "scales": (2.0, 5.0, 20.0),
             "learning_rate": 2e-2,
             "max_gradient_norm": 10.0,
             "entropy_coefficient": 0.0,
@@ -74,7 +74,7 @@ def test_the_value_is_learned(probe, agent):
     np.testing.assert_allclose(found[:, 0], PROBES[probe][2][:, -1], rtol=0.02)
 
 
-LONG = {"horizons": (10.0, 100.0, 1000.0), "lam": 0.99, "environments": 4, "rollout_length": 128, "steps": 512 * 150}
+LONG = {"scales": (10.0, 100.0, 1000.0), "lam": 0.99, "environments": 4, "rollout_length": 128, "steps": 512 * 150}
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import math
 import warnings
 
 import equinox as eqx
@@ -66,7 +65,7 @@ def test_presets():
     assert (config.learning_rate, config.anneal_learning_rate, config.entropy_coefficient) == (1e-3, True, 0.01)
     assert (config.value_coefficient, config.max_gradient_norm, config.normalize_advantages) == (1, 0.5, True)
     assert (config.network, config.hidden_sizes, config.component_scale) == ("mlp", (64, 64), "none")
-    assert config.heads == len(config.scales) == 6 and config.updates == -(-2_000_000 // 8192)
+    assert config.heads == len(config.critic_scales) == 6 and config.updates == -(-2_000_000 // 8192)
     assert ppo.preset("Catch") == dataclasses.replace(ppo.preset("Catch-bsuite"), environment="Catch")
 
 
@@ -76,37 +75,39 @@ def test_overrides():
     )
     assert (config.learning_rate, config.hidden_sizes, config.agent.name) == (0.5, (3, 4), "ppo+")
     assert config.environment_kwargs == (("gravity", 3.0),) and config.environments == 16
-    assert (config.heads, len(config.scales), len(config.ladder)) == (6, 1, 6)
+    assert (config.heads, len(config.critic_scales), len(config.ladder)) == (6, 1, 6)
 
 
 @pytest.mark.parametrize(
     ("agent", "heads", "scales"), [("ppo", 1, 1), ("ppo+", 2, 1), ("ppo-delta", 2, 2), ("ppo-multi", 2, 2)]
 )
 def test_a_ladder_of_two(agent, heads, scales):
-    config = ppo.preset("CartPole-v1", agent, horizons=(3.125, 100))
-    assert (config.heads, len(config.scales)) == (heads, scales)
+    config = ppo.preset("CartPole-v1", agent, scales=(3.125, 100))
+    assert (config.heads, len(config.critic_scales)) == (heads, scales)
     np.testing.assert_allclose(config.ladder.gammas, [0.68, 0.99])
-    assert config.scales.gammas[-1] == config.ladder.gammas[-1]
+    assert config.critic_scales.gammas[-1] == config.ladder.gammas[-1]
 
 
 def test_the_longest_horizon_is_gamma():
-    config = ppo.preset("CartPole-v1", horizons=[10, 1000])
+    config = ppo.preset("CartPole-v1", scales=[10, 1000])
     np.testing.assert_allclose([config.gamma, config.ladder.gammas[-1]], 0.999)
-    assert ppo.preset("CartPole-v1", horizons=[10, 1000], gamma=0.999).gamma == 0.999
-    with pytest.raises(ConfigError, match=r"gamma must belong to the longest horizon, 1000 steps; got 0\.99: drop"):
-        ppo.preset("CartPole-v1", horizons=[10, 1000], gamma=0.99)
+    assert ppo.preset("CartPole-v1", scales=[10, 1000], gamma=0.999).gamma == 0.999
+    with pytest.raises(
+        ConfigError, match=r"gamma must be the largest discount of scales, 0\.999, .*; got gamma=0\.99:"
+    ):
+        ppo.preset("CartPole-v1", scales=[10, 1000], gamma=0.99)
 
 
 def test_the_rule_of_the_agent_and_another():
-    assert ppo.preset("CartPole-v1", "ppo-multi").scales.trace_decays[0] == pytest.approx(0.95 * 0.68)
-    assert ppo.preset("CartPole-v1", "ppo-delta").scales.trace_decays[0] == pytest.approx(0.68)
+    assert ppo.preset("CartPole-v1", "ppo-multi").critic_scales.trace_decays[0] == pytest.approx(0.95 * 0.68)
+    assert ppo.preset("CartPole-v1", "ppo-delta").critic_scales.trace_decays[0] == pytest.approx(0.68)
     with pytest.warns(tdd.ContractionWarning):
         config = ppo.preset("CartPole-v1", "ppo-delta-matched")
-        assert config.scales.trace_decays[0] == pytest.approx(0.95 * 0.99)
+        assert config.critic_scales.trace_decays[0] == pytest.approx(0.95 * 0.99)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.eval_shape(functools.partial(ppo.init, config), jax.random.key(0))
-    proportional = ppo.preset("CartPole-v1", "ppo-delta", rule="proportional").scales.trace_decays
+    proportional = ppo.preset("CartPole-v1", "ppo-delta", rule="proportional").critic_scales.trace_decays
     np.testing.assert_allclose(proportional, [1 - 2 / h for h in (3.125, 6.25, 12.5, 25, 50, 100)])
 
 
@@ -136,10 +137,11 @@ def test_the_rule_of_the_agent_and_another():
         ({"network": "nowhere:net"}, "no network at 'nowhere:net'"),
         ({"network": "minatar-conv"}, r"convolution needs images .*got \(4,\): use network mlp"),
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes must be whole numbers of at least 1; got \(64, 0\)"),
-        ({"horizons": (10, 100), "components": 2}, "horizons name the whole ladder; got components 2 too: drop one"),
-        ({"ladder_factor": 1.0}, "ladder_factor must be a finite number above 1; got 1.0"),
-        ({"horizons": (10, 100), "ladder_factor": 3.0}, "got ladder_factor 3.0 too: drop one"),
-        ({"horizons": (10, 100), "longest_horizon": 50.0}, "got longest_horizon 50.0 too: drop one"),
+        ({"scales": "halving factor=1"}, "factor must be a finite number above 1; got 1.0"),
+        ({"scales": "halved"}, "scales must be numbers, or name a ladder that is known; got 'halved'"),
+        ({"scales": {"ladder": "halving", "rule": "constant"}, "rule": "capped"}, "rule is for scales without traces"),
+        ({"horizons": (10, 100)}, r"horizons is part of scales now; got \(10, 100\): pass scales=\(10, 100\), say"),
+        ({"components": 3}, "components is part of scales now; got 3: pass scales='halving components=4', say"),
         ({"reward_discount": 0.5}, "reward_discount is the discount of normalize_rewards, which is off; got 0.5"),
         ({"filters": 8}, "filters are those of minatar-conv; got 8 for network mlp"),
         (
@@ -153,10 +155,10 @@ def test_the_rule_of_the_agent_and_another():
         ({"component_weights": [1] * 5 + [-1]}, "component_weights must be 6 numbers ≥ 0"),
         ({"gamma": 1.0}, "longest_horizon"),
         (
-            {"gamma": 1.0, "longest_horizon": 100.0, "component_scale": "horizon"},
+            {"gamma": 1.0, "scales": "halving longest_horizon=100", "component_scale": "horizon"},
             "component_scale horizon needs finite horizons; got gamma 1: use running",
         ),
-        ({"horizons": (100, 10)}, "increasing"),
+        ({"scales": (100, 10)}, "increasing"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, sentence):
@@ -175,12 +177,12 @@ def test_names_of_agents():
         AGENTS["ppo-dleta"]
     assert isinstance(caught.value, ConfigError)
     assert str(caught.value) == "unknown agent 'ppo-dleta': did you mean ppo-delta?"
-    assert agents.resolve("test_deep_settings:HALF") is HALF
+    assert agents.resolve(f"{__name__}:HALF") is HALF
     for name, sentence in (
         ("ppo-dleta", "unknown agent 'ppo-dleta': did you mean ppo-delta"),
         ("dqn", r"unknown agent 'dqn': known are ppo, ppo\+, ppo-delta"),
-        ("test_deep_settings:NOBODY", "no agent at 'test_deep_settings:NOBODY'"),
-        ("test_deep_settings:RANDOM", "'test_deep_settings:RANDOM' must be a tddelta Agent; got Generator"),
+        (f"{__name__}:NOBODY", f"no agent at '{__name__}:NOBODY'"),
+        (f"{__name__}:RANDOM", f"'{__name__}:RANDOM' must be a tddelta Agent; got Generator"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             agents.resolve(name)
@@ -203,9 +205,9 @@ def test_agents_that_cannot_be(changes, sentence):
 def test_settings_are_json():
     config = tiny(network=half_network, component_weights=[1] * 6, actor_lam=0.5, agent=HALF)
     plain = json.loads(json.dumps(config.to_dict(), allow_nan=False))
-    assert plain["network"] == "test_deep_settings:half_network" and plain["agent"] == "half"
+    assert plain["network"] == f"{__name__}:half_network" and plain["agent"] == "half"
     assert plain["environment"] == "deep_environments:Scripted" and plain["component_weights"] == [1] * 6
-    assert HALF.to_dict()["targets"] == "test_deep_settings:half_targets"
+    assert HALF.to_dict()["targets"] == f"{__name__}:half_targets"
     assert AGENTS["ppo"].to_dict()["targets"] == "tddelta.targets:lambda_targets"
 
 
@@ -350,14 +352,13 @@ def test_settings_and_seeds_are_vectorised_with_one_compilation():
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"horizons": 50}, "horizons must be several numbers, as in .* got 50"),
+        ({"scales": 50}, "scales must name time scales; got 50"),
         ({"hidden_sizes": 64}, "hidden_sizes must be several whole numbers, as in .* got 64"),
         ({"hidden_sizes": (64.5,)}, r"hidden_sizes must be several whole numbers, as in .* got \(64.5,\)"),
         ({"learning_rate": None}, "learning_rate must be a number; got None"),
         ({"clip": "0.2"}, "clip must be a number; got '0.2'"),
         ({"normalize_rewards": "False"}, "normalize_rewards must be True or False; got 'False'"),
         ({"epochs": True}, "epochs must be a whole number of at least 1; got True"),
-        ({"horizons": (10.0, math.inf), "gamma": 1.0}, "horizons must be finite"),
         ({"network": "math:sqrt"}, "network 'math:sqrt' cannot be made, TypeError: .*: it must be a function f"),
         (
             {"environment_kwargs": {"max_steps_in_episode": "abc"}},
@@ -412,7 +413,7 @@ def test_what_is_not_an_agent_is_refused():
 
 
 def test_horizons_may_be_an_array():
-    assert ppo.preset("CartPole-v1", horizons=np.array([3.125, 50.0])).horizons == (3.125, 50.0)
+    assert ppo.preset("CartPole-v1", scales=np.array([3.125, 50.0])).scales == (3.125, 50.0)
 
 
 def test_a_partial_is_recorded_with_its_arguments():
@@ -427,13 +428,13 @@ def test_a_config_takes_the_name_of_an_agent():
 
 def test_the_discount_that_normalizes_rewards_is_recorded():
     assert ppo.preset("CartPole-v1").to_dict()["reward_discount"] == 0.99
-    assert ppo.preset("CartPole-v1", horizons=(10.0, 50.0)).to_dict()["reward_discount"] == pytest.approx(0.98)
+    assert ppo.preset("CartPole-v1", scales=(10.0, 50.0)).to_dict()["reward_discount"] == pytest.approx(0.98)
     assert ppo.preset("CartPole-v1", reward_discount=0.9, normalize_rewards=True).to_dict()["reward_discount"] == 0.9
 
 
 def test_gamma_1_without_a_time_limit_warns():
     # Field case B24.
-    settings = {"gamma": 1.0, "longest_horizon": 100.0}
+    settings = {"gamma": 1.0, "scales": "halving longest_horizon=100"}
     with pytest.warns(ContractionWarning, match="only if episodes end"):
         ppo.preset("tddelta.deep.probes:ConstantReward", **settings)
     ppo.preset("CartPole-v1", **settings)

@@ -37,7 +37,7 @@ SMALL = {
     "rollout_length": 10,
     "minibatches": 1,
     "hidden_sizes": (8,),
-    "components": 2,
+    "scales": "halving components=2",
 }  # 10 updates of 100 steps
 OPTIONS = {"trials": 6, "steps": 1000, "search_seeds": 2, "evaluation_seeds": 3, "progress": False, **SMALL}
 
@@ -124,9 +124,9 @@ def trials(out):
     [
         ("ppo-delta", {}),
         ("ppo-multi", {"gamma": 0.999}),
-        ("ppo-delta", {"gamma": 1.0, "longest_horizon": 200.0}),
-        ("ppo-delta", {"shortest_horizon": 4.0}),
-        ("ppo-delta", {"components": 3}),
+        ("ppo-delta", {"gamma": 1.0, "scales": "halving longest_horizon=200"}),
+        ("ppo-delta", {"scales": "halving shortest_horizon=4"}),
+        ("ppo-delta", {"scales": {"ladder": "halving", "components": 3}}),
         ("ppo-delta", {"component_weights": (1.0, 2.0, 1.0, 1.0, 1.0, 3.0)}),
         ("ppo+", {}),
         ("ppo", {}),
@@ -138,7 +138,7 @@ def test_every_proposal_can_be_trained(agent, fixed):
     config = ppo.preset(POLE, agent, **fixed)
     space = make_space(config, fixed, None)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    longest = 200.0 if "longest_horizon" in fixed else 1 / (1 - config.gamma)
+    longest = 200.0 if config.gamma == 1 else 1 / (1 - config.gamma)
     start = space.start()
     assert start is not None
     study.enqueue_trial(start)
@@ -176,7 +176,7 @@ def test_what_means_nothing_is_not_searched():
     with pytest.raises(ConfigError, match="rule means nothing to ppo: search learning_rate, lam"):
         make_space(ppo.preset(POLE, "ppo"), {}, ["rule"])
     with pytest.raises(ConfigError, match="components is to be searched and is fixed"):
-        make_space(ppo.preset(POLE, horizons=(5.0, 50.0)), {"horizons": (5.0, 50.0)}, ["components"])
+        make_space(ppo.preset(POLE, scales=(5.0, 50.0)), {"scales": (5.0, 50.0)}, ["components"])
 
 
 def test_search_and_evaluation_seeds_are_spawned_and_never_meet():
@@ -368,8 +368,8 @@ def test_a_storage_that_cannot_be_written_is_named(pretended, tmp_path, pages):
     [
         ("format = 1\n[[", "cannot be read as a preset file"),
         ("a = 1", "unknown key 'a'"),
-        ('environment = "E"', "must say format = 1; got None"),
-        ("format = 2", "has format 2, and this tddelta reads up to 1"),
+        ('environment = "E"', "must say format = 2; got None"),
+        ("format = 3", "has format 3, and this tddelta reads up to 2"),
         ('format = 1\nenvironment = "E"\nagent = "ppo"', "must name an environment, an agent and a table"),
         (
             'format = 1\nenvironment = "E"\nagent = "ppo"\n[settings]\ngama = 1',
@@ -390,11 +390,11 @@ def test_preset_files_with_mistakes_are_refused(tmp_path, text, message):
 
 
 def test_a_preset_file_is_for_one_agent_in_one_environment(tmp_path):
-    settings = {"learning_rate": 0.5, "horizons": [5.0, 50.0], "rule": "proportional", "anneal_learning_rate": False}
+    settings = {"learning_rate": 0.5, "scales": [5.0, 50.0], "rule": "proportional", "anneal_learning_rate": False}
     write_preset(tmp_path / "a.toml", "Catch", "ppo-delta", settings, scores=(1.0, 2.0), note='a "quoted"\nline')
     plans = plan_runs(["Catch-bsuite", POLE], ["ppo", "ppo-delta"], seeds=1, presets=[tmp_path / "a.toml"])
     assert [plan.config.learning_rate == 0.5 for plan in plans] == [False, True, False, False]
-    assert plans[1].config.horizons == (5.0, 50.0) and plans[1].config.gamma == pytest.approx(0.98)
+    assert plans[1].config.scales == (5.0, 50.0) and plans[1].config.gamma == pytest.approx(0.98)
     assert plans[1].recipe is not None and plans[1].recipe["rule"] == "proportional"
     assert ppo.preset("Catch", file=tmp_path / "a.toml", rule="capped").rule == "capped", "what is named wins"
     with pytest.raises(ConfigError, match=r"a\.toml holds settings for ppo-delta on Catch, which is not trained here"):

@@ -25,7 +25,7 @@ def in_shards() -> ppo.Config:
         shards=8,
         minibatches=2,
         steps=3 * 16 * 8,
-        horizons=(2.0, 8.0),
+        scales=(2.0, 8.0),
         normalize_observations=True,
         normalize_rewards=True,
         component_scale="running",
@@ -33,7 +33,7 @@ def in_shards() -> ppo.Config:
 
 
 def in_components() -> ppo.Config:
-    return tiny(ENVIRONMENTS, environments=4, steps=3 * 4 * 8, horizons=(2.0, 4.0, 8.0, 16.0), component_trunks=True)
+    return tiny(ENVIRONMENTS, environments=4, steps=3 * 4 * 8, scales=(2.0, 4.0, 8.0, 16.0), component_trunks=True)
 
 
 def settings() -> list[ppo.Config]:

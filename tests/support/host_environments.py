@@ -217,7 +217,7 @@ TINY: dict[str, Any] = {
     "minibatches": 1,
     "hidden_sizes": (8,),
     "steps": 48,
-    "horizons": (2.0, 5.0, 20.0),
+    "scales": (2.0, 5.0, 20.0),
 }
 
 

@@ -24,7 +24,7 @@ class Progress(NamedTuple):
 
 def run_config(config, seed):
     return {
-        "format": 1,
+        "format": 2,
         "environment": config.environment_object().name,
         "environment_kwargs": dict(config.environment_kwargs),
         "environment_parameters": {},
@@ -32,7 +32,7 @@ def run_config(config, seed):
         "seed": seed,
         "steps": config.steps,
         "settings": config.to_dict(),
-        "scales": config.scales.to_dict(),
+        "scales": config.critic_scales.to_dict(),
     }
 
 

@@ -19,7 +19,10 @@ from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
 from tddelta.runs.reader import Mode
-from tddelta.timescales import Rule, TimeScales
+from tddelta.timescales import Rule, TimeScales, names_discounts, plain_scales
+
+NUMBERS_OR_LADDER = "NUMBER [NUMBER ...]|LADDER [KEY=VALUE ...]"
+"""What follows options that take time scales."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +30,11 @@ class Scales:
     """Print a ladder of time scales: horizons, discounts, traces, contraction.
 
     The default is the ladder of the deep agents: from the horizon 1/(1 − gamma) down, each horizon half of the next.
-    --horizons or --gammas names the ladder instead; --ladder doubling is the one for tables.
+    --scales names another: horizons, as in --scales 10 100, discounts, as in --scales 0.9 0.99, or a ladder and its
+    settings, as in --scales halving components=4 or --scales doubling, which is the one for tables.
     """
 
-    gamma: float = 0.99
+    gamma: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.99)")] = None
     """Discount γ_Z that the policy is optimised for, the last of the ladder."""
     lam: float = 0.95
     """λ of the critic's traces, in [0, 1]."""
@@ -38,26 +42,16 @@ class Scales:
     """How λ becomes a decay c_z = λ_z γ_z of each component."""
     n_step: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: none)")] = None
     """Longest n-step window; adds a column."""
-    ladder: Literal["halving", "doubling"] = "halving"
-    """halving: horizons from the longest down; doubling: 1, 2, 4, … steps up."""
-    horizons: Annotated[tuple[float, ...] | None, arg(metavar="FLOAT [FLOAT ...]", help_behavior_hint="")] = None
-    """The horizons themselves in steps, shortest first, in place of --gamma."""
-    gammas: Annotated[tuple[float, ...] | None, arg(metavar="FLOAT [FLOAT ...]", help_behavior_hint="")] = None
-    """The discounts themselves, smallest first, in place of --gamma."""
-    components: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as many as fit)")] = None
-    """Number of components of the halving ladder."""
-    shortest_horizon: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """Shortest horizon in steps (default: 2 for halving, 1 for doubling)."""
-    longest_horizon: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """Longest finite horizon in steps, needed for --gamma 1."""
-    factor: float = 2.0
-    """Ratio of neighbouring horizons."""
+    scales: Annotated[
+        tuple[str, ...] | None, arg(metavar=NUMBERS_OR_LADDER, help_behavior_hint="(default: halving)")
+    ] = None
+    """The time scales (see above)."""
     json: bool = False
     """Print the scales as one JSON object."""
 
     def run(self, command: Sequence[str]) -> int:
         """Print the table."""
-        scales = self.scales()
+        scales = scales_of(self.scales, self.gamma, lam=self.lam, rule=self.rule, n_step=self.n_step)
         if self.json:
             print(json.dumps(scales.to_dict(), allow_nan=False))
             return 0
@@ -79,32 +73,12 @@ class Scales:
             )
         return 0
 
-    def scales(self) -> TimeScales:
-        """The scales that the options name."""
-        shared: dict[str, Any] = {"lam": self.lam, "rule": self.rule, "n_step": self.n_step}
-        if self.horizons is not None and self.gammas is not None:
-            raise ConfigError("--horizons and --gammas both name the whole ladder: pass one of them")
-        if self.horizons is not None or self.gammas is not None:
-            self._refuse_what_makes_ladders("--gammas" if self.horizons is None else "--horizons")
-        if self.horizons is not None:
-            return TimeScales.from_horizons(self.horizons, **shared)
-        if self.gammas is not None:
-            return TimeScales.from_gammas(self.gammas, **shared)
-        shared |= {"factor": self.factor, "longest_horizon": self.longest_horizon}
-        if self.ladder == "halving":
-            return TimeScales.halving(
-                self.gamma, components=self.components, shortest_horizon=self.shortest_horizon, **shared
-            )
-        if self.components is not None:
-            raise ConfigError("--components is for the halving ladder: pass --shortest-horizon or --factor instead")
-        shortest = 1.0 if self.shortest_horizon is None else self.shortest_horizon
-        return TimeScales.doubling(self.gamma, shortest_horizon=shortest, **shared)
 
-    def _refuse_what_makes_ladders(self, option: str) -> None:
-        """An option that would do nothing is a misunderstanding."""
-        for name in ("gamma", "ladder", "components", "shortest_horizon", "longest_horizon", "factor"):
-            if getattr(self, name) != getattr(type(self), name):
-                raise ConfigError(f"{option} names the whole ladder: drop --{name.replace('_', '-')}")
+def scales_of(words: Sequence[str] | None, gamma: float | None, **shared: Any) -> TimeScales:
+    """The time scales that options name, with the discount 0.99 where none of them names one."""
+    scales = plain_scales(words)
+    gamma = 0.99 if gamma is None and not names_discounts(scales) else gamma
+    return TimeScales.of(scales, gamma=gamma, **shared)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta._plain import tidy
-from tddelta.cli.reading import print_report, words_of
+from tddelta.cli.reading import NUMBERS_OR_LADDER, print_report, words_of
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
 if TYPE_CHECKING:
@@ -268,15 +268,14 @@ def with_settings(command: type[Any]) -> Any:
     hints = typing.get_type_hints(Config)
     fields: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(Config):
-        kind = _without_none(hints[field.name])
         if field.name in _NAMED_APART:
             continue
+        kind = tuple[str, ...] if field.name == "scales" else _without_none(hints[field.name])
+        metavar = NUMBERS_OR_LADDER if field.name == "scales" else _metavar(kind)
         default = "" if field.default is None else f"(default: {_text(field.default)}"
         if default:
             default += ", or the environment's preset)" if field.name in differing else ")"
-        described = arg(
-            help=_HELP.get(field.name, field.metadata["help"]), metavar=_metavar(kind), help_behavior_hint=default
-        )
+        described = arg(help=_HELP.get(field.name, field.metadata["help"]), metavar=metavar, help_behavior_hint=default)
         fields.append((field.name, Annotated[kind | None, described], None))
     settings = dataclasses.make_dataclass("settings", fields, frozen=True)
     settings.__doc__ = "All settings of the agents; one that is left out has its preset."

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import Scales, counted, print_table
+from tddelta.cli.reading import NUMBERS_OR_LADDER, counted, print_table, scales_of
 from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
-from tddelta.timescales import Rule, TimeScales
+from tddelta.timescales import Rule
 
 if TYPE_CHECKING:
     from tddelta.tabular.logs import LogValues
 
-_FLOATS: Any = arg(metavar="FLOAT [FLOAT ...]", help_behavior_hint="")
 _RULES = "capped|matched|constant|proportional"
 _NONE = "none"  # a column that the log does not have
 _MEASURES = ("bias", "bias_error", "rmse", "explained_variance", "correlation")
@@ -47,16 +46,16 @@ class Values:
 
     log: Annotated[Positional[str], arg(metavar="LOG")]
     """File (.csv, .tsv, .npz, .parquet), or minari:NAME for a Minari dataset."""
-    gamma: float = 0.99
+    gamma: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.99)")] = None
     """Largest discount; the others have horizons half as long, and so on."""
     lam: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.95)")] = None
     """λ in [0, 1] of the returns that --method lambda fits."""
     rule: Annotated[Rule | None, arg(metavar=_RULES, help_behavior_hint="(default: capped)")] = None
     """How that λ becomes a decay c_z = λ_z γ_z of each scale."""
-    horizons: Annotated[tuple[float, ...] | None, _FLOATS] = None
-    """The horizons themselves, shortest first, in place of --gamma."""
-    gammas: Annotated[tuple[float, ...] | None, _FLOATS] = None
-    """The discounts themselves, smallest first, in place of --gamma."""
+    scales: Annotated[
+        tuple[str, ...] | None, arg(metavar=NUMBERS_OR_LADDER, help_behavior_hint="(default: halving)")
+    ] = None
+    """The time scales: horizons, discounts, or a ladder and its settings; see tddelta scales --help."""
     method: Literal["lambda", "td0", "monte_carlo"] = "lambda"
     """lambda: λ-returns; td0: the Markov chain that was seen; monte_carlo: mean returns."""
     features: Annotated[tuple[str, ...] | None, arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = None
@@ -105,10 +104,12 @@ class Values:
         self._check()
         from tddelta.tabular.logs import evaluate_log
 
+        traces = {"lam": 0.95 if self.lam is None else self.lam, "rule": self.rule or "capped"}
+        scales = scales_of(self.scales, self.gamma, **(traces if self.method == "lambda" else {}))
         options: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         flags = {name: getattr(self, name) for name in ("terminated", "truncated")}
         options |= {name: None if column.lower() == _NONE else column for name, column in flags.items()}
-        result = evaluate_log(self.log, self.scales(), state=self.state, **options)
+        result = evaluate_log(self.log, scales, state=self.state, **options)
         if self.out is not None:
             write_folder(self.out, lambda folder: self._write(folder, result))
         if self.json:
@@ -118,15 +119,6 @@ class Values:
         if self.out is not None:
             print(f"written: {self.out}", file=sys.stderr if self.json else sys.stdout)
         return 0
-
-    def scales(self) -> TimeScales:
-        """The scales that the options name."""
-        lam, rule = 0.95 if self.lam is None else self.lam, self.rule or "capped"
-        if self.gamma == 1 and self.horizons is None and self.gammas is None:
-            raise ConfigError("--gamma 1 has no longest finite horizon: name them all, as in --horizons 10 100 inf")
-        ladder = Scales(gamma=self.gamma, lam=lam, rule=rule, horizons=self.horizons, gammas=self.gammas)
-        scales = ladder.scales()
-        return scales if self.method == "lambda" else TimeScales(scales.gammas)
 
     def _check(self) -> None:
         """ConfigError for what `evaluate_log` does not see."""

@@ -16,7 +16,7 @@ from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import own_checks
-from tddelta.timescales import Rule, TimeScales
+from tddelta.timescales import Rule, TimeScales, plain_scales
 
 Scale = Literal["none", "horizon", "running"]
 """Unit of the critic's outputs: see `Config.component_scale`."""
@@ -72,13 +72,11 @@ class Config:
         None, "λ of the actor's advantage (continuous); default: lam. Its decay is actor_lam·gamma.", traced=True
     )
     rule: Rule | None = option(None, "Trace rule; default: the agent's own.")
-    horizons: tuple[float, ...] | None = option(
-        None, "Horizons of the ladder in steps, shortest first, the last 1/(1−gamma); default: halving ladder."
+    scales: Any = option(
+        None,
+        "Time scales: discounts, horizons in steps, or a ladder: halving, doubling or single, with settings as in "
+        "halving components=4; default: halving ladder of gamma.",
     )
-    components: int | None = option(None, "Number of components of the halving ladder; default: as many as fit.")
-    shortest_horizon: float | None = option(None, "Shortest horizon of the halving ladder, in steps.")
-    longest_horizon: float | None = option(None, "Longest finite horizon in steps; needed if gamma is 1.")
-    ladder_factor: float = option(2.0, "Ratio of neighbouring horizons of the ladder.")
     component_scale: Scale = option(
         "none",
         "Unit of the critic's outputs: none; horizon (W_z / (h_z − h_{z−1})); running (deviation of the targets).",
@@ -145,28 +143,15 @@ class Config:
 
     @property
     def ladder(self) -> TimeScales:
-        """The whole ladder with the agent's (or the configured) trace rule; without traces if it learns γ_Z alone."""
-        rule: Any = self.rule or self.agent.rule
+        """All scales, with the agent's (or the configured) trace rule; without traces if it learns γ_Z alone."""
         lam = None if self._one_scale else self.lam
-        if self.horizons is not None:
-            return _made(TimeScales.from_horizons, horizons=tuple(self.horizons), lam=lam, rule=rule)
-        return _made(
-            TimeScales.halving,
-            gamma=self.gamma,
-            lam=lam,
-            rule=rule,
-            components=self.components,
-            shortest_horizon=self.shortest_horizon,
-            longest_horizon=self.longest_horizon,
-            factor=self.ladder_factor,
-        )
+        return _made(self.scales, gamma=self.gamma, lam=lam, rule=self.rule or self.agent.rule)
 
     @property
-    def scales(self) -> TimeScales:
+    def critic_scales(self) -> TimeScales:
         """The scales that the critic learns: the ladder, or γ_Z alone."""
         if self._one_scale:
-            rule: Any = self.rule or self.agent.rule
-            return TimeScales.single(self.ladder.gammas[-1], lam=self.lam, rule=rule)
+            return TimeScales.single(self.ladder.gammas[-1], lam=self.lam, rule=self.rule or self.agent.rule)
         return self.ladder
 
     @property
@@ -221,7 +206,7 @@ class Config:
                 made = self.environment_object()
                 own = made.factory if isinstance(made, HostEnvironment) else type(made.instance)
                 value = made.name if own is None else reference(own)
-            elif field.name == "environment_kwargs":
+            elif field.name == "environment_kwargs" or isinstance(value, Mapping):
                 value = dict(value)
             elif isinstance(value, Agent):
                 value = value.name
@@ -258,6 +243,8 @@ def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
         value = frozen(plain(value))
         value = sorted(value.items()) if isinstance(value, Mapping) else value
         return Pairs(value) if isinstance(value, list | tuple) else value
+    if field.name == "scales":
+        return plain_scales(value)
     if not field.metadata["static"]:
         return value if isinstance(value, jax.Array) or np.ndim(value) else as_real(value)
     kind = kinds()[field.name]
@@ -269,10 +256,8 @@ def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
     return tuple(map(read, value)) if isinstance(value, list | tuple | range) else read(value)
 
 
-@functools.lru_cache(maxsize=64)
-def _made(constructor: Callable[..., TimeScales], **settings: Any) -> TimeScales:
-    # A run asks for its ladder many times; what there is to warn about is said once.
-    return constructor(**settings)
+# A run asks for its ladder many times; what there is to warn about is said once.
+_made = functools.lru_cache(maxsize=64)(TimeScales.of)
 
 
 # `check` says more about a wrong setting than a run-time type checker would; and settings may be traced.

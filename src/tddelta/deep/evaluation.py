@@ -453,7 +453,7 @@ def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
     Returns:
         predicted (N, Z), realised (N, Z), gammas (Z,), N at most 4,096 states evenly spread over the data.
     """
-    gammas = np.asarray(config.scales.gammas)
+    gammas = np.asarray(config.critic_scales.gammas)
     rewards = np.asarray(learned_rewards(config, rows.rewards), np.float64)
     flags = {"terminated": np.asarray(rows.terminated), "truncated": np.asarray(rows.truncated)}
     predicted = np.asarray(compose(np.asarray(rows.deltas)), np.float32)
@@ -492,7 +492,7 @@ def recording(
         "last_deltas": np.asarray(beyond),
         "terminated": arrays.terminated[:length],
         "truncated": arrays.truncated[:length],
-        "gammas": np.asarray(config.scales.gammas),
+        "gammas": np.asarray(config.critic_scales.gammas),
     }
 
 

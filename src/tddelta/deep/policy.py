@@ -124,7 +124,7 @@ class Policy:
     @property
     def scales(self) -> TimeScales:
         """The scales of the critic."""
-        return self.config.scales
+        return self.config.critic_scales
 
     def act(self, observation: Any, key: jax.Array | None = None) -> np.ndarray:
         """Actions for one observation or a batch of them.

@@ -156,7 +156,7 @@ def initial(config: Config, key: jax.Array) -> Learned:
         parameters=eqx.filter(_made_network(config, environment, key), eqx.is_array),
         observation_moments=no_moments(environment.observation_shape) if config.normalize_observations else None,
         reward_moments=no_moments(()) if config.normalize_rewards else None,
-        target_moments=no_moments((len(config.scales),)) if config.component_scale == "running" else None,
+        target_moments=no_moments((len(config.critic_scales),)) if config.component_scale == "running" else None,
     )
 
 
@@ -289,7 +289,7 @@ def critic(config: Config, heads: jax.Array) -> jax.Array:
 def component_unit(config: Config, target_moments: Moments | None) -> jax.Array | None:
     """Size of one unit of each output in units of reward, (Z,), or None for 1: see `component_scale`."""
     if config.component_scale == "horizon":
-        horizons = config.scales.horizons
+        horizons = config.critic_scales.horizons
         if config.agent.basis == "values":
             return jnp.asarray(horizons)
         return jnp.asarray([long - short for long, short in zip(horizons, (0.0, *horizons[:-1]), strict=True)])
@@ -320,7 +320,7 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
         final_deltas=_in_reward_units(config, learned, rollout.final_heads),
         **ends,
     )
-    scales = config.scales
+    scales = config.critic_scales
     with blamed(f"the target function {reference(config.agent.targets)} raised"):
         targets = config.agent.targets(rewards, heads, next_heads, scales=scales, **ends)
     deltas, next_deltas = _as_deltas(config, heads), _as_deltas(config, next_heads)
@@ -383,7 +383,7 @@ def _total(config: Config, values: jax.Array) -> jax.Array:
 
 def _weights(config: Config) -> jax.Array:
     weights = config.component_weights
-    return jnp.ones(len(config.scales)) if weights is None else jnp.asarray(weights)
+    return jnp.ones(len(config.critic_scales)) if weights is None else jnp.asarray(weights)
 
 
 def _optimizer(config: Config) -> optax.GradientTransformation:

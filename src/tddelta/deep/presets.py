@@ -17,18 +17,18 @@ import jax
 import numpy as np
 
 from tddelta._naming import blamed, closest, reference
-from tddelta._plain import as_real, is_number, plain, tidy, unquoted, whole
+from tddelta._plain import is_number, plain, tidy, unquoted, whole
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
 from tddelta.deep.networks import ACTIVATIONS, Channels, is_image
 from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError, ContractionWarning, own_checks
-from tddelta.runs.files import replace
+from tddelta.runs.files import replace, upgraded
 from tddelta.runs.reader import a_path
-from tddelta.timescales import Rule
+from tddelta.timescales import Rule, TimeScales, names_discounts, plain_scales
 
-FORMAT = 1
+FORMAT = 2
 """The version of the file's layout. A reader refuses a newer one."""
 
 _PARTS = ("format", "environment", "agent", "settings", "tuning")
@@ -95,6 +95,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
     environment, agent, settings = found.get("environment"), found.get("agent"), found.get("settings")
     if not (isinstance(environment, str) and isinstance(agent, str) and isinstance(settings, dict)):
         raise ConfigError(f"{path} must name an environment, an agent and a table [settings]: is it a preset file?")
+    settings = upgraded(settings)
     for name, value in settings.items():
         if name not in _NAMES:
             raise ConfigError(f"{path}: unknown setting {name!r}: {closest(name, _NAMES)}")
@@ -157,10 +158,21 @@ def write_preset(path: Path, environment: str, agent: str, settings: Mapping[str
 
 def _toml(value: Any) -> str:
     """A value as TOML writes it: strings, numbers and lists are as in JSON."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {_toml(entry)}' for name, entry in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
+
+FORMER = {
+    "horizons": "scales=(10, 100)",
+    "components": "scales='halving components=4'",
+    "shortest_horizon": "scales='halving shortest_horizon=4'",
+    "longest_horizon": "scales='halving longest_horizon=1000'",
+    "ladder_factor": "scales='halving factor=3'",
+}
+"""Settings of before that `scales` says now, and how."""
 
 NETWORKS = ("mlp", "minatar-conv", "nature-conv")
 """Networks with a name."""
@@ -272,21 +284,17 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
     """`preset` without the check of what the settings mean together, and its warnings."""
     names = tuple(kinds())
     for name in overrides:
+        if name in FORMER:
+            raise ConfigError(f"{name} is part of scales now; got {overrides[name]!r}: pass {FORMER[name]}, say")
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
     environment = tidy(environment)
     overrides = {name: plain(value) for name, value in overrides.items()}
     options = known_environments.keywords(environment, overrides.pop("environment_kwargs", ()))
     settings: dict[str, Any] = {**_preset_of(environment, options, overrides), **overrides}
-    horizons = settings.get("horizons")
-    if (
-        isinstance(horizons, list | tuple)
-        and horizons
-        and all(map(is_number, horizons))
-        and "gamma" not in overrides
-        and 1 <= as_real(horizons[-1]) < math.inf
-    ):
-        settings["gamma"] = 1 - 1 / horizons[-1]
+    settings["scales"] = plain_scales(settings.get("scales"))
+    if names_discounts(settings["scales"]) and "gamma" not in overrides:
+        settings["gamma"] = TimeScales.of(settings["scales"]).gammas[-1]
     if not isinstance(environment, str):
         # What a program is compiled for needs a hash, and parameters that are arrays have none.
         environment = known_environments.resolve(environment, options)
@@ -358,10 +366,6 @@ def check(config: Config) -> None:
             f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
             f"use {_divisor(config.batch, config.minibatches)}"
         )
-    if not 1 < config.ladder_factor < math.inf:
-        raise ConfigError(
-            f"ladder_factor must be a finite number above 1; got {config.ladder_factor}: 2 halves each horizon"
-        )
     for name in ("learning_rate", "max_gradient_norm", "clip", "adam_epsilon"):
         _check_number(name, getattr(config, name), above=True)
     for name in ("entropy_coefficient", "value_coefficient"):
@@ -383,20 +387,8 @@ def check(config: Config) -> None:
             f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
             "as in hidden_sizes=(64, 64)"
         )
-    if config.horizons is not None:
-        if not all(map(math.isfinite, config.horizons)):
-            raise ConfigError(
-                f"horizons must be finite; got {config.horizons!r}: for gamma 1 name longest_horizon instead"
-            )
-        for name in ("components", "shortest_horizon", "longest_horizon", "ladder_factor"):
-            if getattr(config, name) != _DEFAULTS[name]:
-                raise ConfigError(f"horizons name the whole ladder; got {name} {getattr(config, name)!r} too: drop one")
-        last = config.ladder.gammas[-1]
-        if abs(last - config.gamma) > 1e-9:
-            raise ConfigError(
-                f"gamma must belong to the longest horizon, {config.horizons[-1]:g} steps; got {config.gamma}: "
-                f"drop gamma or set it to {last:.10g}"
-            )
+    if config.rule is not None and isinstance(config.scales, Mapping) and {"rule", "trace_decays"} & {*config.scales}:
+        raise ConfigError(f"rule is for scales without traces of their own; got {config.rule!r}: drop one")
     if config.reward_discount is not None and not config.normalize_rewards:
         raise ConfigError(
             f"reward_discount is the discount of normalize_rewards, which is off; got {config.reward_discount!r}: "
@@ -411,12 +403,12 @@ def check(config: Config) -> None:
         if value != _DEFAULTS[name] and config.network in NETWORKS and config.network != owner:
             raise ConfigError(f"{name} are those of {owner}; got {value} for network {config.network}: drop one")
     weights = config.component_weights
-    if weights is not None and (len(weights) != len(config.scales) or min(weights) < 0):
+    if weights is not None and (len(weights) != len(config.critic_scales) or min(weights) < 0):
         raise ConfigError(
-            f"component_weights must be {len(config.scales)} numbers ≥ 0, one per scale of {config.agent.name}; "
+            f"component_weights must be {len(config.critic_scales)} numbers ≥ 0, one per scale of {config.agent.name}; "
             f"got {weights!r}"
         )
-    if config.component_scale == "horizon" and config.scales.gammas[-1] == 1:
+    if config.component_scale == "horizon" and config.critic_scales.gammas[-1] == 1:
         raise ConfigError("component_scale horizon needs finite horizons; got gamma 1: use running")
     # Whether the ladder and the network can be made shows when they are; shapes suffice.
     last = config.ladder.gammas[-1]

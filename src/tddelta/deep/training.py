@@ -17,7 +17,7 @@ from tddelta.deep.config import Config
 from tddelta.deep.policy import checked_pauses, from_arrays, tensors, to_arrays
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
-from tddelta.runs import CHECKPOINT_SECONDS, FORMAT, Arrays, RunWriter
+from tddelta.runs import CHECKPOINT_SECONDS, CONFIG_FORMAT, Arrays, RunWriter
 from tddelta.runs.checkpoints import SHARE, Pauses
 
 EPISODES_SECONDS = 10.0
@@ -133,7 +133,7 @@ class Record:
             ("value_mean", one.component_means),
         )
         for name, values in per_component:
-            for label, value in zip(self.config.scales.labels, values, strict=True):
+            for label, value in zip(self.config.critic_scales.labels, values, strict=True):
                 numbers[f"{name}/gamma={label}"] = float(value)
         return numbers
 
@@ -272,7 +272,7 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
     # Other numbers: no run of the other precision may be taken for the same.
     precision = {"precision": "float64"} if jnp.result_type(float) == jnp.float64 else {}
     return {
-        "format": FORMAT,
+        "format": CONFIG_FORMAT,
         "environment": environment.name,
         "environment_kwargs": dict(config.environment_kwargs),
         "environment_parameters": environment.to_dict(),
@@ -280,7 +280,7 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": config.steps,
         "settings": settings,
-        "scales": config.scales.to_dict(),
+        "scales": config.critic_scales.to_dict(),
         **precision,
     }
 

@@ -25,6 +25,7 @@ from tddelta._plain import as_real, as_whole, plain, tidy, whole
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
 from tddelta.runs.reader import a_path
+from tddelta.timescales import plain_scales
 
 if TYPE_CHECKING:
     from tddelta.deep.ppo import Config
@@ -99,6 +100,8 @@ def plan_runs(
     if steps is not None:
         settings = {"steps": steps, **settings}
     settings = plain(settings)
+    if "scales" in settings:
+        settings["scales"] = plain_scales(settings["scales"])
     numbers = whole_seeds(seeds)
     folder = folder_of(out)
     plans: dict[Path, RunPlan] = {}

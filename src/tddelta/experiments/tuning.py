@@ -27,8 +27,8 @@ from tddelta.experiments.display import LAST_EPISODES, Display, recent_return
 from tddelta.experiments.plan import RunPlan, divide, folder_of, plan_runs
 from tddelta.experiments.running import Outcome, Watcher, available_cores, execute
 from tddelta.runs import Run, Runs, Track
-from tddelta.runs.files import append_rows, lock, read_rows, storing
-from tddelta.timescales import Rule
+from tddelta.runs.files import append_rows, lock, read_rows, storing, upgraded
+from tddelta.timescales import Rule, plain_scales
 
 if TYPE_CHECKING:
     import optuna
@@ -121,6 +121,8 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             )  # fmt: skip
             begun = study.user_attrs.get("question")
         asked = json.loads(json.dumps(asdict(question)))
+        if begun is not None:
+            begun = {**begun, "settings": upgraded(begun["settings"])}
         if begun is not None and begun != asked:
             raise ConfigError(
                 f"{file} is a search for something else, {_difference(begun, asked)}: choose another folder with out="
@@ -188,7 +190,6 @@ SEARCHABLE = ("learning_rate", "lam", "rule", "components", "shortest_horizon", 
 """Settings that can be searched."""
 
 _LADDER = ("components", "shortest_horizon")
-_ENDS_LADDER = ("horizons", "ladder_factor")  # settings that leave nothing of the ladder to search
 _RATES = 10.0  # the learning rate varies by this factor up and down from the preset's
 _LAMS = (0.6, 0.99)
 _COMPONENTS = (2, 8)
@@ -273,7 +274,9 @@ class Space:
             if "shortest_horizon" in bounds:
                 shortest = trial.suggest_float("shortest_horizon", *bounds["shortest_horizon"], log=True)
             ratio = (self.longest / shortest) ** (1 / (count - self.tops))
-            chosen |= {"components": count, "ladder_factor": float(f"{ratio:.7g}")}
+            others = {name: value for name, value in (self.config.scales or {}).items() if name not in _LADDER}
+            ladder = {"ladder": "halving", **others, "components": count, "factor": float(f"{ratio:.7g}")}
+            chosen["scales"] = ladder
         if "component_weights" in self.names:
             weights = [trial.suggest_float(f"weight_{z}", *_WEIGHTS, log=True) for z in range(count)]
             chosen["component_weights"] = [_rounded(weight) for weight in weights]
@@ -281,10 +284,7 @@ class Space:
 
     def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """All settings of a trial: the fixed ones, and the chosen in place of what they say otherwise."""
-        whole = {**self.fixed, **chosen}
-        if "components" in chosen:
-            whole.pop("shortest_horizon", None)  # the ladder's ratio says it
-        return whole
+        return {**self.fixed, **chosen}
 
 
 def make_space(config: "Config", fixed: Mapping[str, Any], search: Sequence[str] | None) -> Space:
@@ -305,9 +305,10 @@ def make_space(config: "Config", fixed: Mapping[str, Any], search: Sequence[str]
         able = ("learning_rate", "lam", "components")
     else:
         able = SEARCHABLE
-    settled = set(fixed) & set(SEARCHABLE)
-    if set(fixed) & set(_ENDS_LADDER):
-        settled |= set(_LADDER)
+    scales = config.scales if isinstance(config.scales, Mapping) else {}
+    settled = (set(fixed) | set(scales)) & set(SEARCHABLE)
+    if config.scales is not None and (scales.get("ladder") != "halving" or "factor" in scales):
+        settled |= set(_LADDER)  # of which nothing is left to search
     start = Space((), fixed, config)
     if len(config.ladder) <= start.tops or start.longest <= 2 * _SHORTEST:  # too short to divide
         able = tuple(name for name in able if name not in _LADDER)
@@ -597,6 +598,8 @@ def run_search(
     evaluation_seeds = whole("evaluation_seeds", evaluation_seeds, most=100_000)
     seed = whole("seed", seed, 0)
     settings = plain(settings)
+    if "scales" in settings:
+        settings["scales"] = plain_scales(settings["scales"])
     if pruner not in get_args(Pruner):
         raise ConfigError(f"pruner must be one of {', '.join(get_args(Pruner))}; got {pruner!r}")
     if steps is not None:
@@ -804,7 +807,8 @@ def _for_file(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The settings that a preset file can hold, and the names of the others: objects, and names of code."""
     held: dict[str, Any] = {}
     for name, value in settings.items():
-        entries = list(value) if isinstance(value, list | tuple) else [value]
+        several = value.values() if isinstance(value, Mapping) else value
+        entries = several if isinstance(value, list | tuple | Mapping) else [value]
         fits = all(isinstance(entry, str | bool | int | float) for entry in entries)
         if name != "environment_kwargs" and fits and not any(isinstance(e, str) and ":" in e for e in entries):
             held[name] = value

@@ -20,9 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import CheckpointError, ConfigError, StorageError
+from tddelta.timescales import plain_scales
 
 FORMAT = 1
-"""The version of the run directory's layout. A reader refuses a newer one."""
+"""The version of the layout of parameters and other files of a run directory. A reader refuses a newer one."""
+
+CONFIG_FORMAT = 2
+"""The version of `config.json`: format 1 had five settings in place of `scales`."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by name."""
@@ -276,18 +280,58 @@ def parameter_digest(header: Mapping[str, Any], data: bytes) -> str:
     return hashlib.sha256(described + data).hexdigest()
 
 
-def check_format(path: Path, found: object) -> None:
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a `config.json`, and write what older versions said of the time scales as this one does.
+
+    Raises:
+        CheckpointError: It is missing, damaged, not ours, or of a newer format.
+    """
+    config = read_json(path)
+    check_format(path, config.get("format"), CONFIG_FORMAT)
+    if isinstance(config.get("settings"), Mapping):
+        config |= {"format": CONFIG_FORMAT, "settings": upgraded(config["settings"])}
+    return config
+
+
+_FORMER = ("horizons", "components", "shortest_horizon", "longest_horizon", "ladder_factor")
+
+
+def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run, a preset file or a search, with `scales` in place of the five that format 1 had for it."""
+    former = {name: settings[name] for name in _FORMER if settings.get(name) is not None}
+    ladder = {"factor" if name == "ladder_factor" else name: value for name, value in former.items()}
+    scales = former["horizons"] if "horizons" in former else plain_scales({"ladder": "halving", **ladder})
+    rest = {name: value for name, value in settings.items() if name not in _FORMER}
+    return rest | {"scales": scales} if set(_FORMER) & set(settings) else rest
+
+
+def downgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite of `upgraded`, where format 1 could say it: names of run directories are made of that."""
+    if "scales" not in settings:
+        return dict(settings)
+    scales = settings["scales"]
+    named = scales if isinstance(scales, Mapping) else {"ladder": "halving"}
+    former = {"ladder_factor" if name == "factor" else name: named[name] for name in named if name != "ladder"}
+    if isinstance(scales, list):
+        former = {"horizons": scales}
+    elif isinstance(scales, str) or named.get("ladder") != "halving" or not set(former) <= set(_FORMER):
+        return dict(settings)
+    rest = {name: value for name, value in settings.items() if name != "scales"}
+    return {**rest, **dict.fromkeys(_FORMER), "ladder_factor": 2.0, **former}
+
+
+def check_format(path: Path, found: object, newest: int = FORMAT) -> None:
     """Raise CheckpointError unless `found`, the format named in a file of a run directory, is one we read."""
     try:
         version = int(str(found))
     except ValueError:
         raise CheckpointError(f"{path} was not written by tddelta: it names no format; got {found!r}") from None
-    if version > FORMAT:
+    if version > newest:
         start = next(iter(read_rows(path.parent / "timing.jsonl")), {})
         versions = start.get("versions")
         writer = versions.get("tddelta") if isinstance(versions, Mapping) else None
         raise CheckpointError(
-            f"{path} has format {version}, and this tddelta reads formats up to {FORMAT}: "
+            f"{path} has format {version}, and this tddelta reads formats up to {newest}: "
             f"install {f'tddelta >= {writer}' if writer else 'a newer tddelta'} (pip install --upgrade tddelta)"
         )
 

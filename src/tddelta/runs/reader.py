@@ -17,7 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, own_checks
-from tddelta.runs.files import FORMAT, Arrays, check_format, plain, read_arrays, read_json, read_rows, read_status
+from tddelta.runs.files import (
+    CONFIG_FORMAT,
+    Arrays,
+    downgraded,
+    plain,
+    read_arrays,
+    read_config,
+    read_json,
+    read_rows,
+    read_status,
+)
 from tddelta.timescales import TimeScales
 
 Mode = Literal["sampled", "greedy"]
@@ -172,7 +182,7 @@ class MonitorLog:
         found = _NUMBERED.fullmatch(folder.name)
         numbered = found is not None and found["name"] in (environment, "seed", "run", "")
         return {
-            "format": FORMAT,
+            "format": CONFIG_FORMAT,
             "environment": environment,
             "agent": {"name": folder.parent.name if numbered else folder.name},
             "seed": int(found["number"]) if found is not None and numbered else 0,
@@ -216,7 +226,8 @@ def run_path(out: str | os.PathLike[str], environment: str, agent_label: str, se
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Return eight hexadecimal digits that tell one configuration from another, whatever the seed."""
-    settings = {key: value for key, value in config.items() if key != "seed"}
+    settings = {key: value for key, value in config.items() if key != "seed"} | {"format": 1}
+    settings["settings"] = downgraded(plain(config.get("settings", {})))
     text = json.dumps(plain(settings), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -304,8 +315,7 @@ class Run:
             self._monitor = MonitorLog(self.path)
             self.config = self._monitor.config
             return
-        self.config = read_json(config)
-        check_format(config, self.config.get("format"))
+        self.config = read_config(config)
         missing = [key for key in ("environment", "agent", "seed", "settings", "scales") if key not in self.config]
         if missing:
             raise CheckpointError(f"{config} lacks {', '.join(missing)}: it is no complete config of a run")

@@ -366,7 +366,7 @@ def _protocol(name: str) -> Any:
 
 def _table(config: Mapping[str, Any]) -> str:
     """The configuration as a Markdown table, which TensorBoard draws."""
-    rows = {name: value for name, value in config.items() if name != "settings"} | dict(config.get("settings", {}))
+    rows = dict(config.get("settings", {})) | {name: value for name, value in config.items() if name != "settings"}
     lines = [f"| {name} | {json.dumps(value, ensure_ascii=False)} |" for name, value in rows.items()]
     return "\n".join(["| setting | value |", "|---|---|", *lines])
 

@@ -532,7 +532,7 @@ def test_a_critic_that_writes_elsewhere_and_a_head_without_scales_are_refused() 
 
 
 def test_a_ladder_up_to_one_says_how_to_name_its_longest_horizon() -> None:
-    with pytest.raises(ConfigError, match=r"pass scales=\{'ladder': 'halving', 'longest_horizon': 1000\}"):
+    with pytest.raises(ConfigError, match=r"pass scales='halving longest_horizon=1000'"):
         DeltaGAE(gamma=1.0, value_network=None)
     made = DeltaGAE(gamma=1.0, value_network=None, scales={"ladder": "halving", "longest_horizon": 1000})
     assert made.scales.gammas[-2:] == (0.999, 1.0)

@@ -170,7 +170,7 @@ def test_the_settings_take_the_scales_that_the_estimator_takes(scales: Any, gamm
         (3, None, "scales must name time scales; got 3"),
         (None, None, "gamma is needed"),
         ("halving", None, "gamma is needed where scales names no discounts; got scales='halving'"),
-        ("thirding", 0.9, "no ladder that is known; got 'thirding'"),
+        ("thirding", 0.9, "a ladder that is known; got 'thirding'"),
         ([0.5, 0.9], 0.98, "gamma must be the largest discount"),
         ([0.5, 0.9], "x", "gamma must be a plain number"),
     ],

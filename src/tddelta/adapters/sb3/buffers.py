@@ -24,7 +24,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
 
     Args:
         *args: As in SB3.
-        scales: The time scales, see `tddelta.adapters.ladders.resolve`; they follow `gamma` and `gae_lambda`.
+        scales: The time scales, see `tddelta.TimeScales.of`; they follow `gamma` and `gae_lambda`.
         form: Of the λ-return, see `tddelta.lambda_targets`.
         **kwargs: As in SB3.
 

@@ -135,7 +135,7 @@ class DeltaModel(BaseAlgorithm):
         policy: As in SB3.
         env: As in SB3.
         *args: As in SB3.
-        scales: The time scales, see `tddelta.adapters.ladders.resolve`: None is the halving ladder of `gamma`.
+        scales: The time scales, see `tddelta.TimeScales.of`: None is the halving ladder of `gamma`.
         component_weights: Weight ≥ 0 of every component in the loss of the critic; None weighs all by 1.
         **kwargs: As in SB3.
 

@@ -36,7 +36,7 @@ from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, StorageError, own_checks
-from tddelta.runs import FORMAT, Arrays, RunWriter, run_path
+from tddelta.runs import CONFIG_FORMAT, Arrays, RunWriter, run_path
 from tddelta.runs.checkpoints import Pauses
 from tddelta.runs.files import origin, replace, to_json
 from tddelta.runs.reader import realised_returns, summary
@@ -96,7 +96,7 @@ def described_model(model: Any, environment: str, agent: str, number: int) -> di
     lam = getattr(model, "gae_lambda", None)
     scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=lam)
     return {
-        "format": FORMAT,
+        "format": CONFIG_FORMAT,
         "environment": environment,
         "environment_kwargs": {},
         "environment_parameters": {"n_envs": model.n_envs},

@@ -1,6 +1,6 @@
 """The value estimator: what TorchRL's `GAE` reads and writes, for a critic with one output per time scale."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from inspect import signature
@@ -12,9 +12,9 @@ from tensordict.nn import dispatch, set_skip_existing
 from torchrl.objectives.utils import hold_out_net
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
-from tddelta import _plain, timescales
+from tddelta import timescales
 from tddelta._arrays import check_form
-from tddelta.adapters.ladders import Ladder, resolve
+from tddelta.adapters.ladders import Ladder
 from tddelta.errors import ConfigError, DataError, ShapeError, own_checks
 from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
@@ -123,30 +123,15 @@ def ladder(scales: Any, gamma: Any) -> tuple[Ladder, float]:
     """The ladder that a user named, and its largest discount.
 
     Args:
-        scales: As of `tddelta.adapters.ladders.resolve`.
+        scales: As of `TimeScales.of`.
         gamma: The largest discount; None where `scales` names it.
 
     Raises:
         ConfigError: `scales` is of another kind or out of range, or `gamma` is missing.
     """
-    plain = scales is None or isinstance(scales, str | Mapping | TimeScales)
-    if not plain and isinstance(scales, Iterable):
-        scales = list(_plain.entries("scales", scales))
-    if gamma is None:
-        gamma = _largest(scales)
-    return Ladder(scales), timescales.unit_number("gamma", gamma)
-
-
-def _largest(scales: Any) -> Any:
-    """The largest discount that the scales name."""
-    named = scales.get("gammas") if isinstance(scales, Mapping) else scales
-    if isinstance(named, TimeScales):
-        return named.gammas[-1]
-    if isinstance(named, Sequence) and not isinstance(named, str) and named:
-        return named[-1]
-    if not (named is None or isinstance(named, str | Sequence)):
-        resolve(scales, gamma=0.0, lam=None)  # raises: of a kind for which no gamma helps
-    raise ConfigError(f"gamma is needed where scales names no discounts; got scales={scales!r}: pass, say, gamma=0.99")
+    named = Ladder(scales)
+    largest = TimeScales.of(scales).gammas[-1] if gamma is None else timescales.unit_number("gamma", gamma)
+    return named, largest
 
 
 def check_critic(name: str, critic: Any) -> None:
@@ -223,8 +208,8 @@ class DeltaGAE(ValueEstimatorBase):
     observation are, and the trace is cut. With one scale both outputs are those of `GAE`.
 
     Args:
-        scales: The time scales: a `TimeScales`, a list of discounts, a name of a ladder or a dict, see
-            `tddelta.adapters.ladders.resolve`; None is the halving ladder of `gamma`.
+        scales: The time scales: a `TimeScales`, a list of discounts or horizons, a name of a ladder or a dict, see
+            `tddelta.TimeScales.of`; None is the halving ladder of `gamma`.
         value_network: The critic, a tensordict module such as `ValueOperator`, with one output per scale under the
             key "state_value". None: the components are in the data already, also under "next".
         gamma: γ_Z, in [0, 1]. Needed where `scales` names no discounts; else it must be the largest of them.
