@@ -1,4 +1,35 @@
-"""n-step TD and n-step TD(Δ) in a table: the compiled loop of Algorithm 1.
+"""n-step TD(Δ) in a table: Algorithm 1 of the paper, in plain lines here and compiled in `run`.
+
+For discounts γ_z, windows of k_z steps and a table W(s, z), on one stream of steps:
+
+    >>> def algorithm_1(steps, gammas, n_steps, alphas, W):
+    ...     states, _, rewards, next_states, terminated, truncated = steps
+    ...     tau = 0  # the step whose state moves next
+    ...     for t in range(len(states)):
+    ...         ended = terminated[t] or truncated[t]
+    ...         while tau <= (t if ended else t + 1 - max(n_steps)):
+    ...             targets = np.zeros(len(gammas))
+    ...             for z, (gamma, k) in enumerate(zip(gammas, n_steps)):
+    ...                 n = min(k, t + 1 - tau)  # shorter at an episode's end
+    ...                 weights = gamma ** np.arange(n + 1)
+    ...                 if z > 0:
+    ...                     weights -= gammas[z - 1] ** np.arange(n + 1)
+    ...                 targets[z] = weights[:n] @ rewards[tau : tau + n]
+    ...                 if not terminated[tau + n - 1]:
+    ...                     x = next_states[tau + n - 1]
+    ...                     targets[z] += weights[n] * W[x, :z].sum() + gamma**n * W[x, z]
+    ...             W[states[tau]] += alphas * (targets - W[states[tau]])
+    ...             tau += 1
+
+`run` learns the same, here from episodes of a random process, some of which a time limit cuts:
+
+    >>> from tddelta.tabular import FiniteMDP, sample
+    >>> steps = sample(FiniteMDP.random(5, 1, 2, seed=0, ends=1), 500, time_limit=8)
+    >>> gammas, n_steps, alphas, W = [0.0, 0.5, 0.9], [1, 2, 6], np.full(3, 0.1), np.zeros((5, 3))
+    >>> algorithm_1([array[0] for array in steps], gammas, n_steps, alphas, W)
+    >>> learned = run(steps, gammas, n_steps, alphas[None], np.zeros(5)).deltas[0, 0]
+    >>> bool(W.any()), bool(np.allclose(W, learned, rtol=0, atol=1e-12))
+    (True, True)
 
 What a step costs does not depend on the lengths of the windows, and grows linearly with the number of scales.
 Blocks of (seed × step sizes) are independent and do their arithmetic in a fixed order, so that the results are the
@@ -13,9 +44,9 @@ import numpy.typing as npt
 
 from tddelta import _plain
 from tddelta.errors import ConfigError, ShapeError, own_checks
-from tddelta.tabular import learners
+from tddelta.tabular import _checks
 from tddelta.tabular._checks import FloatArray
-from tddelta.tabular.loops import compiled, over_blocks
+from tddelta.tabular.loops import compiled, over_blocks, weight
 from tddelta.tabular.sampling import Trajectory
 
 LANES = 32
@@ -127,7 +158,7 @@ def run(
     ):  # fmt: skip
         if array.shape != shape:
             raise ShapeError(f"{name} must have shape {shape}; got {array.shape}")
-    checkpoints, averaged = learners.checkpoints(record, length)
+    checkpoints, averaged = _checks.recorded(record, length)
     mode = _AVERAGES if averaged else _CURVE if record == "curve" else _FINAL
     deltas = np.empty((count, seeds, table, scales))
     errors = np.empty((2, count, seeds, len(checkpoints)))
@@ -235,9 +266,7 @@ def _learn(
                     for z in range(scales):
                         n = min(windows[z], left[tau])
                         x = successors[seed, tau + n - 1]
-                        own, extra = powers[z, n], 0.0
-                        if z > 0:
-                            extra = own - powers[z - 1, n]
+                        own, extra = powers[z, n], weight(powers, z, n)  # V of z = −1 is 0
                         for a in range(used):
                             goal[z, a] = sums[tau, z] + (extra * V[x, z, a] + own * W[x, z, a])
                     if slow:
@@ -288,3 +317,31 @@ def _learn(
                         size += abs(error)
                 if mode == _FINAL:
                     errors[0, lane + a, seed, 0], errors[1, lane + a, seed, 0] = np.sqrt(total * share), size * share
+
+
+@compiled
+@no_type_check
+def mean_targets(rewards, next_states, lengths, terminated, gammas, n_steps, powers, table):
+    """Mean over the trajectories of the n-step targets G^z of every state, all bootstrapped from the same table.
+
+    The trajectories are `sampling.Paths`; `powers[z, i]` is γ_z^i, for i up to the longest window.
+    """
+    states, trajectories = lengths.shape
+    scales = len(gammas)
+    means = np.zeros((states, scales))
+    for s in range(states):
+        for i in range(trajectories):
+            for z in range(scales):
+                steps = min(n_steps[z], lengths[s, i])
+                target = 0.0
+                for t in range(steps):
+                    target += weight(powers, z, t) * rewards[s, i, t]
+                if not (terminated[s, i] and steps == lengths[s, i]):
+                    x = next_states[s, i, steps - 1]
+                    below = 0.0
+                    for shorter in range(z):
+                        below += table[x, shorter]
+                    target += weight(powers, z, steps) * below
+                    target += powers[z, steps] * table[x, z]
+                means[s, z] += target
+    return means / trajectories
