@@ -1,7 +1,7 @@
 """Control in a table: learning to act on the sum of action-value components."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, no_type_check
 
@@ -26,14 +26,15 @@ Method = Literal["sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa
 METHODS: tuple[str, ...] = get_args(Method)
 """The same, as a tuple."""
 
-# What follows a step in its target: the next action, the mean over the policy, or the best action.
-_SARSA, _EXPECTED, _GREEDY = 0, 1, 2
+# What follows a step in its target: the next action, the mean over the policy, the best action, or more steps.
+_SARSA, _EXPECTED, _GREEDY, _WINDOWS = 0, 1, 2, 3
 _KINDS = {
     "sarsa": _SARSA,
     "sarsa_lambda": _SARSA,
     "expected_sarsa": _EXPECTED,
     "q_learning": _GREEDY,
     "watkins": _GREEDY,
+    "n_step_sarsa": _WINDOWS,
 }
 
 
@@ -156,40 +157,34 @@ def control(
     length = _plain.whole("steps", steps)
     limit = -1 if time_limit is None else _plain.whole("time_limit", time_limit)
     epsilons = _epsilons(epsilon)
-    loop, own = _loop(method, scales, length)
+    model = _model(method, scales, length)
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))
     tables = _tables(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)))
     tables[:, mdp.terminal] = 0.0
     first, move = Choice(mdp.start), Choice(mdp.transition)
     chances = map(np.ascontiguousarray, (first.outcomes, first.bounds, move.outcomes, move.bounds))
     process = (*chances, mdp.reward, mdp.terminal)
-    episodes: list[tuple[FloatArray, IntArray]] = []  # returns and lengths, for every seed that is done
+    episodes: list[Any] = [None] * len(numbers)  # returns and lengths, for every seed
 
-    def one(n: int) -> tuple[FloatArray, IntArray]:
-        visits, returns, lengths = np.zeros(tables.shape[1:3], np.int64), np.empty(length), np.empty(length, np.int64)
-        rates, books = (alphas[0], decaying[0], epsilons), (visits, returns, lengths)
-        count = loop(np.random.default_rng(numbers[n]), process, limit, own, rates, tables[n], *books)
-        return returns[:count].copy(), lengths[:count].copy()
-
-    def learn(first: int, last: int) -> None:
-        found: dict[int, tuple[FloatArray, IntArray]] = {}
-
-        def block(begin: int, end: int) -> None:
-            found.update((n, one(n)) for n in range(first + begin, first + end))
-
-        over_blocks(block, last - first, threads)
-        episodes.extend(found[n] for n in range(first, last))
+    def block(begin: int, end: int) -> None:
+        for n in range(begin, end):
+            returns, lengths = np.empty(length), np.empty(length, np.int64)
+            books = np.random.default_rng(numbers[n]), tables[n], np.zeros(tables.shape[1:3], np.int64)
+            count = _learn(process, model, limit, (alphas[0], decaying[0], epsilons), *books, returns, lengths)
+            episodes[n] = returns[:count].copy(), lengths[:count].copy()
 
     def state(done: int) -> Arrays:
-        returns, lengths = (np.concatenate([pair[i] for pair in episodes]) for i in (0, 1))
-        counts = np.array([len(pair[0]) for pair in episodes])
+        returns, lengths = (np.concatenate([pair[i] for pair in episodes[:done]]) for i in (0, 1))
+        counts = np.array([len(pair[0]) for pair in episodes[:done]])
         return {"deltas": tables, "returns": returns, "lengths": lengths, "episodes": counts}
 
     def restore(done: int, arrays: Arrays) -> None:
+        if len(arrays["episodes"]) != done:
+            raise ValueError(f"{len(arrays['episodes'])} seeds in place of {done}")
         tables[:] = arrays["deltas"]
         cuts = np.cumsum(arrays["episodes"])[:-1]
         parts = (np.split(np.array(arrays[name]), cuts) for name in ("returns", "lengths"))
-        episodes.extend(zip(*parts, strict=True))
+        episodes[:done] = zip(*parts, strict=True)
 
     arguments = {
         "method": method,
@@ -203,8 +198,9 @@ def control(
         "initial_deltas": (tables,),
     }
     seed_by_seed(
-        learn, len(numbers), threads, checkpoint, checkpoint_every, arguments=arguments, state=state, restore=restore
-    )
+        lambda first, last: over_blocks(block, last - first, threads, first), len(numbers), threads,
+        checkpoint, checkpoint_every, arguments=arguments, state=state, restore=restore,
+    )  # fmt: skip
     with np.errstate(over="ignore", invalid="ignore"):  # where they diverged
         policy = tables.sum(axis=-1).argmax(axis=-1)
     return ControlResult(
@@ -219,18 +215,17 @@ def control(
     )
 
 
-def _loop(method: str, scales: TimeScales, length: int) -> tuple[Callable[..., int], tuple[Any, ...]]:
-    """Compiled loop of a method, and its own arguments."""
-    gammas = np.array(scales.gammas)
+def _model(method: str, scales: TimeScales, length: int) -> tuple[Any, ...]:
+    """Discounts, trace decays and windows for the compiled loop."""
+    gammas, decays, windows = np.array(scales.gammas), np.zeros(len(scales)), np.ones(1, np.int64)
+    if method in ("sarsa_lambda", "watkins"):
+        decays = np.array(_checks.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
     if method == "n_step_sarsa":
         given = _checks.needed(scales.n_steps, "n_steps", "n_step=4", method)
         # longer ones never fill either, and flush the same
         windows = np.array([min(window, length + 1) for window in given])
-        return _n_step, (gammas, windows, gammas[:, None] ** np.arange(windows.max() + 1))
-    decays = np.zeros(len(scales))
-    if method in ("sarsa_lambda", "watkins"):
-        decays = np.array(_checks.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
-    return _one_step, (gammas, decays, _KINDS[method], method == "watkins")
+    powers = gammas[:, None] ** np.arange(windows.max() + 1)
+    return _KINDS[method], gammas, decays, method == "watkins", windows, powers
 
 
 def _start_value(mdp: FiniteMDP, policy: IntArray, gamma: float) -> float:
@@ -314,115 +309,87 @@ def _follow_up(table, action, epsilon, kind, out):
 
 @compiled
 @no_type_check
-def _one_step(generator, process, limit, model, rates, table, visits, returns, lengths):
-    """SARSA, Expected SARSA, Q-learning, and where `decays` are above 0 Sarsa(λ) and, with `cut`, Watkins's Q(λ).
+def _learn(process, model, limit, rates, generator, table, visits, returns, lengths):
+    """Learn components of action values for one seed.
 
     `table` (S, A, Z) and `visits` (S, A) change; ε goes from the first to the last of `epsilons` in a line. Returns
     the number of episodes, whose `returns` and `lengths` are noted.
     """
     first, first_bounds, outcomes, bounds, reward, terminal = process
-    gammas, decays, kind, cut = model
+    kind, gammas, decays, cut, n_steps, powers = model  # powers[z, i] is γ_z^i
     alphas, decaying, epsilons = rates
     states, actions, scales = table.shape
-    length = len(returns)
+    length, longest = len(returns), max(n_steps)
     trace, traced = np.zeros(table.shape), max(decays) > 0
     # The pairs that have a trace: the others are not computed with.
     pairs, listed, number = np.empty(states * actions, np.int64), np.zeros(states * actions, np.bool_), 0
-    following, delta, alpha = np.zeros(scales), np.empty(scales), np.empty(scales)
-    episodes, total, age = 0, 0.0, 0
-    s = _drawn(first, first_bounds, generator.random())
-    a = _chosen(table[s], epsilons[0], generator)
-    for t in range(length):
-        epsilon = epsilons[0] + (epsilons[1] - epsilons[0]) * t / max(1, length - 1)
-        x = _drawn(outcomes[s, a], bounds[s, a], generator.random())
-        r = reward[s, a, x]
-        age += 1
-        total += r
-        terminated = terminal[x]
-        ended = terminated or age == limit
-        b = _chosen(table[x], epsilon, generator)
-        strays = cut and b != _greedy(table[x])
-        if not terminated:
-            _follow_up(table[x], b, epsilon, kind, following)
-        component_errors(r, table[s, a], following, terminated, gammas, delta)
-        visits[s, a] += 1
-        for z in range(scales):
-            alpha[z] = alphas[z] / visits[s, a] if decaying[z] else alphas[z]
-        if traced:
-            pair = s * actions + a
-            if not listed[pair]:
-                listed[pair] = True
-                pairs[number] = pair
-                number += 1
-            for i in range(number):
-                u, v = pairs[i] // actions, pairs[i] % actions
-                for z in range(scales):
-                    trace[u, v, z] *= decays[z]
-                    if pairs[i] == pair:
-                        trace[u, v, z] += alpha[z]
-                    table[u, v, z] += delta[z] * trace[u, v, z]
-            if ended or strays:
-                for i in range(number):
-                    for z in range(scales):
-                        trace[pairs[i] // actions, pairs[i] % actions, z] = 0.0
-                    listed[pairs[i]] = False
-                number = 0
-        else:
-            for z in range(scales):
-                table[s, a, z] += alpha[z] * delta[z]
-        s, a = x, b
-        if ended:
-            returns[episodes], lengths[episodes] = total, age
-            episodes, total, age = episodes + 1, 0.0, 0
-            s = _drawn(first, first_bounds, generator.random())
-            a = _chosen(table[s], epsilon, generator)
-    return episodes
-
-
-@compiled
-@no_type_check
-def _n_step(generator, process, limit, model, rates, table, visits, returns, lengths):
-    """n-step SARSA with a window of `n_steps[z]` for component z; see `_one_step`. `powers[z, i]` is γ_z^i."""
-    first, first_bounds, outcomes, bounds, reward, terminal = process
-    gammas, n_steps, powers = model
-    alphas, decaying, epsilons = rates
-    scales, longest = len(gammas), max(n_steps)
-    length, size = len(returns), longest + 1
     # The last steps of the episode, step i at i modulo the size; behind them the pair that follows.
+    size = longest + 1
     seen, taken, gained = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
-    goal = np.empty(scales)
-    episodes, total, age, moved = 0, 0.0, 0, 0  # of the steps of this episode, `moved` have had their update
+    following, delta, alpha, goal = np.zeros(scales), np.empty(scales), np.empty(scales), np.empty(scales)
+    episodes, total, age, moved = 0, 0.0, 0, 0  # of the steps of this episode, `moved` have had their n-step update
     s = _drawn(first, first_bounds, generator.random())
     a = _chosen(table[s], epsilons[0], generator)
     for t in range(length):
         epsilon = epsilons[0] + (epsilons[1] - epsilons[0]) * t / max(1, length - 1)
         x = _drawn(outcomes[s, a], bounds[s, a], generator.random())
         r = reward[s, a, x]
-        seen[age % size], taken[age % size], gained[age % size] = s, a, r
-        age += 1
         total += r
         terminated = terminal[x]
-        ended = terminated or age == limit
+        ended = terminated or age + 1 == limit
         b = _chosen(table[x], epsilon, generator)
-        seen[age % size], taken[age % size] = x, b
-        while moved < (age if ended else age - longest + 1):
+        if kind == _WINDOWS:
+            seen[age % size], taken[age % size], gained[age % size] = s, a, r
+            seen[(age + 1) % size], taken[(age + 1) % size] = x, b
+            while moved < (age + 1 if ended else age + 2 - longest):
+                for z in range(scales):
+                    steps = min(n_steps[z], age + 1 - moved)
+                    goal[z] = 0.0
+                    for i in range(steps):
+                        goal[z] += weight(powers, z, i) * gained[(moved + i) % size]
+                    if moved + steps <= age or not terminated:
+                        place = (moved + steps) % size
+                        follower = table[seen[place], taken[place]]
+                        below = 0.0
+                        for shorter in range(z):
+                            below += follower[shorter]
+                        goal[z] += weight(powers, z, steps) * below + powers[z, steps] * follower[z]
+                u, v = seen[moved % size], taken[moved % size]
+                visits[u, v] += 1
+                for z in range(scales):
+                    rate = alphas[z] / visits[u, v] if decaying[z] else alphas[z]
+                    table[u, v, z] += rate * (goal[z] - table[u, v, z])
+                moved += 1
+        else:
+            strays = cut and b != _greedy(table[x])
+            if not terminated:
+                _follow_up(table[x], b, epsilon, kind, following)
+            component_errors(r, table[s, a], following, terminated, gammas, delta)
+            visits[s, a] += 1
             for z in range(scales):
-                steps = min(n_steps[z], age - moved)
-                goal[z] = 0.0
-                for i in range(steps):
-                    goal[z] += weight(powers, z, i) * gained[(moved + i) % size]
-                if moved + steps < age or not terminated:
-                    place = (moved + steps) % size
-                    follower = table[seen[place], taken[place]]
-                    below = 0.0
-                    for shorter in range(z):
-                        below += follower[shorter]
-                    goal[z] += weight(powers, z, steps) * below + powers[z, steps] * follower[z]
-            u, v = seen[moved % size], taken[moved % size]
-            visits[u, v] += 1
-            for z in range(scales):
-                table[u, v, z] += (alphas[z] / visits[u, v] if decaying[z] else alphas[z]) * (goal[z] - table[u, v, z])
-            moved += 1
+                alpha[z] = alphas[z] / visits[s, a] if decaying[z] else alphas[z]
+                if not traced:
+                    table[s, a, z] += alpha[z] * delta[z]
+            if traced:
+                pair = s * actions + a
+                if not listed[pair]:
+                    listed[pair] = True
+                    pairs[number] = pair
+                    number += 1
+                for i in range(number):
+                    u, v = pairs[i] // actions, pairs[i] % actions
+                    for z in range(scales):
+                        trace[u, v, z] *= decays[z]
+                        if pairs[i] == pair:
+                            trace[u, v, z] += alpha[z]
+                        table[u, v, z] += delta[z] * trace[u, v, z]
+                if ended or strays:
+                    for i in range(number):
+                        for z in range(scales):
+                            trace[pairs[i] // actions, pairs[i] % actions, z] = 0.0
+                        listed[pairs[i]] = False
+                    number = 0
+        age += 1
         s, a = x, b
         if ended:
             returns[episodes], lengths[episodes] = total, age

@@ -73,22 +73,21 @@ def thread_count(threads: int | None) -> int:
     return available_cores() if threads is None else _plain.whole("threads", threads)
 
 
-def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None) -> None:
-    """Call `block(first, last)` for ranges that together are 0 … runs − 1, on several threads.
+def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None, first: int = 0) -> None:
+    """Call `block(begin, end)` for ranges that together are `first` … first + runs − 1, on several threads.
 
     Args:
-        block: Computes the runs first ≤ i < last, which depend on no other.
+        block: Computes the runs begin ≤ i < end, which depend on no other.
         runs: Number of runs.
-        threads: Threads; None means one per core.
-
-    Raises:
-        ConfigError: `threads` is not a whole number of at least 1.
+        threads: Threads; None means one per core. ConfigError unless at least 1.
+        first: Number of the first run.
     """
     workers = thread_count(threads)
-    if workers == 1 or runs == 1:
-        block(0, runs)
+    parts = 1 if workers == 1 else min(runs, 4 * workers)
+    cuts = [first + runs * i // parts for i in range(parts + 1)]
+    if parts == 1:
+        block(*cuts)
         return
-    cuts = [runs * i // min(runs, 4 * workers) for i in range(min(runs, 4 * workers) + 1)]
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(block, cuts[:-1], cuts[1:]))
 

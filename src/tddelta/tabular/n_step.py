@@ -55,8 +55,6 @@ LANES = 32
 Record = Literal["final", "curve"] | tuple[int, ...]
 """Which errors are kept."""
 
-_FINAL, _CURVE, _AVERAGES = 0, 1, 2  # the same for the loop
-
 
 class NStepResult(NamedTuple):
     """What `run` returns, for A step sizes and N seeds.
@@ -88,26 +86,17 @@ def run(
     threads: int | None = None,
     done: Callable[[int], None] | None = None,
 ) -> NStepResult:
-    """Learn a table by n-step TD(Δ), for several step sizes and seeds.
-
-    With K = max k_z: once the K-th step of an episode is over, and then after every step, the state K−1 steps back
-    moves, W_z(s_τ) ← W_z(s_τ) + α_z (G^z − W_z(s_τ)), all targets from the table before. At an episode's end the
-    states that remain follow in their order with shortened windows; the end of the data is no end of an episode.
-
-        G^z = Σ_{i<n} (γ_z^i − γ_{z−1}^i) r_{τ+i} + (1−d) [ (γ_z^n − γ_{z−1}^n) V_{z−1}(x) + γ_z^n W_z(x) ]
-
-    One discount makes it ordinary n-step TD.
+    """Learn a table by Algorithm 1 for several step sizes and seeds; one discount makes it ordinary n-step TD.
 
     Args:
-        trajectory: States, rewards, true successors and flags, each of shape (N, T), one row per seed; the actions do
-            not matter.
+        trajectory: Steps, shape (N, T), one row per seed; the actions do not matter. Its end is no end of an episode.
         gammas: Discounts γ_z, smallest first, Z of them, in [0, 1].
         n_steps: Steps k_z ≥ 1 of each component's window; one longer than T fills at an episode's end only.
         step_sizes: Step sizes α, shape (A, Z).
         exact_last: Exact values of V_Z, shape (S,): errors are differences from them.
-        counted: Which states count in the errors, shape (S,), boolean; None counts all.
-        decaying: For which rows of `step_sizes` α is divided by the number of the state's updates, this one included,
-            shape (A,), boolean; None for none. A row of ones then averages all targets.
+        counted: States that count in the errors, shape (S,), boolean; None counts all.
+        decaying: Rows of `step_sizes` where α is divided by the number of the state's updates, this one included,
+            shape (A,), boolean; None for none.
         initial: Components before the first step, shape (S, Z); None starts from zeros.
         record: "final" gives the error of the final table, "curve" the error after every step (entry t after
             step t + 1), and whole numbers (100, 500) give averages of the curve up to these steps.
@@ -159,7 +148,6 @@ def run(
         if array.shape != shape:
             raise ShapeError(f"{name} must have shape {shape}; got {array.shape}")
     checkpoints, averaged = _checks.recorded(record, length)
-    mode = _AVERAGES if averaged else _CURVE if record == "curve" else _FINAL
     deltas = np.empty((count, seeds, table, scales))
     errors = np.empty((2, count, seeds, len(checkpoints)))
     # longer ones never fill either, and flush the same
@@ -168,8 +156,9 @@ def run(
     share = 1 / int(weights.sum()) if weights.any() else np.nan
     # row S of the table is always zero: what lies behind a terminal state
     targets = np.where(terminated, table, successors)
+    watched = averaged or record == "curve"
     arrays = (states, rewards, targets, terminated | truncated, discounts, windows, powers, alphas,
-              slows, first, exact, weights, share, checkpoints, mode, deltas, errors)  # fmt: skip
+              slows, first, exact, weights, share, checkpoints, averaged, watched, deltas, errors)  # fmt: skip
 
     def block(begin: int, end: int) -> None:
         _learn(begin, end, *arrays)
@@ -210,7 +199,7 @@ def _window_sums(rewards, left, gamma, window, powers, ahead, out, sign):
 @no_type_check
 def _learn(
     begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, initial, exact, counted,
-    share, checkpoints, mode, deltas, errors,
+    share, checkpoints, averaged, watched, deltas, errors,
 ):  # fmt: skip
     length, scales, table = states.shape[1], len(gammas), len(exact)
     longest = max(windows)
@@ -278,7 +267,7 @@ def _learn(
                         for a in range(used):
                             W[s, z, a] += rate[z, a] * (goal[z, a] - W[s, z, a])
                             V[s, z + 1, a] = V[s, z, a] + W[s, z, a]
-                    if mode != _FINAL and counted[s]:
+                    if watched and counted[s]:
                         node = leaves + s
                         for a in range(used):
                             error = V[s, scales, a] - exact[s]
@@ -290,22 +279,21 @@ def _learn(
                                 sizes[node, a] = sizes[2 * node, a] + sizes[2 * node + 1, a]
                             node //= 2
                     tau += 1
-                if mode != _FINAL:
+                if watched:
                     if changed:
                         for a in range(used):
                             now_rms[a], now_abs[a] = np.sqrt(squares[1, a] * share), sizes[1, a] * share
-                    if mode == _CURVE:
-                        for a in range(used):
-                            errors[0, lane + a, seed, t], errors[1, lane + a, seed, t] = now_rms[a], now_abs[a]
-                    else:
+                    if averaged:
                         for a in range(used):
                             mean_rms[a] += now_rms[a]
                             mean_abs[a] += now_abs[a]
-                        if point < len(checkpoints) and t + 1 == checkpoints[point]:
-                            for a in range(used):
-                                errors[0, lane + a, seed, point] = mean_rms[a] / (t + 1)
-                                errors[1, lane + a, seed, point] = mean_abs[a] / (t + 1)
-                            point += 1
+                    if point < len(checkpoints) and t + 1 == checkpoints[point]:
+                        for a in range(used):
+                            rms, size = now_rms[a], now_abs[a]
+                            if averaged:
+                                rms, size = mean_rms[a] / (t + 1), mean_abs[a] / (t + 1)
+                            errors[0, lane + a, seed, point], errors[1, lane + a, seed, point] = rms, size
+                        point += 1
             for a in range(used):
                 total, size = 0.0, 0.0
                 for s in range(table):
@@ -315,7 +303,7 @@ def _learn(
                         error = V[s, scales, a] - exact[s]
                         total += error * error
                         size += abs(error)
-                if mode == _FINAL:
+                if not watched:
                     errors[0, lane + a, seed, 0], errors[1, lane + a, seed, 0] = np.sqrt(total * share), size * share
 
 
