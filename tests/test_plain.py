@@ -16,7 +16,7 @@ from tddelta import _plain
 from tddelta.deep import ppo
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import plan_runs, whole_seeds
-from tddelta.tabular import _checks, learners
+from tddelta.tabular import _checks
 
 POLE = "gym:CartPole-v1"
 
@@ -139,7 +139,7 @@ def test_ladders_and_seeds_and_step_sizes():
         tdd.TimeScales.single(0.5, lam=np.bool_(True))
     assert whole_seeds(3.0) == whole_seeds(np.array([0, 1, 2])) == [0, 1, 2]
     assert _checks.seeds(3.0) == _checks.seeds(torch.arange(3)) == (0, 1, 2)
-    rates, _ = learners.step_sizes(jnp.array([0.5, 0.25]), 1)
+    rates, _ = _checks.step_sizes(jnp.array([0.5, 0.25]), 1)
     assert rates.tolist() == [[0.5], [0.25]]
 
 

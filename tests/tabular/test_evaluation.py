@@ -143,7 +143,7 @@ def test_backward_view_is_forward_view_while_the_parameters_stand_still(method):
 
 
 def test_phased_learning_is_the_mean_of_n_step_targets():
-    from tddelta.tabular.learners import sample_paths
+    from tddelta.tabular.sampling import sample_paths
 
     result = evaluate(
         PROCESS, SCALES, method="phased", trajectories=4, steps=3, seeds=[8],

@@ -37,26 +37,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "ControlResult",
-    "FiniteMDP",
-    "LogValues",
-    "PhasedBound",
-    "TabularResult",
-    "TileCoding",
-    "Trajectory",
-    "add_scale",
-    "control",
-    "counterexample",
-    "counterexample_probability",
-    "error_bound",
-    "evaluate",
-    "evaluate_log",
-    "lambda_operator",
-    "one_hot",
-    "remove_scale",
-    "sample",
-]
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:
@@ -68,4 +49,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return list(__all__)

@@ -1,10 +1,11 @@
-"""Checks of what a `FiniteMDP` is made of; every function returns the array in its final form.
+"""Checks of arguments: arrays, what a `FiniteMDP` is made of, and settings of learners.
 
-Arguments annotated `Any` come from the user.
+Every function returns its argument in the final form. Arguments annotated `Any` come from the user.
 """
 
 import math
 from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -15,14 +16,8 @@ from tddelta import _plain, timescales
 from tddelta.errors import ConfigError, DataError, ShapeError
 
 FloatArray = npt.NDArray[np.float64]
-"""Values, rewards, probabilities."""
-
 IntArray = npt.NDArray[np.int64]
-"""States, actions, counts."""
-
 BoolArray = npt.NDArray[np.bool_]
-"""Flags."""
-
 
 _ROUNDING = 1e-6  # float32 probabilities sum to one up to this
 
@@ -38,11 +33,16 @@ def array_of(name: str, value: Any, kind: Any = None) -> npt.NDArray[Any]:
 def numbers(name: str, value: Any) -> FloatArray:
     """A new float64 array of finite numbers."""
     array = np.array(array_of(name, value, np.float64))
-    wrong = np.argwhere(~np.isfinite(array))
-    if len(wrong):
-        place = tuple(int(index) for index in wrong[0])
-        raise DataError(f"{name} must be finite; got {array[place]} at {_place(place)}: replace it")
+    place = first_place(~np.isfinite(array))
+    if place is not None:
+        raise DataError(f"{name} must be finite; got {array[place]} at {list(place)}: replace it")
     return array
+
+
+def first_place(wrong: Any) -> tuple[int, ...] | None:
+    """Index of the first entry that is wrong; None if none is."""
+    places = np.argwhere(wrong)
+    return tuple(map(int, places[0])) if len(places) else None
 
 
 def number(name: str, value: Any) -> float:
@@ -57,8 +57,10 @@ def seeds(value: Any) -> tuple[int, ...]:
     """Seeds: whole numbers ≥ 0, or a number N for 0 … N − 1."""
     value = _plain.plain(value)
     try:
-        counted = not isinstance(value, Iterable)
-        listed = tuple(range(_seed(value, 10**7))) if counted else tuple(_seed(seed) for seed in value)
+        if isinstance(value, Iterable):
+            listed = tuple(_plain.whole("seeds", seed, least=0) for seed in value)
+        else:
+            listed = tuple(range(_plain.whole("seeds", value, most=10**7)))
     except ConfigError:
         listed = ()
     if not listed:
@@ -67,10 +69,6 @@ def seeds(value: Any) -> tuple[int, ...]:
             "or a number N >= 1 for the seeds 0 to N-1"
         )
     return listed
-
-
-def _seed(value: Any, most: int | None = None) -> int:
-    return _plain.whole("seeds", value, least=0, most=most)
 
 
 def transition(value: Any) -> tuple[FloatArray, bool]:
@@ -101,20 +99,19 @@ def terminal(value: Any, states: int) -> BoolArray:
 
 def stochastic(name: str, array: FloatArray, skipped: BoolArray) -> FloatArray:
     """Probabilities over the last axis; rows of skipped states are not looked at."""
-    negative = np.argwhere((array < 0) & ~_rows(skipped, array.ndim))
-    if len(negative):
-        place = tuple(int(index) for index in negative[0])
-        raise DataError(f"{name} must not be negative; got {array[place]:.6g} at {_place(place)}: it is a probability")
+    checked = ~skipped.reshape(-1, *[1] * (array.ndim - 1))
+    place = first_place((array < 0) & checked)
+    if place is not None:
+        raise DataError(f"{name} must not be negative; got {array[place]:.6g} at {list(place)}: it is a probability")
     sums = array.sum(axis=-1, keepdims=True)
-    wrong = np.argwhere((np.abs(sums - 1) > _ROUNDING) & ~_rows(skipped, array.ndim))
-    if len(wrong):
-        place = tuple(int(index) for index in wrong[0])
+    place = first_place((np.abs(sums - 1) > _ROUNDING) & checked)
+    if place is not None:
         advice = " or mark the state as terminal" if name == "transition" and not sums[place] else ""
         raise DataError(
-            f"rows of {name} must sum to one; got {sums[place]:.9g} at {_place(place[:-1])}: "
+            f"rows of {name} must sum to one; got {sums[place]:.9g} at {list(place[:-1])}: "
             f"divide the row by its sum{advice}"
         )
-    divided: FloatArray = np.divide(array, sums, out=array.copy(), where=~_rows(skipped, array.ndim))
+    divided: FloatArray = np.divide(array, sums, out=array.copy(), where=checked)
     return divided
 
 
@@ -206,9 +203,129 @@ def discounts(value: Iterable[float]) -> tuple[float, ...]:
     return gammas
 
 
-def _rows(marked: BoolArray, axes: int) -> BoolArray:
-    return marked.reshape(-1, *[1] * (axes - 1))
+# ---------------------------------------------------------------- settings of learners
 
 
-def _place(index: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, index))}]"
+def step_sizes(value: Any, scales: int) -> tuple[FloatArray, BoolArray]:
+    """Step sizes (A, Z), and which of them are "1/n": these are 1, to be divided by the visits."""
+    value = _plain.plain(value)
+    settings = [value] if _single(value) else list(value)
+    if not settings:
+        raise ConfigError("step_sizes must name at least one; got none: pass, say, step_sizes=[0.1]")
+    rates = np.array([_row(setting, scales) for setting in settings])
+    decaying = np.isnan(rates)
+    return np.where(decaying, 1.0, rates), decaying
+
+
+def _row(setting: Any, scales: int) -> list[float]:
+    """One setting, a number for every scale; not a number where it is "1/n"."""
+    try:
+        row = [_rate(entry) for entry in ((setting,) * scales if _single(setting) else setting)]
+    except (TypeError, ValueError, OverflowError):
+        row = []
+    if len(row) != scales:
+        raise ConfigError(
+            f"a step size must be a number above 0 or '1/n', or one of these for each of the {scales} scales; "
+            f"got {setting!r:.80}: pass, say, 0.1, or a tuple of {scales}"
+        )
+    return row
+
+
+def _rate(value: Any) -> float:
+    if value == "1/n":
+        return math.nan
+    number = _plain.number("step_sizes", value)
+    if not 0 < number < math.inf:
+        raise ValueError
+    return number
+
+
+def _single(value: Any) -> bool:
+    """Whether a setting is one entry, for all scales: a number or a text."""
+    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable)
+
+
+def method(value: Any, methods: tuple[str, ...], also: str = "") -> str:
+    """Name of a method that exists."""
+    if not isinstance(value, str) or value not in methods:
+        close = get_close_matches(str(value), methods, n=1, cutoff=0)[0]
+        raise ConfigError(f"method must be {also}one of {', '.join(methods)}; got {value!r}: did you mean {close!r}?")
+    return value
+
+
+def recorded(value: Any, length: int) -> tuple[IntArray, bool]:
+    """Steps after which errors are noted, and whether they are averages up to there."""
+    if isinstance(value, str):
+        if value == "final":
+            return np.array([length]), False
+        if value == "curve":
+            return np.arange(1, length + 1), False
+        points: tuple[Any, ...] = ()
+    else:
+        points = tuple(_plain.whole("record", point) for point in _plain.entries("record", value))
+    if not points or points[-1] > length or any(a >= b for a, b in pairwise(points)):
+        raise ConfigError(
+            f"record must be 'final', 'curve' or increasing numbers of steps up to {length}; got {value!r}: "
+            "no average reaches beyond the data"
+        )
+    return np.array(points, np.int64), True
+
+
+def features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
+    """Features of every state as numbers (S, M) and values (S, M), and how many there are; None is a table."""
+    if value is None:
+        return np.arange(states)[:, None], np.ones((states, 1)), states
+    matrix = array_of("features", value)
+    if matrix.dtype.kind not in "biuf" or matrix.ndim != 2 or len(matrix) != states or not matrix.shape[1]:
+        raise ShapeError(
+            f"features must have shape (S, F) with one row for each of the {states} states; got "
+            f"{matrix.dtype} of shape {matrix.shape}: features[s] are the features of state s"
+        )
+    matrix = numbers("features", matrix)
+    # Few features are active in a state where they come from tiles or groups, and only these are computed with.
+    active = matrix != 0
+    most = max(1, int(active.sum(axis=1).max()))
+    columns = np.ascontiguousarray(np.argsort(~active, axis=1, kind="stable")[:, :most])
+    return columns, np.ascontiguousarray(np.take_along_axis(matrix, columns, axis=1)), matrix.shape[1]
+
+
+def weights(value: Any, shape: tuple[int, int, int, int], what: str) -> FloatArray:
+    """Components, or weights of the features, to begin with: a new array (A, N, F, Z)."""
+    if value is None:
+        return np.zeros(shape)
+    array = array_of("initial_deltas", value)
+    try:
+        if array.dtype.kind not in "iuf" or array.shape[-2:] != shape[-2:]:
+            raise ValueError
+        return np.array(np.broadcast_to(array, shape), np.float64, order="C")
+    except ValueError:
+        raise ShapeError(
+            f"initial_deltas must have shape ({what}, scales) = {shape[-2:]}, or (step sizes, seeds, {what}, scales) = "
+            f"{shape}; got {array.dtype} of shape {array.shape}: use add_scale where the ladder has grown"
+        ) from None
+
+
+def visits(value: Any, seeds: int, states: int) -> IntArray:
+    """Visits to go on from: a new array (N, S)."""
+    if value is None:
+        return np.zeros((seeds, states), np.int64)
+    if value.shape[-1] != states:
+        raise ShapeError(
+            f"initial_deltas must be of the same process, with {states} states; got a result with {value.shape[-1]}: "
+            "pass its deltas or weights, as an array, to begin with them elsewhere"
+        )
+    return np.array(np.broadcast_to(value, (seeds, states)), order="C")
+
+
+def unused(method: str, given: dict[str, Any], why: str) -> None:
+    """ConfigError if an argument is given that the method does not look at."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} has no meaning for method {method!r}; got {value!r:.80}: {why}")
+
+
+def needed(scales: Iterable[Any] | None, argument: str, example: str, method: str) -> tuple[Any, ...]:
+    """A field of the scales that a method cannot do without."""
+    if scales is None:
+        raise ConfigError(f"method {method!r} needs scales with {argument}; these have none: make them with {example}")
+    return tuple(scales)

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, no_type_check
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,9 @@ from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
-from tddelta.tabular import _checks, _resumable, learners, loops
+from tddelta.tabular import _checks
 from tddelta.tabular._checks import FloatArray, IntArray
-from tddelta.tabular.loops import over_blocks
+from tddelta.tabular.loops import compiled, component_errors, over_blocks, seed_by_seed, weight
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
 from tddelta.tabular.sampling import Choice
 from tddelta.timescales import TimeScales
@@ -27,12 +26,15 @@ Method = Literal["sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa
 METHODS: tuple[str, ...] = get_args(Method)
 """The same, as a tuple."""
 
+# What follows a step in its target: the next action, the mean over the policy, the best action, or more steps.
+_SARSA, _EXPECTED, _GREEDY, _WINDOWS = 0, 1, 2, 3
 _KINDS = {
-    "sarsa": loops.SARSA,
-    "sarsa_lambda": loops.SARSA,
-    "expected_sarsa": loops.EXPECTED,
-    "q_learning": loops.GREEDY,
-    "watkins": loops.GREEDY,
+    "sarsa": _SARSA,
+    "sarsa_lambda": _SARSA,
+    "expected_sarsa": _EXPECTED,
+    "q_learning": _GREEDY,
+    "watkins": _GREEDY,
+    "n_step_sarsa": _WINDOWS,
 }
 
 
@@ -149,77 +151,56 @@ def control(
     """
     check_scales(scales)
     check_mdp(mdp)
-    learners.known_method(method, METHODS)
-    alphas, decaying = learners.step_sizes([step_size], len(scales))
+    _checks.method(method, METHODS)
+    alphas, decaying = _checks.step_sizes([step_size], len(scales))
     numbers = _checks.seeds(seeds)
     length = _plain.whole("steps", steps)
     limit = -1 if time_limit is None else _plain.whole("time_limit", time_limit)
     epsilons = _epsilons(epsilon)
-    gammas, decays = np.array(scales.gammas), np.zeros(len(scales))
-    windows: tuple[int, ...] = ()
-    if method == "n_step_sarsa":
-        given = learners.needed(scales.n_steps, "n_steps", "n_step=4", method)
-        # longer ones never fill either, and flush the same
-        windows = tuple(min(window, length + 1) for window in given)
-    elif method in ("sarsa_lambda", "watkins"):
-        decays = np.array(learners.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
+    model = _model(method, scales, length)
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))
     tables = _tables(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)))
     tables[:, mdp.terminal] = 0.0
     first, move = Choice(mdp.start), Choice(mdp.transition)
-    tables_of_chance = first.outcomes, first.bounds, move.outcomes, move.bounds
-    process = (*map(np.ascontiguousarray, tables_of_chance), mdp.reward, mdp.terminal)
-    episodes: list[Any] = [None] * len(numbers)
+    chances = map(np.ascontiguousarray, (first.outcomes, first.bounds, move.outcomes, move.bounds))
+    process = (*chances, mdp.reward, mdp.terminal)
+    episodes: list[Any] = [None] * len(numbers)  # returns and lengths, for every seed
 
     def block(begin: int, end: int) -> None:
         for n in range(begin, end):
-            generator, visits = np.random.default_rng(numbers[n]), np.zeros(tables.shape[1:3], np.int64)
             returns, lengths = np.empty(length), np.empty(length, np.int64)
-            books = tables[n], visits, returns, lengths
-            if windows:
-                powers = gammas[:, None] ** np.arange(max(windows) + 1)
-                steps_of = np.array(windows)
-                count = loops.n_step(
-                    generator, process, limit, gammas, steps_of, powers, alphas[0], decaying[0], epsilons, *books
-                )
-            else:
-                kind, cut = _KINDS[method], method == "watkins"
-                count = loops.one_step(
-                    generator, process, limit, gammas, decays, alphas[0], decaying[0], epsilons, kind, cut, *books
-                )
+            books = np.random.default_rng(numbers[n]), tables[n], np.zeros(tables.shape[1:3], np.int64)
+            count = _learn(process, model, limit, (alphas[0], decaying[0], epsilons), *books, returns, lengths)
             episodes[n] = returns[:count].copy(), lengths[:count].copy()
 
-    if checkpoint is None:
-        over_blocks(block, len(numbers), threads)
-    else:
-        sizes = np.where(decaying, "1/n", alphas.astype(str)).tolist()
-        arguments = {
-            "method": method,
-            "scales": scales.to_dict(),
-            "step_size": sizes,
-            "epsilon": epsilons.tolist(),
-            "seeds": numbers,
-            "steps": length,
-            "time_limit": time_limit,
-            "mdp": mdp,
-            "initial_deltas": (tables,),
-        }
+    def state(done: int) -> Arrays:
+        returns, lengths = (np.concatenate([pair[i] for pair in episodes[:done]]) for i in (0, 1))
+        counts = np.array([len(pair[0]) for pair in episodes[:done]])
+        return {"deltas": tables, "returns": returns, "lengths": lengths, "episodes": counts}
 
-        def state(done: int) -> Arrays:
-            returns, lengths = (np.concatenate([pair[i] for pair in episodes[:done]]) for i in (0, 1))
-            counts = np.array([len(pair[0]) for pair in episodes[:done]])
-            return {"deltas": tables, "returns": returns, "lengths": lengths, "episodes": counts}
+    def restore(done: int, arrays: Arrays) -> None:
+        if len(arrays["episodes"]) != done:
+            raise ValueError(f"{len(arrays['episodes'])} seeds in place of {done}")
+        tables[:] = arrays["deltas"]
+        cuts = np.cumsum(arrays["episodes"])[:-1]
+        parts = (np.split(np.array(arrays[name]), cuts) for name in ("returns", "lengths"))
+        episodes[:done] = zip(*parts, strict=True)
 
-        def restore(done: int, arrays: Arrays) -> None:
-            tables[:] = arrays["deltas"]
-            cuts = np.cumsum(arrays["episodes"])[:-1]
-            parts = (np.split(np.array(arrays[name]), cuts) for name in ("returns", "lengths"))
-            episodes[:done] = zip(*parts, strict=True)
-
-        _resumable.seed_by_seed(
-            block, len(numbers), threads, Path(checkpoint), checkpoint_every,
-            arguments=arguments, state=state, restore=restore,
-        )  # fmt: skip
+    arguments = {
+        "method": method,
+        "scales": scales.to_dict(),
+        "step_size": np.where(decaying, "1/n", alphas.astype(str)).tolist(),
+        "epsilon": epsilons.tolist(),
+        "seeds": numbers,
+        "steps": length,
+        "time_limit": time_limit,
+        "mdp": mdp,
+        "initial_deltas": (tables,),
+    }
+    seed_by_seed(
+        lambda first, last: over_blocks(block, last - first, threads, first), len(numbers), threads,
+        checkpoint, checkpoint_every, arguments=arguments, state=state, restore=restore,
+    )  # fmt: skip
     with np.errstate(over="ignore", invalid="ignore"):  # where they diverged
         policy = tables.sum(axis=-1).argmax(axis=-1)
     return ControlResult(
@@ -232,6 +213,19 @@ def control(
         episode_lengths=tuple(lengths for _, lengths in episodes),
         seeds=numbers,
     )
+
+
+def _model(method: str, scales: TimeScales, length: int) -> tuple[Any, ...]:
+    """Discounts, trace decays and windows for the compiled loop."""
+    gammas, decays, windows = np.array(scales.gammas), np.zeros(len(scales)), np.ones(1, np.int64)
+    if method in ("sarsa_lambda", "watkins"):
+        decays = np.array(_checks.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
+    if method == "n_step_sarsa":
+        given = _checks.needed(scales.n_steps, "n_steps", "n_step=4", method)
+        # longer ones never fill either, and flush the same
+        windows = np.array([min(window, length + 1) for window in given])
+    powers = gammas[:, None] ** np.arange(windows.max() + 1)
+    return _KINDS[method], gammas, decays, method == "watkins", windows, powers
 
 
 def _start_value(mdp: FiniteMDP, policy: IntArray, gamma: float) -> float:
@@ -260,3 +254,146 @@ def _tables(value: Any, shape: tuple[int, ...]) -> FloatArray:
             f"shape {array.shape}: use add_scale where the ladder has grown"
         )
     return np.array(np.broadcast_to(array, shape), np.float64, order="C")
+
+
+# ---------------------------------------------------------------- compiled loops
+#
+# One call is one seed. `outcomes` and `bounds` draw a next state: outcomes[s, a, i] is the first i for which a uniform
+# number is below bounds[s, a, i], the last one has no bound.
+
+
+@compiled
+@no_type_check
+def _drawn(outcomes, bounds, uniform):
+    """One outcome of a discrete distribution for a uniform number in [0, 1)."""
+    place = 0
+    while place < len(bounds) and uniform >= bounds[place]:
+        place += 1
+    return outcomes[place]
+
+
+@compiled
+@no_type_check
+def _greedy(table):
+    """The action of largest Q_Z = Σ_z Q^z in one state, the lowest index among equals."""
+    best, highest = 0, 0.0
+    for action in range(table.shape[0]):
+        total = 0.0
+        for z in range(table.shape[1]):
+            total += table[action, z]
+        if action == 0 or total > highest:
+            best, highest = action, total
+    return best
+
+
+@compiled
+@no_type_check
+def _chosen(table, epsilon, generator):
+    """An action for one state: any with probability ε, else the greedy one. Uses two random numbers."""
+    explore, which = generator.random(), generator.random()
+    return int(which * len(table)) if explore < epsilon else _greedy(table)
+
+
+@compiled
+@no_type_check
+def _follow_up(table, action, epsilon, kind, out):
+    """Components that a step into a state leads to."""
+    place = action if kind == _SARSA else _greedy(table)
+    for z in range(len(out)):
+        out[z] = table[place, z]
+        if kind == _EXPECTED:
+            out[z] *= 1.0 - epsilon
+            for b in range(len(table)):
+                out[z] += table[b, z] * epsilon / len(table)
+
+
+@compiled
+@no_type_check
+def _learn(process, model, limit, rates, generator, table, visits, returns, lengths):
+    """Learn components of action values for one seed.
+
+    `table` (S, A, Z) and `visits` (S, A) change; ε goes from the first to the last of `epsilons` in a line. Returns
+    the number of episodes, whose `returns` and `lengths` are noted.
+    """
+    first, first_bounds, outcomes, bounds, reward, terminal = process
+    kind, gammas, decays, cut, n_steps, powers = model  # powers[z, i] is γ_z^i
+    alphas, decaying, epsilons = rates
+    states, actions, scales = table.shape
+    length, longest = len(returns), max(n_steps)
+    trace, traced = np.zeros(table.shape), max(decays) > 0
+    # The pairs that have a trace: the others are not computed with.
+    pairs, listed, number = np.empty(states * actions, np.int64), np.zeros(states * actions, np.bool_), 0
+    # The last steps of the episode, step i at i modulo the size; behind them the pair that follows.
+    size = longest + 1
+    seen, taken, gained = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
+    following, delta, alpha, goal = np.zeros(scales), np.empty(scales), np.empty(scales), np.empty(scales)
+    episodes, total, age, moved = 0, 0.0, 0, 0  # of the steps of this episode, `moved` have had their n-step update
+    s = _drawn(first, first_bounds, generator.random())
+    a = _chosen(table[s], epsilons[0], generator)
+    for t in range(length):
+        epsilon = epsilons[0] + (epsilons[1] - epsilons[0]) * t / max(1, length - 1)
+        x = _drawn(outcomes[s, a], bounds[s, a], generator.random())
+        r = reward[s, a, x]
+        total += r
+        terminated = terminal[x]
+        ended = terminated or age + 1 == limit
+        b = _chosen(table[x], epsilon, generator)
+        if kind == _WINDOWS:
+            seen[age % size], taken[age % size], gained[age % size] = s, a, r
+            seen[(age + 1) % size], taken[(age + 1) % size] = x, b
+            while moved < (age + 1 if ended else age + 2 - longest):
+                for z in range(scales):
+                    steps = min(n_steps[z], age + 1 - moved)
+                    goal[z] = 0.0
+                    for i in range(steps):
+                        goal[z] += weight(powers, z, i) * gained[(moved + i) % size]
+                    if moved + steps <= age or not terminated:
+                        place = (moved + steps) % size
+                        follower = table[seen[place], taken[place]]
+                        below = 0.0
+                        for shorter in range(z):
+                            below += follower[shorter]
+                        goal[z] += weight(powers, z, steps) * below + powers[z, steps] * follower[z]
+                u, v = seen[moved % size], taken[moved % size]
+                visits[u, v] += 1
+                for z in range(scales):
+                    rate = alphas[z] / visits[u, v] if decaying[z] else alphas[z]
+                    table[u, v, z] += rate * (goal[z] - table[u, v, z])
+                moved += 1
+        else:
+            strays = cut and b != _greedy(table[x])
+            if not terminated:
+                _follow_up(table[x], b, epsilon, kind, following)
+            component_errors(r, table[s, a], following, terminated, gammas, delta)
+            visits[s, a] += 1
+            for z in range(scales):
+                alpha[z] = alphas[z] / visits[s, a] if decaying[z] else alphas[z]
+                if not traced:
+                    table[s, a, z] += alpha[z] * delta[z]
+            if traced:
+                pair = s * actions + a
+                if not listed[pair]:
+                    listed[pair] = True
+                    pairs[number] = pair
+                    number += 1
+                for i in range(number):
+                    u, v = pairs[i] // actions, pairs[i] % actions
+                    for z in range(scales):
+                        trace[u, v, z] *= decays[z]
+                        if pairs[i] == pair:
+                            trace[u, v, z] += alpha[z]
+                        table[u, v, z] += delta[z] * trace[u, v, z]
+                if ended or strays:
+                    for i in range(number):
+                        for z in range(scales):
+                            trace[pairs[i] // actions, pairs[i] % actions, z] = 0.0
+                        listed[pairs[i]] = False
+                    number = 0
+        age += 1
+        s, a = x, b
+        if ended:
+            returns[episodes], lengths[episodes] = total, age
+            episodes, total, age, moved = episodes + 1, 0.0, 0, 0
+            s = _drawn(first, first_bounds, generator.random())
+            a = _chosen(table[s], epsilon, generator)
+    return episodes

@@ -29,8 +29,8 @@ class PhasedBound(NamedTuple):
 
     Attributes:
         epsilon: ε, which bounds the mean of n samples in [−1, 1] around its expectation.
-        noise: What multiplies ε, one number per component, shape (Z,).
-        carry: What multiplies the errors of the phase before, shape (Z, Z).
+        noise: Factor of ε for every component, shape (Z,).
+        carry: Factors of the errors of the phase before, shape (Z, Z).
     """
 
     epsilon: float
@@ -39,17 +39,14 @@ class PhasedBound(NamedTuple):
 
     @property
     def coefficient(self) -> float:
-        """What multiplies ε in the bound of Σ_z Δ^z, and so in the bound of the error of V_Z."""
+        """Factor of ε in the bound of Σ_z Δ^z, and so in the bound of the error of V_Z."""
         return float(self.noise.sum())
 
     def after(self, errors: npt.ArrayLike) -> FloatArray:
-        """Bounds after one phase.
+        """Bounds of Δ^z_t after one phase; their sum over the last axis bounds the error of V_Z.
 
         Args:
-            errors: Δ^z_{t−1}, shape (*batch, Z).
-
-        Returns:
-            Bounds of Δ^z_t, shape (*batch, Z); their sum over the last axis bounds the error of V_Z.
+            errors: Δ^z_{t−1}, shape (*batch, Z), like the bounds.
 
         Raises:
             ShapeError: The last axis has another length than Z.
@@ -63,19 +60,16 @@ class PhasedBound(NamedTuple):
         return self.epsilon * self.noise + given @ self.carry.T
 
     def phases(self, errors: npt.ArrayLike, count: int) -> FloatArray:
-        """Bounds after 0, 1, …, `count` phases, each from the one before.
+        """Bounds after 0, 1, …, `count` phases, each from the one before, shape (count + 1, Z).
+
+        With fresh samples in every phase all hold together with probability 1 − count · δ.
 
         Args:
             errors: Δ^z before the first phase, shape (Z,).
             count: Number of phases ≥ 1.
 
-        Returns:
-            Bounds, shape (count + 1, Z). With fresh samples in every phase all hold together with probability
-            1 − count · δ.
-
         Raises:
-            ShapeError: The shape is not (Z,).
-            ConfigError: `count` is no whole number ≥ 1.
+            ShapeError, ConfigError: The shape is not (Z,), or `count` is no whole number ≥ 1.
         """
         bounds = [_checks.numbers("errors", errors)]
         for _ in range(_plain.whole("count", count)):
@@ -102,27 +96,21 @@ def error_bound(
         worst_case:  the same with H(V_z) = 1/(1−γ_z) and H(W_z) = 1/(1−γ_z) − 1/(1−γ_{z−1}),
 
     Z being the number of components. The published bound (Theorems 3 and 4) is false: it leaves out the sampling error
-    of the bootstrapped values, and the union over states. See `counterexample`. In the worst case the coefficient is
-    1/(1−γ_Z) whatever the components and their k_z: that form shows no variance reduction.
-
-    Rewards must lie in [−1, 1]. Where they reach further, up to ±c, divide `values` by c: the bound is then one of the
-    errors divided by c.
+    of the bootstrapped values, and the union over states; see `counterexample`. In the worst case the coefficient is
+    1/(1−γ_Z) whatever the components and their k_z: that form shows no variance reduction. Where rewards reach up to
+    ±c, divide `values` by c: the bound is then one of the errors divided by c.
 
     Args:
         scales: Discounts below 1 and `n_steps`.
-        kind: Which bound; the latter two hold.
+        kind: One of the three; the latter two hold.
         samples: Trajectories n ≥ 1 from every state.
         probability: δ in (0, 1): the bound of one phase holds with probability 1 − δ.
         states: Number of states |S|; needed for "worst_case".
-        values: Exact values V_z(s) at all discounts, shape (S, Z), as from `FiniteMDP.exact_values`; needed for
-            "known_range".
-
-    Returns:
-        The bound.
+        values: Exact values V_z(s), shape (S, Z), as from `FiniteMDP.exact_values`; needed for "known_range".
 
     Raises:
-        ConfigError: Something is missing or out of range, the last discount is 1, or the published bound is asked for
-            windows that are not in ascending order, which its theorem does not cover.
+        ConfigError: Something is missing or out of range, the last discount is 1, or the windows of the published
+            bound are not in ascending order, which its theorem does not cover.
         ShapeError: `values` has another shape than (S, Z), or no states.
 
     Example:
@@ -230,10 +218,8 @@ def lambda_operator(mdp: FiniteMDP, deltas: npt.ArrayLike, scales: TimeScales) -
 def counterexample() -> FiniteMDP:
     """Process for which the published bound fails: one coin, then +1 for ever or −1 for ever.
 
-    State 0 pays nothing and leads to state 1 or 2 with probability ½ each; they pay +1 and −1 on every step.
-
-    Returns:
-        The process; V(0) = 0 and V(1) = −V(2) = 1/(1−γ).
+    State 0 pays nothing and leads to state 1 or 2 with probability ½ each; they pay +1 and −1 on every step: V(0) = 0
+    and V(1) = −V(2) = 1/(1−γ).
     """
     coin = [[0.0, 0.5, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     return FiniteMDP(coin, np.array([0.0, 1.0, -1.0])[:, None, None], names=("coin", "up", "down"))
@@ -245,13 +231,11 @@ def counterexample_probability(
 ) -> float:
     """Chance that one phase of learning, started from exact values, breaks a bound on `counterexample`.
 
-    The sum of the components' errors in state 0 is γ_Z/(1−γ_Z) times the mean of n coins ±1, whatever the windows: with
-    k = 1 no reward is sampled at all, and the error is that of the bootstrapped values, which the published bound
-    leaves out.
+    The sum of the components' errors in state 0 is γ_Z/(1−γ_Z) times the mean of n coins ±1, whatever the windows.
 
     Args:
         scales: Discounts below 1 and `n_steps`; None means the single estimator with γ = .9 and k = 1.
-        kind: Which bound.
+        kind: As for `error_bound`.
         samples: Trajectories n ≥ 1.
         probability: δ, which the chance should not exceed.
 

@@ -15,173 +15,21 @@ from tddelta.errors import ConfigError, MissingExtra, ShapeError, own_checks
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import BoolArray, FloatArray
 
-Parts = dict[str, Any]
-"""Keyword arguments of `FiniteMDP`."""
-
-
-def ring(reward_on: Any, states: Any, slip: Any) -> Parts:
-    """See `FiniteMDP.ring`."""
-    states, slip = _plain.whole("states", states, least=4), timescales.unit_number("slip", slip)
-    if slip == 1:
-        raise ConfigError("slip must be below 1; got 1.0: a ring whose state never advances is no ring")
-    ahead = np.roll(np.eye(states), 1, axis=1)
-    sign = np.zeros(states)
-    sign[2], sign[3] = 1.0, -1.0
-    if reward_on == "entered":
-        reward = np.broadcast_to(sign, (states, states))
-    elif reward_on == "edges":
-        reward = ahead * sign
-    elif reward_on == "left":
-        reward = np.broadcast_to(sign[:, None], (states, states))
-    else:
-        raise ConfigError(f"reward_on must be one of entered, edges, left; got {reward_on!r}: entered is the default")
-    return {"transition": (1 - slip) * ahead + slip * np.eye(states), "reward": reward}
-
-
-def chain(length: Any, forward: Any, reward: Any, step_reward: Any, left_reward: Any) -> Parts:
-    """See `FiniteMDP.chain`."""
-    length, forward = _plain.whole("length", length), timescales.unit_number("forward", forward)
-    reward, step_reward = _checks.number("reward", reward), _checks.number("step_reward", step_reward)
-    left_reward = _checks.number("left_reward", left_reward)
-    if forward == 0:
-        raise ConfigError("forward must be above 0; got 0.0: with no step forward the end is never reached")
-    if forward == 1 and left_reward != 0:
-        raise ConfigError(f"left_reward={left_reward!r} is never earned with forward=1: pass forward below 1")
-    both = forward < 1
-    states = length + 1 + both
-    transition, entered = np.zeros((states, states)), np.full(states, step_reward)
-    for state in range(length):
-        transition[state, state + 1] = forward
-        transition[state, state - 1 if state else -1] += 1 - forward
-    entered[length] = reward
-    if both:
-        entered[-1] = left_reward
-    return {
-        "transition": transition,
-        "reward": entered,
-        "terminal": np.arange(states) >= length,
-        "start": length // 2 if both else 0,
-    }
-
-
-def garnet(states: Any, actions: Any, branching: Any, seed: Any, ends: Any) -> Parts:
-    """See `FiniteMDP.random`."""
-    states, actions = _plain.whole("states", states), _plain.whole("actions", actions)
-    branching = _plain.whole("branching", branching)
-    if branching > states:
-        raise ConfigError(f"branching must be at most the number of states, {states}; got {branching}: pass less")
-    ends = _plain.whole("ends", ends, least=0)
-    if ends >= states:
-        raise ConfigError(
-            f"ends must be below the number of states, {states}; got {ends}: one must be left to start in"
-        )
-    rng = np.random.default_rng(_plain.whole("seed", seed, least=0))
-    transition = np.zeros((states, actions, states))
-    for state in range(states):
-        for action in range(actions):
-            successors = rng.choice(states, branching, replace=False)
-            cuts = np.sort(rng.random(branching - 1))
-            transition[state, action, successors] = np.diff(cuts, prepend=0.0, append=1.0)
-    reward = rng.normal(size=(states, actions, states))
-    return {"transition": transition, "reward": reward, "terminal": np.arange(states) >= states - ends}
-
-
-def from_gymnasium(environment: Any, kwargs: dict[str, Any]) -> Parts:
-    """See `FiniteMDP.from_gymnasium`."""
-    table, start = _table(environment, kwargs)
-    numbers = {state: number for number, state in enumerate(_keys(table))}
-    names = _keys(table[next(iter(numbers))])
-    states, actions = len(numbers), len(names)
-    for state in numbers:
-        if _keys(table[state]) != names:
-            raise ConfigError(
-                f"every state of the transition table P must have the actions {names}; state {state} has "
-                f"{_keys(table[state])}: let those that do nothing lead back to the state"
-            )
-    if start.shape != (states,):
-        raise ConfigError(f"initial_state_distrib must have one number for each of {states} states; got {start.shape}")
-    found = [
-        (state, action, probability, after, gain, bool(ended))
-        for state in numbers
-        for action in names
-        for probability, after, gain, ended in table[state][action]
-        if probability > 0
-    ]
-    for state, action, _, after, *_ in found:
-        if after not in numbers:
-            raise ConfigError(f"action {action} of state {state} leads to {after!r}, which is no state of the table P")
-    entries = [
-        (numbers[state], names.index(action), *rest, numbers[after], gain, end)
-        for state, action, *rest, after, gain, end in found
-    ]
-    ended = {after for *_, after, _, end in entries if end}
-    passed = {after for *_, after, _, end in entries if not end} | set(np.flatnonzero(start).tolist())
-    size = states + bool(ended & passed)  # with one more state for ends in states that are also passed through
-    transition, gains = np.zeros((size, actions, size)), np.zeros((size, actions, size))
-    for state, action, probability, after, gain, end in entries:
-        target = states if end and after in passed else after
-        transition[state, action, target] += probability
-        gains[state, action, target] += probability * gain
-    terminal = np.zeros(size, bool)
-    terminal[sorted(ended - passed)] = True
-    terminal[states:] = True
-    return {
-        "transition": transition,
-        "reward": np.divide(gains, transition, out=np.zeros_like(gains), where=transition > 0),
-        "terminal": terminal,
-        "start": np.append(start, np.zeros(size - states)),
-    }
-
-
-def _keys(table: Any) -> list[Any]:
-    """What states, or the actions of one, are called, in order: spaces of Gymnasium need not start at 0."""
-    return sorted(table) if isinstance(table, dict) else list(range(len(table)))
-
-
-def _table(environment: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """The transition table of a Gymnasium environment, and its distribution of first states."""
-    made = isinstance(environment, str)
-    if made:
-        if find_spec("gymnasium") is None:
-            raise MissingExtra('from_gymnasium needs gymnasium: pip install "tddelta[tabular]"')
-        import gymnasium
-
-        with blamed(f"Gymnasium cannot make {environment!r} with {kwargs},"):
-            environment = gymnasium.make(environment, **kwargs)
-    elif kwargs:
-        raise ConfigError(f"{', '.join(kwargs)} cannot be set in an environment that is already made: pass its id")
-    plain = getattr(environment, "unwrapped", environment)
-    try:
-        table, start = getattr(plain, "P", None), getattr(plain, "initial_state_distrib", None)
-        if table is None or start is None:
-            raise ConfigError(
-                f"the environment must hold a transition table P and initial_state_distrib; got "
-                f"{type(plain).__name__} without: FrozenLake, CliffWalking and Taxi have them"
-            )
-        if getattr(plain, "fickle_passenger", False):
-            raise ConfigError(
-                "Taxi with fickle_passenger=True does not follow its transition table: pass fickle_passenger=False"
-            )
-        return table, np.array(start, dtype=np.float64)
-    finally:
-        if made:
-            environment.close()
-
 
 @own_checks
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class FiniteMDP:
     """A Markov decision process with S states and A actions, together with the policy that is to be evaluated.
 
-    V_z = (I − γ_z P)^{−1} R with P[s, s'] = Σ_a π(a|s) p(s'|s, a) and R[s] the mean reward of a step from s. An episode
-    ends when it enters a terminal state: its value is 0, and what the matrices say about leaving it is ignored.
+    An episode ends when it enters a terminal state: its value is 0, and what the matrices say about leaving it is
+    ignored.
 
     Args:
         transition: Probabilities p(s'|s, a), shape (S, A, S), or (S, S) for one action. Rows sum to one, up to 1e-6,
             which is taken for rounding and divided out. Rows of terminal states may be anything finite.
         reward: Reward of the step from s to s' under a: shape (S, A, S), or anything that broadcasts to it with three
-            axes, as (S, 1, 1) for the state left and (S, A, 1) for state and action; a number for every step; shape
-            (S,) for the state entered; shape (S, S) where `transition` is (S, S).
+            axes, as (S, A, 1) for state and action; one number; shape (S,) for the state entered; shape (S, S) where
+            `transition` is (S, S).
         terminal: Which states end an episode, shape (S,) of booleans; None means none.
         policy: Probabilities π(a|s), shape (S, A), or one action per state, whole numbers of shape (S,); None means
             that all actions are equally likely.
@@ -251,8 +99,6 @@ class FiniteMDP:
         ends = int(self.terminal.sum())
         return f"{type(self).__name__}({self.states} states, {self.actions} actions, {ends} terminal)"
 
-    # ------------------------------------------------------------ under the policy
-
     @property
     def states(self) -> int:
         """Number of states S, terminal ones included."""
@@ -278,6 +124,8 @@ class FiniteMDP:
     def exact_values(self, gammas: Iterable[float]) -> FloatArray:
         """Values of the policy at every discount by a linear solve: V_z = (I − γ_z P)^{−1} R.
 
+        P[s, s'] = Σ_a π(a|s) p(s'|s, a), and R[s] is the mean reward of a step from s.
+
         Args:
             gammas: Discounts in [0, 1], strictly increasing, as in `scales.gammas`.
 
@@ -285,8 +133,7 @@ class FiniteMDP:
             V_z(s), float64, shape (S, Z); 0 in terminal states.
 
         Raises:
-            ConfigError: The discounts are no ladder, or one is 1 and the undiscounted sum of rewards does not
-                converge, as in a task that goes on for ever.
+            ConfigError: The discounts are no ladder, or one is 1 and the sum of rewards does not converge.
 
         Example:
             >>> FiniteMDP.ring().exact_values([0.9375]).round(4).T
@@ -310,8 +157,6 @@ class FiniteMDP:
         """
         return decompose(self.exact_values(gammas))
 
-    # ------------------------------------------------------------ control
-
     @own_checks
     def optimal_action_values(self, gamma: float) -> FloatArray:
         """Action values of the best policy by policy iteration: Q(s, a) = Σ_s' p(s'|s, a) (r + γ max_b Q(s', b)).
@@ -323,18 +168,11 @@ class FiniteMDP:
             Q(s, a), float64, shape (S, A); 0 in terminal states.
 
         Raises:
-            ConfigError: The discount is 1 and the undiscounted sum of rewards does not converge.
+            ConfigError: The discount is 1 and the sum of rewards does not converge.
 
         Example:
-            >>> walk = FiniteMDP(
-            ...     [[[0, 1, 0], [0, 0, 1]], [[0, 0, 1], [0, 0, 1]], [[0, 0, 1], [0, 0, 1]]],
-            ...     [0, 1, 2],
-            ...     terminal=[False, False, True],
-            ... )
-            >>> walk.optimal_action_values(0.5)
-            array([[2., 2.],
-                   [2., 2.],
-                   [0., 0.]])
+            >>> FiniteMDP.chain(2).optimal_action_values(0.5).T
+            array([[0.5, 1. , 0. ]])
         """
         gamma = timescales.unit_number("gamma", gamma)
         gains = np.einsum("sat,sat->sa", self.transition, self.reward)
@@ -366,8 +204,7 @@ class FiniteMDP:
             Probabilities of 0 and 1, shape (S, A), for `with_policy`.
 
         Raises:
-            ShapeError: The shape is not (S, A).
-            DataError: A value is not a number.
+            ShapeError, DataError: The shape is not (S, A), or a value is not finite.
         """
         array = _checks.numbers("action_values", action_values)
         if array.shape != (self.states, self.actions):
@@ -380,18 +217,13 @@ class FiniteMDP:
 
     @own_checks
     def with_policy(self, policy: npt.ArrayLike | None) -> "FiniteMDP":
-        """Return the same process under another policy.
+        """Return the same process under another policy; the large arrays are shared.
 
         Args:
-            policy: Probabilities of shape (S, A), whole numbers of shape (S,), or None for equally likely actions.
-
-        Returns:
-            The process; the large arrays are shared.
+            policy: As for `FiniteMDP`.
 
         Raises:
-            ShapeError: The shape does not fit.
-            DataError: A probability is negative, or a row does not sum to one.
-            ConfigError: An action does not exist.
+            ShapeError, DataError, ConfigError: As for `FiniteMDP`.
         """
         other = object.__new__(type(self))
         other._store(**vars(self) | {"policy": _checks.policy(policy, self.terminal, self.actions)})
@@ -411,9 +243,9 @@ class FiniteMDP:
         """Ring of the paper's tabular experiment: each step advances, or stays with probability `slip`.
 
         Args:
-            reward_on: What +1 for state 2 and −1 for state 3 belong to. "entered": every step that ends there, staying
-                included, as in the released code. "edges": the moves 1→2 and 2→3, nothing for staying, as in the
-                paper's figure. "left": every step that begins there, staying included.
+            reward_on: Steps that earn +1 for state 2 and −1 for state 3. "entered": those that end there, staying
+                included, as in the released code. "edges": the moves 1→2 and 2→3 only, as in the paper's figure.
+                "left": those that begin there.
             states: Number of states, at least 4.
             slip: Probability of staying, in [0, 1).
 
@@ -426,7 +258,23 @@ class FiniteMDP:
         Reference:
             Romoff et al. 2019, section 6.1; Kearns and Singh 2000.
         """
-        return cls(**ring(reward_on, states, slip))
+        states, slip = _plain.whole("states", states, least=4), timescales.unit_number("slip", slip)
+        if slip == 1:
+            raise ConfigError("slip must be below 1; got 1.0: a ring whose state never advances is no ring")
+        ahead = np.roll(np.eye(states), 1, axis=1)
+        sign = np.zeros(states)
+        sign[2], sign[3] = 1.0, -1.0
+        if reward_on == "entered":
+            reward = np.broadcast_to(sign, (states, states))
+        elif reward_on == "edges":
+            reward = ahead * sign
+        elif reward_on == "left":
+            reward = np.broadcast_to(sign[:, None], (states, states))
+        else:
+            raise ConfigError(
+                f"reward_on must be one of entered, edges, left; got {reward_on!r}: entered is the default"
+            )
+        return cls((1 - slip) * ahead + slip * np.eye(states), reward)
 
     @classmethod
     @own_checks
@@ -441,9 +289,8 @@ class FiniteMDP:
     ) -> "FiniteMDP":
         """Chain of states 0 … length − 1 with an end: state `length`, behind the last one.
 
-        With forward = 1 and no step reward, V_γ(s) = γ^(length − 1 − s) · reward. With forward < 1 a step goes back
-        otherwise, and there is a second end, state `length` + 1, before the first state; with forward = ½ it is the
-        random walk: V_1(s) = (s + 1)/(length + 1) for the default rewards.
+        With forward < 1 a step goes back otherwise, and there is a second end, state `length` + 1, before the first
+        state; forward = ½ is the random walk: V_1(s) = (s + 1)/(length + 1) for the default rewards.
 
         Args:
             length: Number of states that are not ends, at least 1.
@@ -458,7 +305,23 @@ class FiniteMDP:
         Raises:
             ConfigError: A setting is out of range.
         """
-        return cls(**chain(length, forward, reward, step_reward, left_reward))
+        length, forward = _plain.whole("length", length), timescales.unit_number("forward", forward)
+        reward, step_reward = _checks.number("reward", reward), _checks.number("step_reward", step_reward)
+        left_reward = _checks.number("left_reward", left_reward)
+        if forward == 0:
+            raise ConfigError("forward must be above 0; got 0.0: with no step forward the end is never reached")
+        if forward == 1 and left_reward != 0:
+            raise ConfigError(f"left_reward={left_reward!r} is never earned with forward=1: pass forward below 1")
+        both = forward < 1
+        states = length + 1 + both
+        transition, entered = np.zeros((states, states)), np.full(states, step_reward)
+        for state in range(length):
+            transition[state, state + 1] = forward
+            transition[state, state - 1 if state else -1] += 1 - forward
+        entered[length] = reward
+        if both:
+            entered[-1] = left_reward
+        return cls(transition, entered, terminal=np.arange(states) >= length, start=length // 2 if both else 0)
 
     @classmethod
     @own_checks
@@ -484,18 +347,33 @@ class FiniteMDP:
         Reference:
             Archibald, McKinnon and Thomas, "On the generation of Markov decision processes", 1995.
         """
-        return cls(**garnet(states, actions, branching, seed, ends))
+        states, actions = _plain.whole("states", states), _plain.whole("actions", actions)
+        branching = _plain.whole("branching", branching)
+        if branching > states:
+            raise ConfigError(f"branching must be at most the number of states, {states}; got {branching}: pass less")
+        ends = _plain.whole("ends", ends, least=0)
+        if ends >= states:
+            raise ConfigError(
+                f"ends must be below the number of states, {states}; got {ends}: one must be left to start in"
+            )
+        rng = np.random.default_rng(_plain.whole("seed", seed, least=0))
+        transition = np.zeros((states, actions, states))
+        for state in range(states):
+            for action in range(actions):
+                successors = rng.choice(states, branching, replace=False)
+                cuts = np.sort(rng.random(branching - 1))
+                transition[state, action, successors] = np.diff(cuts, prepend=0.0, append=1.0)
+        reward = rng.normal(size=(states, actions, states))
+        return cls(transition, reward, terminal=np.arange(states) >= states - ends)
 
     @classmethod
     @own_checks
     def from_gymnasium(cls, environment: Any, **kwargs: Any) -> "FiniteMDP":
-        """Any Gymnasium environment that holds its transition table in `P`: FrozenLake, CliffWalking, Taxi.
+        """Process of a Gymnasium environment that holds its transition table in `P`: FrozenLake, CliffWalking, Taxi.
 
-        States and actions keep their numbers; where those do not start at 0, the first one is 0 here. A state that
-        every transition enters with `terminated` becomes terminal; where some transitions end an episode in a state
-        that others only pass through, as in Taxi, the former lead to one more state, the last one. The reward of s, a,
-        s' is the mean over the table's entries for them. Time limits are no part of the process: pass `time_limit`
-        where episodes are sampled.
+        States and actions keep their order, counted from 0. A state that every transition enters with `terminated`
+        becomes terminal; where others pass through it, as in Taxi, transitions that end lead to one more state, the
+        last one. The reward of s, a, s' is the mean over the table's entries. Time limits are no part of the process.
 
         Args:
             environment: Id such as "FrozenLake-v1", or an environment.
@@ -506,10 +384,10 @@ class FiniteMDP:
 
         Raises:
             MissingExtra: Gymnasium is not installed.
-            ConfigError: The environment is unknown or has no transition table, or does not follow the one it has.
+            ConfigError: The environment is unknown, or has no transition table that it follows.
             DataError: The table is no probability distribution.
         """
-        return cls(**from_gymnasium(environment, kwargs))
+        return cls(**_from_table(*_table(environment, kwargs)))
 
 
 def check_mdp(mdp: Any) -> None:
@@ -546,3 +424,80 @@ def reaching(linked: Any, goal: BoolArray) -> BoolArray:
         if (more == found).all():
             return found
         found = more
+
+
+# ---------------------------------------------------------------- Gymnasium
+
+
+def _table(environment: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The transition table of a Gymnasium environment, and its distribution of first states."""
+    made = isinstance(environment, str)
+    if made:
+        if find_spec("gymnasium") is None:
+            raise MissingExtra('from_gymnasium needs gymnasium: pip install "tddelta[tabular]"')
+        import gymnasium
+
+        with blamed(f"Gymnasium cannot make {environment!r} with {kwargs},"):
+            environment = gymnasium.make(environment, **kwargs)
+    elif kwargs:
+        raise ConfigError(f"{', '.join(kwargs)} cannot be set in an environment that is already made: pass its id")
+    plain = getattr(environment, "unwrapped", environment)
+    try:
+        table, start = getattr(plain, "P", None), getattr(plain, "initial_state_distrib", None)
+        if table is None or start is None:
+            raise ConfigError(
+                f"the environment must hold a transition table P and initial_state_distrib; got "
+                f"{type(plain).__name__} without: FrozenLake, CliffWalking and Taxi have them"
+            )
+        if getattr(plain, "fickle_passenger", False):
+            raise ConfigError(
+                "Taxi with fickle_passenger=True does not follow its transition table: pass fickle_passenger=False"
+            )
+        return table, np.array(start, dtype=np.float64)
+    finally:
+        if made:
+            environment.close()
+
+
+def _from_table(table: Any, start: FloatArray) -> dict[str, Any]:
+    """Arguments of a `FiniteMDP` from a transition table of Gymnasium; see `FiniteMDP.from_gymnasium`."""
+    numbers = {state: number for number, state in enumerate(_keys(table))}
+    names = _keys(table[next(iter(numbers))])
+    entries: list[tuple[int, int, float, int, float, bool]] = []
+    for state, number in numbers.items():
+        if _keys(table[state]) != names:
+            raise ConfigError(
+                f"every state of the transition table P must have the actions {names}; state {state} has "
+                f"{_keys(table[state])}: let those that do nothing lead back to the state"
+            )
+        for place, action in enumerate(names):
+            for probability, after, gain, end in table[state][action]:
+                if probability > 0 and after not in numbers:
+                    raise ConfigError(
+                        f"action {action} of state {state} leads to {after!r}, which is no state of the table P"
+                    )
+                if probability > 0:
+                    entries.append((number, place, probability, numbers[after], gain, bool(end)))
+    states = len(numbers)
+    if start.shape != (states,):
+        raise ConfigError(f"initial_state_distrib must have one number for each of {states} states; got {start.shape}")
+    ended = {after for *_, after, _, end in entries if end}
+    passed = {after for *_, after, _, end in entries if not end} | set(np.flatnonzero(start).tolist())
+    size = states + bool(ended & passed)  # with one more state for ends in states that are also passed through
+    transition, gains = np.zeros((2, size, len(names), size))
+    for number, place, probability, after, gain, end in entries:
+        target = states if end and after in passed else after
+        transition[number, place, target] += probability
+        gains[number, place, target] += probability * gain
+    terminal = np.isin(np.arange(size), [*(ended - passed), states])
+    return {
+        "transition": transition,
+        "reward": np.divide(gains, transition, out=np.zeros_like(gains), where=transition > 0),
+        "terminal": terminal,
+        "start": np.append(start, np.zeros(size - states)),
+    }
+
+
+def _keys(table: Any) -> list[Any]:
+    """What states, or the actions of one, are called, in order: spaces of Gymnasium need not start at 0."""
+    return sorted(table) if isinstance(table, dict) else list(range(len(table)))

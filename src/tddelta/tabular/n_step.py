@@ -1,4 +1,35 @@
-"""n-step TD and n-step TD(Δ) in a table: the compiled loop of Algorithm 1.
+"""n-step TD(Δ) in a table: Algorithm 1 of the paper, in plain lines here and compiled in `run`.
+
+For discounts γ_z, windows of k_z steps and a table W(s, z), on one stream of steps:
+
+    >>> def algorithm_1(steps, gammas, n_steps, alphas, W):
+    ...     states, _, rewards, next_states, terminated, truncated = steps
+    ...     tau = 0  # the step whose state moves next
+    ...     for t in range(len(states)):
+    ...         ended = terminated[t] or truncated[t]
+    ...         while tau <= (t if ended else t + 1 - max(n_steps)):
+    ...             targets = np.zeros(len(gammas))
+    ...             for z, (gamma, k) in enumerate(zip(gammas, n_steps)):
+    ...                 n = min(k, t + 1 - tau)  # shorter at an episode's end
+    ...                 weights = gamma ** np.arange(n + 1)
+    ...                 if z > 0:
+    ...                     weights -= gammas[z - 1] ** np.arange(n + 1)
+    ...                 targets[z] = weights[:n] @ rewards[tau : tau + n]
+    ...                 if not terminated[tau + n - 1]:
+    ...                     x = next_states[tau + n - 1]
+    ...                     targets[z] += weights[n] * W[x, :z].sum() + gamma**n * W[x, z]
+    ...             W[states[tau]] += alphas * (targets - W[states[tau]])
+    ...             tau += 1
+
+`run` learns the same, here from episodes of a random process, some of which a time limit cuts:
+
+    >>> from tddelta.tabular import FiniteMDP, sample
+    >>> steps = sample(FiniteMDP.random(5, 1, 2, seed=0, ends=1), 500, time_limit=8)
+    >>> gammas, n_steps, alphas, W = [0.0, 0.5, 0.9], [1, 2, 6], np.full(3, 0.1), np.zeros((5, 3))
+    >>> algorithm_1([array[0] for array in steps], gammas, n_steps, alphas, W)
+    >>> learned = run(steps, gammas, n_steps, alphas[None], np.zeros(5)).deltas[0, 0]
+    >>> bool(W.any()), bool(np.allclose(W, learned, rtol=0, atol=1e-12))
+    (True, True)
 
 What a step costs does not depend on the lengths of the windows, and grows linearly with the number of scales.
 Blocks of (seed × step sizes) are independent and do their arithmetic in a fixed order, so that the results are the
@@ -13,9 +44,9 @@ import numpy.typing as npt
 
 from tddelta import _plain
 from tddelta.errors import ConfigError, ShapeError, own_checks
-from tddelta.tabular import learners
+from tddelta.tabular import _checks
 from tddelta.tabular._checks import FloatArray
-from tddelta.tabular.loops import compiled, over_blocks
+from tddelta.tabular.loops import compiled, over_blocks, weight
 from tddelta.tabular.sampling import Trajectory
 
 LANES = 32
@@ -23,8 +54,6 @@ LANES = 32
 
 Record = Literal["final", "curve"] | tuple[int, ...]
 """Which errors are kept."""
-
-_FINAL, _CURVE, _AVERAGES = 0, 1, 2  # the same for the loop
 
 
 class NStepResult(NamedTuple):
@@ -57,26 +86,17 @@ def run(
     threads: int | None = None,
     done: Callable[[int], None] | None = None,
 ) -> NStepResult:
-    """Learn a table by n-step TD(Δ), for several step sizes and seeds.
-
-    With K = max k_z: once the K-th step of an episode is over, and then after every step, the state K−1 steps back
-    moves, W_z(s_τ) ← W_z(s_τ) + α_z (G^z − W_z(s_τ)), all targets from the table before. At an episode's end the
-    states that remain follow in their order with shortened windows; the end of the data is no end of an episode.
-
-        G^z = Σ_{i<n} (γ_z^i − γ_{z−1}^i) r_{τ+i} + (1−d) [ (γ_z^n − γ_{z−1}^n) V_{z−1}(x) + γ_z^n W_z(x) ]
-
-    One discount makes it ordinary n-step TD.
+    """Learn a table by Algorithm 1 for several step sizes and seeds; one discount makes it ordinary n-step TD.
 
     Args:
-        trajectory: States, rewards, true successors and flags, each of shape (N, T), one row per seed; the actions do
-            not matter.
+        trajectory: Steps, shape (N, T), one row per seed; the actions do not matter. Its end is no end of an episode.
         gammas: Discounts γ_z, smallest first, Z of them, in [0, 1].
         n_steps: Steps k_z ≥ 1 of each component's window; one longer than T fills at an episode's end only.
         step_sizes: Step sizes α, shape (A, Z).
         exact_last: Exact values of V_Z, shape (S,): errors are differences from them.
-        counted: Which states count in the errors, shape (S,), boolean; None counts all.
-        decaying: For which rows of `step_sizes` α is divided by the number of the state's updates, this one included,
-            shape (A,), boolean; None for none. A row of ones then averages all targets.
+        counted: States that count in the errors, shape (S,), boolean; None counts all.
+        decaying: Rows of `step_sizes` where α is divided by the number of the state's updates, this one included,
+            shape (A,), boolean; None for none.
         initial: Components before the first step, shape (S, Z); None starts from zeros.
         record: "final" gives the error of the final table, "curve" the error after every step (entry t after
             step t + 1), and whole numbers (100, 500) give averages of the curve up to these steps.
@@ -127,8 +147,7 @@ def run(
     ):  # fmt: skip
         if array.shape != shape:
             raise ShapeError(f"{name} must have shape {shape}; got {array.shape}")
-    checkpoints, averaged = learners.checkpoints(record, length)
-    mode = _AVERAGES if averaged else _CURVE if record == "curve" else _FINAL
+    checkpoints, averaged = _checks.recorded(record, length)
     deltas = np.empty((count, seeds, table, scales))
     errors = np.empty((2, count, seeds, len(checkpoints)))
     # longer ones never fill either, and flush the same
@@ -137,8 +156,9 @@ def run(
     share = 1 / int(weights.sum()) if weights.any() else np.nan
     # row S of the table is always zero: what lies behind a terminal state
     targets = np.where(terminated, table, successors)
+    watched = averaged or record == "curve"
     arrays = (states, rewards, targets, terminated | truncated, discounts, windows, powers, alphas,
-              slows, first, exact, weights, share, checkpoints, mode, deltas, errors)  # fmt: skip
+              slows, first, exact, weights, share, checkpoints, averaged, watched, deltas, errors)  # fmt: skip
 
     def block(begin: int, end: int) -> None:
         _learn(begin, end, *arrays)
@@ -179,7 +199,7 @@ def _window_sums(rewards, left, gamma, window, powers, ahead, out, sign):
 @no_type_check
 def _learn(
     begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, initial, exact, counted,
-    share, checkpoints, mode, deltas, errors,
+    share, checkpoints, averaged, watched, deltas, errors,
 ):  # fmt: skip
     length, scales, table = states.shape[1], len(gammas), len(exact)
     longest = max(windows)
@@ -235,9 +255,7 @@ def _learn(
                     for z in range(scales):
                         n = min(windows[z], left[tau])
                         x = successors[seed, tau + n - 1]
-                        own, extra = powers[z, n], 0.0
-                        if z > 0:
-                            extra = own - powers[z - 1, n]
+                        own, extra = powers[z, n], weight(powers, z, n)  # V of z = −1 is 0
                         for a in range(used):
                             goal[z, a] = sums[tau, z] + (extra * V[x, z, a] + own * W[x, z, a])
                     if slow:
@@ -249,7 +267,7 @@ def _learn(
                         for a in range(used):
                             W[s, z, a] += rate[z, a] * (goal[z, a] - W[s, z, a])
                             V[s, z + 1, a] = V[s, z, a] + W[s, z, a]
-                    if mode != _FINAL and counted[s]:
+                    if watched and counted[s]:
                         node = leaves + s
                         for a in range(used):
                             error = V[s, scales, a] - exact[s]
@@ -261,22 +279,21 @@ def _learn(
                                 sizes[node, a] = sizes[2 * node, a] + sizes[2 * node + 1, a]
                             node //= 2
                     tau += 1
-                if mode != _FINAL:
+                if watched:
                     if changed:
                         for a in range(used):
                             now_rms[a], now_abs[a] = np.sqrt(squares[1, a] * share), sizes[1, a] * share
-                    if mode == _CURVE:
-                        for a in range(used):
-                            errors[0, lane + a, seed, t], errors[1, lane + a, seed, t] = now_rms[a], now_abs[a]
-                    else:
+                    if averaged:
                         for a in range(used):
                             mean_rms[a] += now_rms[a]
                             mean_abs[a] += now_abs[a]
-                        if point < len(checkpoints) and t + 1 == checkpoints[point]:
-                            for a in range(used):
-                                errors[0, lane + a, seed, point] = mean_rms[a] / (t + 1)
-                                errors[1, lane + a, seed, point] = mean_abs[a] / (t + 1)
-                            point += 1
+                    if point < len(checkpoints) and t + 1 == checkpoints[point]:
+                        for a in range(used):
+                            rms, size = now_rms[a], now_abs[a]
+                            if averaged:
+                                rms, size = mean_rms[a] / (t + 1), mean_abs[a] / (t + 1)
+                            errors[0, lane + a, seed, point], errors[1, lane + a, seed, point] = rms, size
+                        point += 1
             for a in range(used):
                 total, size = 0.0, 0.0
                 for s in range(table):
@@ -286,5 +303,33 @@ def _learn(
                         error = V[s, scales, a] - exact[s]
                         total += error * error
                         size += abs(error)
-                if mode == _FINAL:
+                if not watched:
                     errors[0, lane + a, seed, 0], errors[1, lane + a, seed, 0] = np.sqrt(total * share), size * share
+
+
+@compiled
+@no_type_check
+def mean_targets(rewards, next_states, lengths, terminated, gammas, n_steps, powers, table):
+    """Mean over the trajectories of the n-step targets G^z of every state, all bootstrapped from the same table.
+
+    The trajectories are `sampling.Paths`; `powers[z, i]` is γ_z^i, for i up to the longest window.
+    """
+    states, trajectories = lengths.shape
+    scales = len(gammas)
+    means = np.zeros((states, scales))
+    for s in range(states):
+        for i in range(trajectories):
+            for z in range(scales):
+                steps = min(n_steps[z], lengths[s, i])
+                target = 0.0
+                for t in range(steps):
+                    target += weight(powers, z, t) * rewards[s, i, t]
+                if not (terminated[s, i] and steps == lengths[s, i]):
+                    x = next_states[s, i, steps - 1]
+                    below = 0.0
+                    for shorter in range(z):
+                        below += table[x, shorter]
+                    target += weight(powers, z, steps) * below
+                    target += powers[z, steps] * table[x, z]
+                means[s, z] += target
+    return means / trajectories

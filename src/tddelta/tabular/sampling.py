@@ -2,12 +2,12 @@
 
 from bisect import bisect
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tddelta import _plain
-from tddelta.errors import own_checks
+from tddelta.errors import ConfigError, DataError, ShapeError, own_checks
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
@@ -73,18 +73,107 @@ def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_l
         np.empty(shape, bool),
         np.zeros(shape, bool),
     )
-    model = _Model(mdp)
+    choices = Choice(mdp.start), Choice(mdp.policy), Choice(mdp.transition)
     size = max(1, _BLOCK // (3 * steps))
     for first in range(0, len(numbers), size):
         block = slice(first, first + size)
         # one for the first state, then three per step, needed or not: fewer steps are the beginning of more
         draws = np.stack([np.random.default_rng(seed).random(1 + 3 * steps) for seed in numbers[block]], axis=1)
         if draws.shape[1] > _FEW:
-            _follow(model, draws, limit, out, block)
+            _follow(mdp, choices, draws, limit, out, block)
         else:
             for row, uniforms in enumerate(draws.T, first):
-                _walk(model, uniforms, limit, out, row)
+                _walk(mdp, choices, uniforms, limit, out, row)
     return out
+
+
+def check_trajectory(value: Any, terminal: BoolArray) -> Trajectory:
+    """Trajectory of shape (N, T) that fits a process: one unbroken stream per row."""
+    try:
+        fields = [_checks.array_of(f"{name} of the trajectory", getattr(value, name)) for name in Trajectory._fields]
+    except AttributeError:
+        raise ConfigError(
+            f"trajectory must be a Trajectory; got {type(value).__name__}: use what sample returns"
+        ) from None
+    if any(field.ndim not in (1, 2) or field.shape != fields[0].shape or not field.size for field in fields):
+        raise ShapeError(
+            f"the arrays of a trajectory must all have shape (T,) or (N, T); got {[field.shape for field in fields]}: "
+            "one entry per step"
+        )
+    states, actions, rewards, next_states, terminated, truncated = (np.atleast_2d(field) for field in fields)
+    if states.dtype.kind not in "iu" or next_states.dtype.kind not in "iu":
+        raise ShapeError(f"states must be whole numbers; got {states.dtype} and {next_states.dtype}: number the states")
+    if terminated.dtype != bool or truncated.dtype != bool or rewards.dtype.kind not in "biuf":
+        raise ShapeError(
+            f"terminated and truncated must be boolean and rewards real; got {terminated.dtype}, {truncated.dtype} and "
+            f"{rewards.dtype}: cast them, say what they mean"
+        )
+    # After a termination nothing is read: whatever stands there is replaced by a state that exists.
+    next_states = np.where(terminated, 0, next_states)
+    _check_steps(states, next_states, terminated, truncated, terminal)
+    arrays = states, actions, rewards, next_states, terminated, truncated
+    kinds = np.int64, None, np.float64, np.int64, None, None
+    checked: Any = (np.ascontiguousarray(array, kind) for array, kind in zip(arrays, kinds, strict=True))
+    return Trajectory(*checked)
+
+
+def _check_steps(states: Any, next_states: Any, terminated: BoolArray, truncated: BoolArray, ends: BoolArray) -> None:
+    """DataError for states that do not exist, and for steps that do not follow from those before."""
+    for name, array in (("states", states), ("next_states", next_states)):
+        place = _checks.first_place((array < 0) | (array >= len(ends)))
+        if place is not None:
+            raise DataError(
+                f"{name} must be between 0 and {len(ends) - 1}; got {array[place]} at step {place[1]} of stream "
+                f"{place[0]}: the process has {len(ends)} states"
+            )
+    place = _checks.first_place((next_states[:, :-1] != states[:, 1:]) & ~(terminated | truncated)[:, :-1])
+    if place is not None:
+        seed, step = place
+        raise DataError(
+            f"a step must begin where the one before ended; got state {states[seed, step + 1]} after next state "
+            f"{next_states[seed, step]} at step {step} of stream {seed}: mark the end of the episode"
+        )
+    place = _checks.first_place(ends[states] | (ends[next_states] & ~terminated))
+    if place is not None:
+        raise DataError(
+            f"an episode must end in a terminal state; got a step that goes on in one at step {place[1]} of stream "
+            f"{place[0]}: set terminated there"
+        )
+
+
+class Paths(NamedTuple):
+    """Trajectories from every state, n each, of at most K steps.
+
+    Attributes:
+        rewards: Rewards of the steps, shape (S, n, K).
+        next_states: True successors, shape (S, n, K).
+        lengths: Number of steps until the episode ended, at most K, shape (S, n); what comes later does not count.
+        terminated: Whether it ended within K steps, shape (S, n).
+    """
+
+    rewards: FloatArray
+    next_states: IntArray
+    lengths: IntArray
+    terminated: BoolArray
+
+
+def sample_paths(mdp: FiniteMDP, trajectories: int, length: int, generator: np.random.Generator) -> Paths:
+    """Follow the policy from every state, n times for K steps; trajectories from terminal states have no meaning."""
+    act, move = Choice(mdp.policy), Choice(mdp.transition)
+    shape = (mdp.states, trajectories)
+    rewards, successors = np.zeros((*shape, length)), np.zeros((*shape, length), np.int64)
+    lengths, terminated = np.full(shape, length), np.zeros(shape, np.bool_)
+    state = np.broadcast_to(np.arange(mdp.states)[:, None], shape)
+    for t in range(length):
+        which, where = generator.random((2, *shape))
+        action = act(which, state)
+        after = move(where, state, action)
+        rewards[..., t], successors[..., t] = mdp.reward[state, action, after], after
+        ends = mdp.terminal[after] & ~terminated
+        lengths[ends] = t + 1
+        terminated |= ends
+        state = after
+    return Paths(rewards, successors, lengths, terminated)
 
 
 class Choice:
@@ -115,56 +204,46 @@ class Choice:
         return int(self.outcomes[(*index, bisect(self.bounds[index], draw))])
 
 
-class _Model:
-    """What sampling needs of a process."""
-
-    def __init__(self, mdp: FiniteMDP) -> None:
-        self.start = Choice(mdp.start)
-        self.act = Choice(mdp.policy)
-        self.move = Choice(mdp.transition)
-        self.reward = mdp.reward
-        self.terminal = mdp.terminal
-
-
-def _follow(model: _Model, draws: FloatArray, limit: int | None, out: Trajectory, block: slice) -> None:
+def _follow(mdp: FiniteMDP, choices: Any, draws: FloatArray, limit: int | None, out: Trajectory, block: slice) -> None:
     """Fill rows of the arrays (N, T), as many as the uniform numbers (1 + 3T, rows) have columns."""
-    state = model.start(draws[0])
+    start, act, move = choices
+    state = start(draws[0])
     length = np.zeros(draws.shape[1], np.int64)
     for t, (which, where, anew) in enumerate(draws[1:].reshape(-1, 3, draws.shape[1])):
-        action = model.act(which, state)
-        after = model.move(where, state, action)
-        terminated = model.terminal[after]
+        action = act(which, state)
+        after = move(where, state, action)
+        terminated = mdp.terminal[after]
         length += 1
         out.states[block, t], out.actions[block, t], out.next_states[block, t] = state, action, after
-        out.rewards[block, t] = model.reward[state, action, after]
-        out.terminated[block, t] = terminated
-        end = terminated
+        out.rewards[block, t] = mdp.reward[state, action, after]
+        out.terminated[block, t] = end = terminated
         if limit is not None:
             out.truncated[block, t] = (length >= limit) & ~terminated
-            end = terminated | out.truncated[block, t]
+            end = (length >= limit) | terminated
         if end.any():
-            state = np.where(end, model.start(anew), after)
+            state = np.where(end, start(anew), after)
             length[end] = 0
         else:
             state = after
 
 
-def _walk(model: _Model, draws: FloatArray, limit: int | None, out: Trajectory, row: int) -> None:
+def _walk(mdp: FiniteMDP, choices: Any, draws: FloatArray, limit: int | None, out: Trajectory, row: int) -> None:
     """The same for one row, from its numbers (1 + 3T,)."""
-    terminal = model.terminal.tolist()
-    state, length = model.start.one(draws[0]), 0
+    start, act, move = choices
+    terminal = mdp.terminal.tolist()
+    state, length = start.one(draws[0]), 0
     for begin in range(1, len(draws), 3 * _PART):
         steps = []
         for which, where, anew in draws[begin : begin + 3 * _PART].reshape(-1, 3).tolist():
-            action = model.act.one(which, state)
-            after = model.move.one(where, state, action)
+            action = act.one(which, state)
+            after = move.one(where, state, action)
             length += 1
             cut = length == limit and not terminal[after]
             steps.append((state, action, after, cut))
             state = after
             if cut or terminal[after]:
-                state, length = model.start.one(anew), 0
+                state, length = start.one(anew), 0
         part = row, slice(begin // 3, begin // 3 + len(steps))
         states, actions, successors, out.truncated[part] = np.array(steps).T
         out.states[part], out.actions[part], out.next_states[part] = states, actions, successors
-        out.rewards[part], out.terminated[part] = model.reward[states, actions, successors], model.terminal[successors]
+        out.rewards[part], out.terminated[part] = mdp.reward[states, actions, successors], mdp.terminal[successors]
