@@ -309,9 +309,9 @@ def test_gradients_are_the_weights():
     [
         (value_at, {"gamma": None}, "gamma must be a discount or several; got None"),
         (value_at, {"gamma": "a"}, "gamma must be a discount or several; got 'a'"),
-        (hyperbolic, {"k": "a"}, "k must be one plain number; got 'a'"),
-        (hyperbolic, {"k": np.ones(2)}, "k must be one plain number; got array"),
-        (stopping_horizon, {"cost": "x"}, "cost must be one plain number; got 'x'"),
+        (hyperbolic, {"k": "a"}, "k must be a plain number.*; got 'a'"),
+        (hyperbolic, {"k": np.ones(2)}, "k must be a plain number.*; got .*1.0, 1.0"),
+        (stopping_horizon, {"cost": "x"}, "cost must be a plain number.*; got 'x'"),
         (compose_discount, {"weights": "a"}, "one number per scale, 6, or a function"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The targets against literal loops."""
+"""The targets against the plain recursion and against literal loops."""
 
 from dataclasses import replace
 
@@ -8,57 +8,53 @@ from hypothesis import given, settings
 import targets_literal as literal
 from targets_cases import examples, problems
 from targets_literal import Problem
+from tddelta._recursions import plain_targets
 from tddelta.targets import advantages, lambda_targets, n_step_targets, td_errors
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+def assert_close(got, wanted):
+    np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-10)
 
 
-@examples
-@given(problems())
-def test_td_errors(problem):
-    np.testing.assert_allclose(td_errors(*problem.arrays, **problem.td_options), literal.td_errors(problem), **CLOSE)
-
-
-@examples
-@given(problems())
-def test_n_step_targets(problem):
-    got = n_step_targets(*problem.arrays, **problem.options)
-    np.testing.assert_allclose(got, literal.n_step_targets(problem), **CLOSE)
-
-
-@examples
-@given(problems())
-def test_lambda_targets_in_both_forms(problem):
+def assert_literal(problem):
+    """Every function is what its literal form is."""
+    assert_close(td_errors(*problem.arrays, **problem.td_options), literal.td_errors(problem))
+    assert_close(n_step_targets(*problem.arrays, **problem.options), literal.n_step_targets(problem))
     for form in ("bootstrap", "difference"):
         got = lambda_targets(*problem.arrays, **problem.options, form=form)
-        np.testing.assert_allclose(got, literal.lambda_targets(problem, form), **CLOSE)
+        assert_close(got, literal.lambda_targets(problem, form))
+    wanted = literal.advantages(problem, problem.decays[-1])
+    assert_close(advantages(*problem.arrays, **problem.options), wanted)
+
+
+def plain(problem):
+    """The recursion of the paper; without durations."""
+    gammas, decays = np.array(problem.gammas), np.array(problem.decays)
+    return plain_targets(*problem.arrays, problem.terminated, problem.truncated, gammas=gammas, trace_decays=decays)
 
 
 @examples
 @given(problems())
-def test_advantages(problem):
-    got = advantages(*problem.arrays, **problem.options)
-    wanted = literal.advantages(problem, problem.decays[-1])
-    np.testing.assert_allclose(got, wanted, **CLOSE)
+def test_targets_are_their_literal_forms(problem):
+    assert_literal(problem)
+
+
+@examples
+@given(problems(durations=False))
+def test_lambda_targets_and_advantages_are_the_plain_recursion(problem):
+    assert_close(lambda_targets(*problem.arrays, **problem.options), plain(problem))
+    alone = problem.value(len(problem.gammas) - 1)
+    assert_close(advantages(*problem.arrays, **problem.options), (plain(alone) - alone.deltas)[..., 0])
 
 
 @settings(max_examples=10, deadline=None)
-@given(problems(max_scales=1))
+@given(problems(max_scales=1, max_steps=4))
 def test_many_scales_use_a_cumulative_sum(problem):
     # Beyond 16 scales the sum over smaller ones is no longer written out.
     generator = np.random.default_rng(0)
-    many = replace(
-        problem,
-        gammas=tuple(np.linspace(0, 1, 20)),
-        decays=tuple(generator.random(20)),
-        windows=(1,) * 20,
-        deltas=generator.normal(size=(*problem.rewards.shape, 20)),
-        next_deltas=generator.normal(size=(*problem.rewards.shape, 20)),
-    )
-    np.testing.assert_allclose(td_errors(*many.arrays, **many.td_options), literal.td_errors(many), **CLOSE)
-    for form in ("bootstrap", "difference"):
-        got = lambda_targets(*many.arrays, **many.options, form=form)
-        np.testing.assert_allclose(got, literal.lambda_targets(many, form), **CLOSE)
+    deltas, next_deltas = generator.normal(size=(2, *problem.rewards.shape, 20))
+    ladder = {"gammas": tuple(np.linspace(0, 1, 20)), "decays": tuple(generator.random(20)), "windows": (1,) * 20}
+    assert_literal(replace(problem, **ladder, deltas=deltas, next_deltas=next_deltas))
 
 
 def test_many_steps_with_both_kinds_of_ends():
@@ -69,18 +65,9 @@ def test_many_steps_with_both_kinds_of_ends():
     terminated, truncated = generator.random((2, *shape)) < 0.1
     ladder = (0.25, 0.5, 0.9, 0.99), (0.99 * 0.95,) * 4, (1, 2, 8, 40)
     problem = Problem(*ladder, generator.normal(size=shape), deltas, next_deltas, terminated, truncated)
-    got = lambda_targets(*problem.arrays, **problem.options)
-    np.testing.assert_allclose(got, literal.lambda_targets(problem), **CLOSE)
-    windows = n_step_targets(*problem.arrays, **problem.options)
-    np.testing.assert_allclose(windows, literal.n_step_targets(problem), **CLOSE)
-    for stream in range(3):
-        single = literal.plain_gae(
-            problem.rewards[:, stream],
-            deltas[:, stream].sum(-1),
-            next_deltas[:, stream].sum(-1),
-            terminated[:, stream],
-            truncated[:, stream],
-            0.99,
-            0.99 * 0.95,
-        )
-        np.testing.assert_allclose((got - deltas)[:, stream].sum(-1), single, rtol=0, atol=1e-12)
+    got, alone = lambda_targets(*problem.arrays, **problem.options), problem.value(3)
+    assert_close(got, literal.lambda_targets(problem))
+    assert_close(got, plain(problem))
+    assert_close(n_step_targets(*problem.arrays, **problem.options), literal.n_step_targets(problem))
+    single = (plain(alone) - alone.deltas)[..., 0]
+    np.testing.assert_allclose((got - deltas).sum(-1), single, rtol=0, atol=1e-12)

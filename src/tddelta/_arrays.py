@@ -74,47 +74,45 @@ def check_form(form: Any) -> None:
         raise ConfigError(f"form must be 'bootstrap' or 'difference'; got {form!r}: pass one of the two")
 
 
-def check_steps(scales: TimeScales | None, deltas: Array, **arrays: Array) -> ModuleType:
+def check_components(scales: Any, deltas: Array) -> ModuleType:
+    """Namespace of components that belong to these scales."""
+    check_scales(scales)
+    xp, shape = component_namespace("deltas", deltas), tuple(deltas.shape)
+    if shape[-1] != len(scales):
+        advice = "move the scale axis last" if len(scales) in shape else "pass the scales that the components belong to"
+        raise ShapeError(
+            f"the last axis of deltas must have one entry for each of the {len(scales)} scales; got shape {shape}: "
+            + advice
+        )
+    return xp
+
+
+def check_steps(deltas: Array, **arrays: Array) -> ModuleType:
     """Namespace of arrays that describe the same steps.
 
     Args:
-        scales: Their number must be the length of the last axis; None leaves that open, `successors` needs none.
         deltas: Components, (T, *batch, Z).
         **arrays: By name: `next_deltas`, `final_deltas` (T, *batch, Z), `last_deltas` (*batch, Z), `rewards`,
             `durations`, `terminated`, `truncated` (T, *batch). None is skipped.
-
-    Returns:
-        The array-API namespace of `deltas`.
 
     Raises:
         ShapeError: Another framework, shape or dtype than `deltas` asks for.
         DataError: A duration is not above 0 or not finite; looked at in NumPy only, where it costs nothing.
     """
     xp = component_namespace("deltas", deltas)
-    shape = tuple(deltas.shape)
-    if deltas.ndim < 2 or shape[0] == 0:
+    if deltas.ndim < 2 or deltas.shape[0] == 0:
         raise ShapeError(
-            f"deltas must have axes (time, *batch, scale) and at least one step; got shape {shape}: "
+            f"deltas must have axes (time, *batch, scale) and at least one step; got shape {tuple(deltas.shape)}: "
             "for one scale use deltas[..., None], for one step deltas[None]"
-        )
-    if scales is not None and shape[-1] != len(scales):
-        advice = "move the scale axis last" if len(scales) in shape else "pass the scales that the components belong to"
-        raise ShapeError(
-            f"the last axis of deltas must have one entry for each of the {len(scales)} scales; got shape {shape}: "
-            + advice
         )
     for name, array in arrays.items():
         if array is not None:
             _check_beside(name, array, deltas, xp)
-    durations = arrays.get("durations")
-    if (
-        durations is not None
-        and is_numpy_array(durations)
-        and (wrong := ~((durations > 0) & (durations < np.inf))).any()
-    ):
-        step = int(np.argwhere(wrong)[0][0])
+    durations: Any = arrays.get("durations")
+    wrong = ~((durations > 0) & (durations < np.inf)) if is_numpy_array(durations) else np.zeros(1, bool)
+    if wrong.any():
         raise DataError(
-            f"durations must be above 0 and finite; got {durations[wrong].flat[0]} at step {step}: "
+            f"durations must be above 0 and finite; got {durations[wrong].flat[0]} at step {np.argwhere(wrong)[0][0]}: "
             "give every step the time that it takes"
         )
     return xp

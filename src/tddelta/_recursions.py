@@ -1,9 +1,10 @@
 """The arithmetic of the targets: one step back, all steps back, and windows of steps.
 
-Everything rests on one map over the scale axis, `mix`: each entry times one weight, plus the sum of the entries of all
-smaller scales times another. With the weights γ_z and γ_z − γ_{z−1} it takes W(s') one step back; with c_z and
-c_z − c_{z−1} it does the same to advantages in the difference form. The functions expect arrays of one framework whose
-shapes fit, as `_arrays.check_steps` leaves them. Only `_scan` knows whether it compiles.
+`plain_targets` is the recursion as the paper has it; what follows makes it fast in every framework, and adds windows,
+durations and the difference form. It rests on one map over the scale axis, `mix`: each entry times one weight, plus
+the sum of the entries of all smaller scales times another. With the weights γ_z and γ_z − γ_{z−1} it takes W(s') one
+step back; with c_z and c_z − c_{z−1} it does the same to advantages in the difference form. The functions expect arrays
+of one framework whose shapes fit, as `_arrays.check_steps` leaves them. Only `_scan` knows whether it compiles.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,29 @@ from tddelta.timescales import TimeScales
 # Up to here the sum over smaller scales is written out term by term: quadratic, but compiled into vector instructions,
 # where a cumulative sum along a short last axis takes several times as long.
 _WRITTEN_OUT = 16
+
+
+def plain_targets(
+    rewards: np.ndarray,
+    deltas: np.ndarray,
+    next_deltas: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    *,
+    gammas: np.ndarray,
+    trace_decays: np.ndarray,
+) -> np.ndarray:
+    """λ-returns of all components in the bootstrap form, step by step in NumPy: what `critic_targets` must equal."""
+    targets, advantage = np.empty_like(deltas), np.zeros_like(deltas[0])
+    for t in reversed(range(len(rewards))):
+        successor = np.where(terminated[t][..., None], 0.0, next_deltas[t])
+        smaller = np.cumsum(successor, axis=-1) - successor  # V_{z−1}(s')
+        error = np.diff(gammas, prepend=0.0) * smaller + gammas * successor - deltas[t]
+        error[..., 0] += rewards[t]
+        ended = (terminated | truncated)[t][..., None]
+        advantage = error + np.where(ended, 0.0, trace_decays * advantage)
+        targets[t] = deltas[t] + advantage
+    return targets
 
 
 def one_step_errors(

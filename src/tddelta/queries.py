@@ -16,18 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped
 
-from tddelta._arrays import Array, ArrayT, check_scales, check_steps, component_namespace, constant, widened
-from tddelta._plain import is_number, plain, unquoted, whole
+from tddelta._arrays import Array, ArrayT, check_components, check_scales, check_steps, constant, widened
+from tddelta._plain import is_number, number, plain, whole
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, own_checks
 from tddelta.targets import advantages
 from tddelta.timescales import TimeScales
 
 Density = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
 """w(γ), from an array of discounts to an array of the same length."""
-
-_NODES, _OUTSIDE = 32, 0.01
-_SHORTER, _LONGER = 4, 3
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def discount_fit(
         (6, True)
     """
     check_scales(scales)
-    finite = np.array(finite_gammas(scales))
+    finite = np.array(_finite_gammas(scales))
     if steps is None:
         steps = max(1, round(1 / (1 - finite[-1])))
     steps = whole("steps", steps, most=10**8)
@@ -90,96 +87,6 @@ def discount_fit(
     weights = np.zeros(len(scales))
     weights[: len(finite)] = found
     return DiscountFit(tuple(map(float, weights)), float(np.abs(powers @ found - wanted).max()), steps)
-
-
-@functools.lru_cache(maxsize=4096)
-def between(gammas: tuple[float, ...], gamma: float) -> npt.NDArray[np.float64]:
-    """Weights b(γ) of `value_at`, one per discount: normal equations with two constraints.
-
-    Only the four nearest shorter horizons and the three nearest longer ones count: more gain little, and let the errors
-    of far horizons in, which are large where values are.
-    """
-    place = bisect.bisect_left(gammas, gamma)
-    low, high = max(0, place - _SHORTER), min(len(gammas), place + _LONGER)
-    known, count = np.array(gammas[low:high]), high - low
-    weights = np.zeros(len(gammas))
-    if count == 1:
-        weights[low:high] = (1 - known) / (1 - gamma)
-    else:
-        scale = 1 / np.sqrt(_overlap(known * known))
-        system, right = np.zeros((count + 2, count + 2)), np.zeros(count + 2)
-        system[:count, :count] = _overlap(np.outer(known, known)) * np.outer(scale, scale)
-        right[:count] = _overlap(known * gamma) * scale
-        for row, constraint in enumerate((scale, scale * (1 - gamma) / (1 - known)), start=count):
-            system[row, :count] = system[:count, row] = constraint
-            right[row] = 1.0
-        weights[low:high] = np.linalg.solve(system, right)[:count] * scale
-    weights.flags.writeable = False
-    return weights
-
-
-def _overlap(products: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Σ_t x^t / (t + 1) = −ln(1 − x) / x."""
-    small = products < 1e-8
-    safe = np.where(small, 0.5, products)
-    found: npt.NDArray[np.float64] = np.where(small, 1 + products / 2, -np.log1p(-safe) / safe)
-    return found
-
-
-def integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]:
-    """Weights of the scales for a density over γ."""
-    finite = finite_gammas(scales)
-    if len(finite) < 2:
-        raise ConfigError(f"a density needs two trained discounts below 1 to lie between; got {scales.gammas}")
-    nodes, sizes = np.polynomial.legendre.leggauss(_NODES)
-    weights, inside = np.zeros(len(scales)), 0.0
-    for low, high in pairwise(np.log([1 / (1 - gamma) for gamma in finite])):
-        x = low + (high - low) * (nodes + 1) / 2
-        gammas = 1 - np.exp(-x)
-        dense = _density(density, gammas) * sizes * (high - low) / 2 * np.exp(-x)  # dγ = e^{−x} dx
-        inside += float(np.abs(dense).sum())
-        for gamma, share in zip(gammas, dense, strict=True):
-            weights[: len(finite)] += share * between(finite, min(max(float(gamma), finite[0]), finite[-1]))
-    outside = 0.0
-    for low, high in ((0.0, finite[0]), (finite[-1], 1.0)):
-        gammas = low + (high - low) * (nodes + 1) / 2
-        outside += float((np.abs(_density(density, gammas)) * sizes).sum() * (high - low) / 2)
-    if outside > _OUTSIDE * (inside + outside):
-        raise ConfigError(
-            f"w(γ) has {outside / (inside + outside):.0%} of its mass outside the trained discounts "
-            f"{finite[0]:.4g} … {finite[-1]:.4g}, where no value is known: cut it off there, or train more horizons"
-        )
-    return weights
-
-
-def _density(density: Density, gammas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    found = np.asarray(density(gammas), np.float64)
-    if found.shape != gammas.shape or not np.isfinite(found).all():
-        raise ConfigError(
-            f"weights must return one finite number for each of {len(gammas)} discounts, an array of their shape; "
-            f"got {found!s:.80}"
-        )
-    return found
-
-
-def finite_gammas(scales: TimeScales) -> tuple[float, ...]:
-    """The discounts below 1."""
-    finite = tuple(gamma for gamma in scales.gammas if gamma < 1)
-    if not finite:
-        raise ConfigError(f"scales must have a discount below 1; got {scales.gammas}: no horizon is known")
-    return finite
-
-
-def horizons_text(scales: TimeScales) -> str:
-    """The range of finite horizons, for messages."""
-    finite = [1 / (1 - gamma) for gamma in finite_gammas(scales)]
-    return f"{finite[0]:.4g} … {finite[-1]:.4g}" if len(finite) > 1 else f"{finite[0]:.4g}"
-
-
-TOLERANCE = 0.02
-"""`hyperbolic` refuses a ladder that follows the discount worse than this."""
-
-_GRID = 16
 
 
 @own_checks
@@ -223,7 +130,7 @@ def value_at(
     Reference:
         Sherstan et al., "Generalizing value estimation over timescale", 2018: values for all discounts from one critic.
     """
-    xp = _checked(deltas, scales)
+    xp = check_components(scales, deltas)
     values = compose(widened(deltas))
     given: Any = plain(gamma)
     single = is_number(given)
@@ -263,14 +170,14 @@ def compose_discount(
         >>> float(compose_discount(np.array([2.0, 8.0]), scales, [0.5, 0.5]))
         6.0
     """
-    xp = _checked(deltas, scales)
+    xp = check_components(scales, deltas)
     try:
         plain = None if callable(weights) else np.asarray(weights, np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"weights must be one number per scale, {len(scales)}, or a function of discounts; got {weights!r:.80}"
         ) from error
-    numbers = integrated(scales, weights) if callable(weights) else np.asarray(plain)
+    numbers = _integrated(scales, weights) if callable(weights) else np.asarray(plain)
     if numbers.shape != (len(scales),):
         raise ConfigError(f"weights must be one per scale, {len(scales)}; got shape {numbers.shape}")
     if not np.isfinite(numbers).all():
@@ -285,7 +192,7 @@ def hyperbolic(
     k: float,
     *,
     steps: int | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = 0.02,
 ) -> Float[ArrayT, "*batch"]:
     """The value under hyperbolic discounting, Σ_t r_t / (1 + kt).
 
@@ -317,13 +224,14 @@ def hyperbolic(
         Fedus et al., "Hyperbolic discounting and learning over multiple horizons", 2019, whose Riemann sum over γ this
         fit replaces.
     """
-    xp = _checked(deltas, scales)
-    if not 0 < _number("k", k) < math.inf:
+    xp = check_components(scales, deltas)
+    k = number("k", k)
+    if not 0 < k < math.inf:
         raise ConfigError(f"k must be above 0 and finite; got {k}: 0.01 halves a reward's weight after 100 steps")
-    fit = _hyperbolic_fit(scales, float(k), steps)
+    fit = _hyperbolic_fit(scales, k, steps)
     if fit.error > tolerance:
         raise ConfigError(
-            f"no mixture of the horizons {horizons_text(scales)} follows 1/(1 + {k:g} t) for {fit.steps} steps: it is "
+            f"no mixture of the horizons {_horizons_text(scales)} follows 1/(1 + {k:g} t) for {fit.steps} steps: it is "
             f"off by {fit.error:.3g}, more than the tolerance {tolerance:g}; train shorter or longer horizons, lower "
             "steps, or accept it with a higher tolerance"
         )
@@ -362,14 +270,13 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
         Romoff et al. 2019, "Interpreting performance at different time-scales": whether the return at a larger horizon
         is worth its cost.
     """
-    xp = _checked(deltas, scales)
-    if not 0 <= _number("cost", cost) < math.inf:
+    xp = check_components(scales, deltas)
+    cost = number("cost", cost)
+    if not 0 <= cost < math.inf:
         raise ConfigError(f"cost must be at least 0 and finite; got {cost}: give the reward that a step costs")
-    finite = finite_gammas(scales)
+    finite = _finite_gammas(scales)
     trained = np.log([1 / (1 - gamma) for gamma in finite])
-    looked_at = np.unique(
-        np.concatenate([np.linspace(low, high, _GRID + 1) for low, high in pairwise(trained)] or [trained])
-    )
+    looked_at = np.unique(np.concatenate([np.linspace(low, high, 17) for low, high in pairwise(trained)] or [trained]))
     grid = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in looked_at]
     horizons = np.array([1 / (1 - gamma) for gamma in grid])
     values: Any = value_at(widened(deltas), scales, grid)
@@ -397,11 +304,11 @@ def scale_advantages(
     An action can be good soon and bad later on: then A^z changes its sign with z.
 
     Args:
-        rewards: r_t, (T, *batch).
+        rewards: r_t, (T, *batch); this and all others as in `tddelta.targets`.
         deltas: W(s_t), (T, *batch, Z).
         next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
-        terminated: Whether s'_t is terminal, (T, *batch), boolean.
-        truncated: Whether the episode is cut after step t, (T, *batch), boolean.
+        terminated: d_t, (T, *batch).
+        truncated: Whether the episode is cut after step t, (T, *batch).
         scales: The time scales, with trace decays.
 
     Returns:
@@ -414,41 +321,21 @@ def scale_advantages(
     Reference:
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016.
     """
-    xp = _checked(deltas, scales)
+    xp = check_components(scales, deltas)
     if scales.trace_decays is None:
         raise ConfigError("scale_advantages needs trace decays; these scales have none: pass lam=, as in lam=0.95")
-    check_steps(scales, deltas, next_deltas=next_deltas)
+    check_steps(deltas, next_deltas=next_deltas)
     values, next_values = (compose(widened(array)) for array in (deltas, next_deltas))
-    found = [
-        advantages(
-            rewards,
-            values[..., z : z + 1],
-            next_values[..., z : z + 1],
-            terminated=terminated,
-            truncated=truncated,
-            scales=TimeScales((gamma,)),
-            trace_decay=decay,
-        )
-        for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True))
-    ]
+    found, flags = [], {"terminated": terminated, "truncated": truncated}
+    for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True)):
+        alone = values[..., z : z + 1], next_values[..., z : z + 1]
+        found.append(advantages(rewards, *alone, **flags, scales=TimeScales((gamma,)), trace_decay=decay))
     return _as_given(xp.stack(found, axis=-1), deltas, xp)
 
 
 @functools.lru_cache(maxsize=256)
 def _hyperbolic_fit(scales: TimeScales, k: float, steps: int | None) -> DiscountFit:
     return discount_fit(scales, lambda t: 1 / (1 + k * t), steps=steps)
-
-
-def _checked(deltas: Any, scales: Any) -> Any:
-    """The namespace of components that fit the scales."""
-    check_scales(scales)
-    xp = component_namespace("deltas", deltas)
-    if deltas.shape[-1] != len(scales):
-        raise ShapeError(
-            f"the last axis of deltas must have one entry for each of the {len(scales)} scales; got shape "
-            f"{tuple(deltas.shape)}: pass the scales that the components belong to"
-        )
-    return xp
 
 
 def _as_given(answer: Any, deltas: ArrayT, xp: Any) -> ArrayT:
@@ -470,25 +357,102 @@ def _at(values: Any, scales: TimeScales, gamma: Any, extrapolate: bool, xp: Any)
     gamma = float(gamma)
     if gamma in scales.gammas:
         return values[..., scales.gammas.index(gamma)]
-    finite = finite_gammas(scales)
+    finite = _finite_gammas(scales)
     if not finite[0] < gamma < finite[-1]:
         if gamma == 1 or (gamma > finite[-1] and scales.gammas[-1] == 1):
             raise ConfigError(
-                f"gamma={gamma:g} is beyond the longest finite horizon of the scales, {horizons_text(scales)}: nothing "
-                "is known there; train a discount that large"
+                f"gamma={gamma:g} is beyond the longest finite horizon of the scales, {_horizons_text(scales)}: "
+                "nothing is known there; train a discount that large"
             )
         if not extrapolate:
             raise ConfigError(
                 f"gamma={gamma:g}, a horizon of {1 / (1 - gamma):.4g} steps, is outside the trained horizons "
-                f"{horizons_text(scales)}: choose one within, or pass extrapolate=True for a guess"
+                f"{_horizons_text(scales)}: choose one within, or pass extrapolate=True for a guess"
             )
     weights = np.zeros(len(scales))
-    weights[: len(finite)] = between(finite, gamma)
+    weights[: len(finite)] = _between(finite, gamma)
     return _weighted(values, weights, xp)
 
 
-def _number(name: str, value: Any) -> Any:
-    found = plain(value)
-    if not is_number(found):
-        raise ConfigError(f"{name} must be one plain number; got {value!r:.80}{unquoted(value)}")
+@functools.lru_cache(maxsize=4096)
+def _between(gammas: tuple[float, ...], gamma: float) -> npt.NDArray[np.float64]:
+    """Weights b(γ) of `value_at`, one per discount: normal equations with two constraints.
+
+    Only the four nearest shorter horizons and the three nearest longer ones count: more gain little, and let the errors
+    of far horizons in, which are large where values are.
+    """
+    place = bisect.bisect_left(gammas, gamma)
+    low, high = max(0, place - 4), min(len(gammas), place + 3)
+    known, count = np.array(gammas[low:high]), high - low
+    weights = np.zeros(len(gammas))
+    if count == 1:
+        weights[low:high] = (1 - known) / (1 - gamma)
+    else:
+        scale = 1 / np.sqrt(_overlap(known * known))
+        system, right = np.zeros((count + 2, count + 2)), np.zeros(count + 2)
+        system[:count, :count] = _overlap(np.outer(known, known)) * np.outer(scale, scale)
+        right[:count] = _overlap(known * gamma) * scale
+        for row, constraint in enumerate((scale, scale * (1 - gamma) / (1 - known)), start=count):
+            system[row, :count] = system[:count, row] = constraint
+            right[row] = 1.0
+        weights[low:high] = np.linalg.solve(system, right)[:count] * scale
+    weights.flags.writeable = False
+    return weights
+
+
+def _overlap(products: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Σ_t x^t / (t + 1) = −ln(1 − x) / x."""
+    small = products < 1e-8
+    safe = np.where(small, 0.5, products)
+    found: npt.NDArray[np.float64] = np.where(small, 1 + products / 2, -np.log1p(-safe) / safe)
     return found
+
+
+def _integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]:
+    """Weights of the scales for a density over γ."""
+    finite = _finite_gammas(scales)
+    if len(finite) < 2:
+        raise ConfigError(f"a density needs two trained discounts below 1 to lie between; got {scales.gammas}")
+    nodes, sizes = np.polynomial.legendre.leggauss(32)
+    weights, inside = np.zeros(len(scales)), 0.0
+    for low, high in pairwise(np.log([1 / (1 - gamma) for gamma in finite])):
+        x = low + (high - low) * (nodes + 1) / 2
+        gammas = 1 - np.exp(-x)
+        dense = _density(density, gammas) * sizes * (high - low) / 2 * np.exp(-x)  # dγ = e^{−x} dx
+        inside += float(np.abs(dense).sum())
+        for gamma, share in zip(gammas, dense, strict=True):
+            weights[: len(finite)] += share * _between(finite, min(max(float(gamma), finite[0]), finite[-1]))
+    outside = 0.0
+    for low, high in ((0.0, finite[0]), (finite[-1], 1.0)):
+        gammas = low + (high - low) * (nodes + 1) / 2
+        outside += float((np.abs(_density(density, gammas)) * sizes).sum() * (high - low) / 2)
+    if outside > 0.01 * (inside + outside):
+        raise ConfigError(
+            f"w(γ) has {outside / (inside + outside):.0%} of its mass outside the trained discounts "
+            f"{finite[0]:.4g} … {finite[-1]:.4g}, where no value is known: cut it off there, or train more horizons"
+        )
+    return weights
+
+
+def _density(density: Density, gammas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    found = np.asarray(density(gammas), np.float64)
+    if found.shape != gammas.shape or not np.isfinite(found).all():
+        raise ConfigError(
+            f"weights must return one finite number for each of {len(gammas)} discounts, an array of their shape; "
+            f"got {found!s:.80}"
+        )
+    return found
+
+
+def _finite_gammas(scales: TimeScales) -> tuple[float, ...]:
+    """The discounts below 1."""
+    finite = tuple(gamma for gamma in scales.gammas if gamma < 1)
+    if not finite:
+        raise ConfigError(f"scales must have a discount below 1; got {scales.gammas}: no horizon is known")
+    return finite
+
+
+def _horizons_text(scales: TimeScales) -> str:
+    """The range of finite horizons, for messages."""
+    finite = [1 / (1 - gamma) for gamma in _finite_gammas(scales)]
+    return f"{finite[0]:.4g} … {finite[-1]:.4g}" if len(finite) > 1 else f"{finite[0]:.4g}"

@@ -1,10 +1,23 @@
 """Pure targets for all scales at once, in NumPy, JAX (also under jit, vmap and grad) and PyTorch.
 
-Axes are always time, then any batch axes, then scales: (T, *batch, Z). `rewards[t]`, `terminated[t]`, `truncated[t]`
-and `durations[t]` belong to the transition out of s_t, never to an observation that starts an episode;
-`next_deltas[t]` is the critic at the TRUE successor of step t, at an episode's end the final observation, never the
-one after the reset (`successors` builds it). What the critic says there after a termination never counts, not even if
-it is not a number, in values or in gradients.
+Axes are always time, then any batch axes, then scales: (T, *batch, Z). All functions take some of these arguments:
+
+- `rewards`: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
+- `deltas`: components W(s_t), (T, *batch, Z), floating point.
+- `next_deltas`: W(s'_t) at the TRUE successor of step t, (T, *batch, Z): at an episode's end the final observation,
+  never the one after the reset; `successors` builds it. What the critic says after a termination never counts, not even
+  if it is not a number, in values or in gradients. The last step bootstraps from `next_deltas[T−1]`.
+- `terminated`: d_t, whether s'_t is terminal, (T, *batch), boolean: nothing is bootstrapped.
+- `truncated`: whether the episode is cut after step t, (T, *batch), boolean: bootstraps from the true successor and
+  cuts the trace. Both flags mean terminated.
+- `scales`: the time scales, static under jit.
+- `durations`: τ_t > 0, the length of each step in units of time, (T, *batch): γ^{τ_t} and c^{τ_t} take the places of γ
+  and c. None means 1.
+
+Rewards, flags and durations belong to the transition out of s_t, never to an observation that starts an episode.
+Nothing is broadcast or converted: shapes, dtypes or frameworks that do not fit are a ShapeError, a duration that is not
+above 0 or not finite a DataError (looked at in NumPy only), and what is no `TimeScales` a ConfigError. Results have the
+dtype of `deltas`.
 
 Nothing is detached. In a loss a target is a constant: put `jax.lax.stop_gradient` or `.detach()` around it.
 
@@ -26,14 +39,15 @@ from tddelta import _recursions as recursions
 from tddelta._arrays import (
     Array,
     ArrayT,
+    check_components,
     check_form,
     check_never_cut,
-    check_scales,
     check_steps,
     constant,
     framework,
     single,
 )
+from tddelta._plain import is_number
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.timescales import TimeScales
 
@@ -60,20 +74,19 @@ def td_errors(
     TD(0); `deltas + td_errors(…)` are the targets of one-step TD(Δ).
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
+        rewards: r_t, (T, *batch); this and all others as in the head of the module.
         deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`.
-        terminated: d_t, whether s'_t is terminal, (T, *batch), boolean.
-        scales: The time scales, static under jit.
-        durations: τ_t > 0, the length of each step in units of time, (T, *batch): γ_z^{τ_t} takes the place of γ_z.
-            None means 1.
+        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
+        terminated: d_t, (T, *batch).
+        scales: The time scales.
+        durations: τ_t > 0, (T, *batch), or None for 1.
 
     Returns:
-        δ, (T, *batch, Z), with the dtype of `deltas`.
+        δ, (T, *batch, Z).
 
     Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
+        ShapeError: Shapes, dtypes or frameworks do not fit.
+        DataError: A duration is not above 0 or not finite.
         ConfigError: `scales` is not a `TimeScales`.
 
     Example:
@@ -86,8 +99,7 @@ def td_errors(
     Reference:
         Romoff et al. 2019, section "Single-step TD(Δ)".
     """
-    check_scales(scales)
-    check_steps(scales, deltas, rewards=rewards, next_deltas=next_deltas, terminated=terminated, durations=durations)
+    _check(scales, rewards, deltas, next_deltas, terminated, None, durations)
     return _run(recursions.one_step_errors, deltas, rewards, deltas, next_deltas, terminated, durations, scales=scales)
 
 
@@ -113,20 +125,20 @@ def n_step_targets(
     episode's end the Monte Carlo return. With equal k_z the sum over components is the ordinary n-step return.
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
+        rewards: r_t, (T, *batch); this and all others as in the head of the module.
         deltas: W(s_t), (T, *batch, Z). Only shape and dtype matter.
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`.
-        terminated: d_t, whether s'_t is terminal, (T, *batch), boolean.
-        truncated: Whether the episode is cut after step t, (T, *batch), boolean. Both flags mean terminated.
-        scales: The time scales with `n_steps`, static under jit. Longer windows than the data are fine.
-        durations: τ_t > 0, (T, *batch): the exponents become the time elapsed. None means 1.
+        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
+        terminated: d_t, (T, *batch).
+        truncated: Whether the episode is cut after step t, (T, *batch).
+        scales: The time scales with `n_steps`. Longer windows than the data are fine.
+        durations: τ_t > 0, (T, *batch), or None for 1: the exponents become the time elapsed.
 
     Returns:
-        G, (T, *batch, Z), with the dtype of `deltas`.
+        G, (T, *batch, Z).
 
     Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
+        ShapeError: Shapes, dtypes or frameworks do not fit.
+        DataError: A duration is not above 0 or not finite.
         ConfigError: `scales` has no `n_steps`, or is not a `TimeScales`.
 
     Example:
@@ -140,16 +152,7 @@ def n_step_targets(
     Reference:
         Romoff et al. 2019, section "Multi-step TD(Δ)" and Algorithm 1, with k_z where the paper writes k.
     """
-    check_scales(scales)
-    check_steps(
-        scales,
-        deltas,
-        rewards=rewards,
-        next_deltas=next_deltas,
-        terminated=terminated,
-        truncated=truncated,
-        durations=durations,
-    )
+    _check(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
     if scales.n_steps is None:
         raise ConfigError(
             "n_step_targets needs windows; these scales have none: make them with n_step=, as in n_step=5"
@@ -186,23 +189,21 @@ def lambda_targets(
     data, is r + γV for any λ, since (1−λ)V + λV = V: the bootstrap is not counted twice and λ has nothing to weigh.
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
+        rewards: r_t, (T, *batch); this and all others as in the head of the module.
         deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`. The last step
-            bootstraps from `next_deltas[T−1]`.
-        terminated: d_t, whether s'_t is terminal, (T, *batch), boolean: nothing is bootstrapped.
-        truncated: Whether the episode is cut after step t, (T, *batch), boolean: bootstraps from the true successor
-            and cuts the trace. Both flags mean terminated.
-        scales: The time scales with `trace_decays`, static under jit.
+        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
+        terminated: d_t, (T, *batch).
+        truncated: Whether the episode is cut after step t, (T, *batch).
+        scales: The time scales with `trace_decays`.
         form: "bootstrap" or "difference".
-        durations: τ_t > 0, (T, *batch): γ_z^{τ_t} and c_z^{τ_t} take the places of γ_z and c_z. None means 1.
+        durations: τ_t > 0, (T, *batch), or None for 1.
 
     Returns:
-        Targets for W(s_t), (T, *batch, Z), with the dtype of `deltas`.
+        Targets for W(s_t), (T, *batch, Z).
 
     Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
+        ShapeError: Shapes, dtypes or frameworks do not fit.
+        DataError: A duration is not above 0 or not finite.
         ConfigError: `scales` has no `trace_decays` or is not a `TimeScales`, or `form` is unknown.
 
     Example:
@@ -217,30 +218,15 @@ def lambda_targets(
     Reference:
         Romoff et al. 2019, sections "TD(λ, Δ)" and "TD(λ, Δ) with GAE", Theorem 1. The difference form is ours.
     """
-    check_scales(scales)
-    check_steps(
-        scales,
-        deltas,
-        rewards=rewards,
-        next_deltas=next_deltas,
-        terminated=terminated,
-        truncated=truncated,
-        durations=durations,
-    )
+    _check(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
     check_form(form)
     if scales.trace_decays is None:
         raise ConfigError(
             "lambda_targets needs trace decays; these scales have none: make them with lam=, as in lam=0.95"
         )
     steps = rewards, deltas, next_deltas, terminated, truncated, durations
-    return _run(
-        recursions.critic_targets,
-        deltas,
-        *steps,
-        scales=scales,
-        trace_decays=scales.trace_decays,
-        coupled=form == "difference",
-    )
+    settings = {"trace_decays": scales.trace_decays, "coupled": form == "difference"}
+    return _run(recursions.critic_targets, deltas, *steps, scales=scales, **settings)
 
 
 @own_checks
@@ -263,22 +249,22 @@ def advantages(
     the baseline for c = γ_Z. The traces of the critic's other components do not enter.
 
     Args:
-        rewards: r_t, (T, *batch), t = 0 … T−1. Real; cast to the dtype of `deltas`, to float32 for half.
+        rewards: r_t, (T, *batch); this and all others as in the head of the module.
         deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z); does not count where `terminated`.
-        terminated: d_t, whether s'_t is terminal, (T, *batch), boolean.
-        truncated: Whether the episode is cut after step t, (T, *batch), boolean. Both flags mean terminated.
-        scales: The time scales, static under jit.
+        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
+        terminated: d_t, (T, *batch).
+        truncated: Whether the episode is cut after step t, (T, *batch).
+        scales: The time scales.
         trace_decay: c in [0, 1], a Python float or an array without axes, traced or not. None means λ_Z γ_Z of the
             scales: `actor_trace_decay` if they have it, else the last of `trace_decays`.
-        durations: τ_t > 0, (T, *batch): γ_Z^{τ_t} and c^{τ_t} take the places of γ_Z and c. None means 1.
+        durations: τ_t > 0, (T, *batch), or None for 1.
 
     Returns:
-        A, (T, *batch), with the dtype of `deltas`; not normalised.
+        A, (T, *batch); not normalised.
 
     Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        DataError: A duration is not above 0 or not finite; looked at in NumPy only.
+        ShapeError: Shapes, dtypes or frameworks do not fit.
+        DataError: A duration is not above 0 or not finite.
         ConfigError: `trace_decay` is outside [0, 1], or neither given nor known from `scales`.
 
     Example:
@@ -293,28 +279,10 @@ def advantages(
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016;
         Romoff et al. 2019, section "TD(λ, Δ) with GAE".
     """
-    check_scales(scales)
-    xp = check_steps(
-        scales,
-        deltas,
-        rewards=rewards,
-        next_deltas=next_deltas,
-        terminated=terminated,
-        truncated=truncated,
-        durations=durations,
-    )
-    return _run(
-        recursions.actor_advantages,
-        deltas,
-        rewards,
-        deltas,
-        next_deltas,
-        terminated,
-        truncated,
-        durations,
-        _actor_decay(trace_decay, scales, deltas, xp),
-        gamma=scales.gammas[-1],
-    )
+    xp = _check(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
+    decay = _actor_decay(trace_decay, scales, deltas, xp)
+    steps = rewards, deltas, next_deltas, terminated, truncated, durations
+    return _run(recursions.actor_advantages, deltas, *steps, decay, gamma=scales.gammas[-1])
 
 
 @own_checks
@@ -354,14 +322,8 @@ def successors(
         array([[0.],
                [3.]])
     """
-    xp: Any = check_steps(
-        None,
-        deltas,
-        last_deltas=last_deltas,
-        terminated=terminated,
-        truncated=truncated,
-        final_deltas=final_deltas,
-    )
+    flags = {"terminated": terminated, "truncated": truncated}
+    xp: Any = check_steps(deltas, last_deltas=last_deltas, **flags, final_deltas=final_deltas)
     if final_deltas is None:
         check_never_cut(terminated, truncated, xp)
     array: Any = deltas
@@ -370,6 +332,15 @@ def successors(
         following = xp.where(truncated[..., None], final_deltas, following)
     result: ArrayT = xp.where(terminated[..., None], 0.0, following)
     return result
+
+
+def _check(
+    scales: Any, rewards: Any, deltas: Any, next_deltas: Any, terminated: Any, truncated: Any, durations: Any
+) -> Any:
+    """The namespace of arguments that fit together; `truncated` and `durations` may be None."""
+    check_components(scales, deltas)
+    steps = {"rewards": rewards, "next_deltas": next_deltas, "terminated": terminated, "truncated": truncated}
+    return check_steps(deltas, **steps, durations=durations)
 
 
 def _actor_decay(trace_decay: Any, scales: TimeScales, deltas: Array, xp: Any) -> Array:
@@ -389,7 +360,7 @@ def _actor_decay(trace_decay: Any, scales: TimeScales, deltas: Array, xp: Any) -
                 f"{framework(trace_decay)} array of shape {tuple(trace_decay.shape)}: pass one number"
             )
         return xp.astype(trace_decay, single(deltas.dtype, xp), copy=False)
-    elif isinstance(trace_decay, bool) or not isinstance(trace_decay, (int, float)) or not 0 <= trace_decay <= 1:
+    elif not is_number(trace_decay) or not 0 <= trace_decay <= 1:
         raise ConfigError(
             f"trace_decay must be in [0, 1]; got {trace_decay!r}: it is the product λγ, pass for instance 0.95 * 0.99"
         )

@@ -188,13 +188,3 @@ def advantages(problem: Problem, decay: float) -> np.ndarray:
             target = lambda_return(problem, last, problem.gammas[-1], decay, t, stream)
             result[(t, *stream)] = target - problem.deltas[(t, *stream)].sum()
     return result
-
-
-def plain_gae(rewards, values, next_values, terminated, truncated, gamma, decay) -> np.ndarray:
-    """Generalised advantages of one stream, as in any PPO."""
-    result, later = np.empty(len(rewards)), 0.0
-    for t in reversed(range(len(rewards))):
-        error = rewards[t] + (0.0 if terminated[t] else gamma * next_values[t]) - values[t]
-        later = error + (0.0 if terminated[t] or truncated[t] else decay * later)
-        result[t] = later
-    return result

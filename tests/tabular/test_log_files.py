@@ -148,10 +148,7 @@ def test_files_that_cannot_be_read(tmp_path):
     assert complaint("log.parquet", b"no").startswith("log.parquet cannot be read as Parquet (")
     assert complaint("log.csv", b"\xff\xfe").startswith("log.csv cannot be read as CSV (")
     assert complaint("log.csv", b'a,"b').startswith("log.csv cannot be read as CSV (")
-    assert (
-        complaint("log.csv", b"a,b,a\n1,2,3\n")
-        == "log.csv names a column twice in a, b, a: give each a name of its own"
-    )
+    assert complaint("log.csv", b"a,b,a\n1,2,3\n") == "log.csv names columns twice, 'a': give each a name of its own"
     assert complaint("log.csv", b"a,b\n1,2\n1\n").startswith(
         "row 2: has 1 fields under 2 names: write one field per column"
     )
@@ -210,7 +207,8 @@ def test_a_damaged_archive_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "opens"), [("CSV", "pathlib.Path.open"), ("NPZ", "pathlib.Path.open"), ("Parquet", "")]
+    ("kind", "opens"),
+    [("CSV", "pathlib.Path.open"), ("NPZ", "pathlib.Path.open"), ("Parquet", "polars.read_parquet_schema")],
 )
 def test_a_file_that_may_not_be_read_is_named(kind, opens, tmp_path, monkeypatch):
     (tmp_path / f"log.{kind.lower()}").touch()
@@ -218,7 +216,7 @@ def test_a_file_that_may_not_be_read_is_named(kind, opens, tmp_path, monkeypatch
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(opens or parquet, *([] if opens else ["read_schema"]), refuse)
+    monkeypatch.setattr(opens, refuse)
     with pytest.raises(tdd.DataError, match=rf"cannot be read as {kind} \(.*Permission denied\): write it"):
         evaluate(tmp_path / f"log.{kind.lower()}")
 
@@ -227,14 +225,15 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
     parquet.write_table(pyarrow.table(small("next_state")), tmp_path / "log.parquet")
 
     def refuse(name, *arguments):
-        if name.split(".")[0] in ("pyarrow", "minari"):
+        if name in ("polars", "minari"):
             raise ModuleNotFoundError(name)
         return real(name, *arguments)
 
     real = importlib.import_module
     monkeypatch.setattr("tddelta.tabular.log_reading.import_module", refuse)
-    with pytest.raises(tdd.MissingExtra, match=r'reading Parquet needs pyarrow: pip install "tddelta\[tabular\]"'):
-        evaluate(tmp_path / "log.parquet")
+    for log in (tmp_path / "log.parquet", pyarrow.table(small("next_state"))):
+        with pytest.raises(tdd.MissingExtra, match=r'Parquet and Arrow needs polars: pip install "tddelta\[tabular\]"'):
+            evaluate(log)
     with pytest.raises(tdd.MissingExtra, match="a Minari dataset by its name needs minari: pip install minari"):
         evaluate("minari:D4RL/door/human-v2")
 
@@ -265,7 +264,7 @@ def test_arrays_and_csv_need_no_extra(tmp_path):
         "from tddelta.tabular import evaluate_log\n"
         f"result = evaluate_log({str(tmp_path / 'log.csv')!r}, tdd.TimeScales.single(0.9, lam=0.9))\n"
         "assert len(result.states) == 5\n"
-        "print(*({'numba', 'pyarrow', 'pandas', 'minari', 'jax', 'torch', 'matplotlib'} & set(sys.modules)))"
+        "print(*({'numba', 'polars', 'pyarrow', 'pandas', 'minari', 'jax', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

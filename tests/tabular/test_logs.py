@@ -5,7 +5,7 @@ import pytest
 
 import tddelta as tdd
 from logs_data import discounts, episodes_of, random_log, small
-from tddelta.tabular import FiniteMDP, evaluate_log, log_fitting, sample
+from tddelta.tabular import FiniteMDP, evaluate_log, logs, sample
 
 SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
 METHODS = ("lambda", "td0", "monte_carlo")
@@ -153,17 +153,17 @@ def test_many_features_are_solved_by_iteration_with_the_same_result(lam, options
     log = random_log(5, 60, 20)
     scales = discounts(0.0, 0.5, 0.9, 0.999, lam=lam)
     options = options or {"time": "time"}
-    monkeypatch.setattr(log_fitting, "_DENSE", 10**6)
+    monkeypatch.setattr(logs, "_DENSE", 10**6)
     direct = evaluate_log(log, scales, **options)
-    monkeypatch.setattr(log_fitting, "_BLOCK", 1)  # one column of the matrix at a time
+    monkeypatch.setattr(logs, "_BLOCK", 1)  # one column of the matrix at a time
     np.testing.assert_allclose(evaluate_log(log, scales, **options).values, direct.values, atol=1e-9)
-    monkeypatch.setattr(log_fitting, "_DENSE", 0)
+    monkeypatch.setattr(logs, "_DENSE", 0)
     np.testing.assert_allclose(evaluate_log(log, scales, **options).values, direct.values, atol=1e-7)
 
 
 def test_an_iteration_that_does_not_settle_says_so(monkeypatch):
-    monkeypatch.setattr(log_fitting, "_DENSE", 0)
-    monkeypatch.setattr(log_fitting.sparse_linalg, "gmres", lambda *_, **__: (None, 1))
+    monkeypatch.setattr(logs, "_DENSE", 0)
+    monkeypatch.setattr(logs.sparse_linalg, "gmres", lambda *_, **__: (None, 1))
     with pytest.raises(tdd.ConfigError, match=r"the values of 20 states or tiles at γ=0.5 did not settle within 2000"):
         evaluate_log(random_log(5, 60, 20), SCALES, time="time")
 

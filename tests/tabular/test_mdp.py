@@ -280,7 +280,7 @@ def test_import_is_light():
     program = (
         "import sys, tddelta.tabular as tabular\n"
         "tabular.FiniteMDP.ring().exact_values([.5]); tabular.sample(tabular.FiniteMDP.ring(), 3); dir(tabular)\n"
-        "heavy = {'numba', 'pyarrow', 'gymnasium', 'jax', 'torch', 'pandas', 'matplotlib'}\n"
+        "heavy = {'numba', 'polars', 'gymnasium', 'jax', 'torch', 'pandas', 'matplotlib'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)

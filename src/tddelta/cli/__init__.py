@@ -51,7 +51,7 @@ COMMANDS: dict[str, Any] = {
 
 _EXTRAS = {
     **dict.fromkeys(("equinox", "flax", "gymnax", "jax", "optax", "six"), "train"),
-    **dict.fromkeys(("numba", "pyarrow"), "tabular"),
+    **dict.fromkeys(("numba", "polars"), "tabular"),
     **dict.fromkeys(("tensorboardX", "wandb"), "track"),
     **dict.fromkeys(("imageio_ffmpeg", "PIL"), "video"),
     **{"ale_py": "atari", "gymnasium": "gym", "optuna": "tune", "ray": "ray"},

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tddelta.tabular.logs import LogValues
 
 _RULES = "capped|matched|constant|proportional"
-_NONE = "none"  # a column that the log does not have
 _MEASURES = ("bias", "bias_error", "rmse", "explained_variance", "correlation")
 _SHARED = (
-    *("method", "model", "features", "held_out", "tolerance", "episode", "reward", "time", "time_unit"),
-    *("next_prefix", "last_row", "tiles", "tilings", "ridge"),
+    *("method", "model", "features", "held_out", "tolerance", "episode", "state", "reward", "terminated", "truncated"),
+    *("time", "time_unit", "next_prefix", "last_row", "tiles", "tilings", "ridge"),
 )
+"""Options that `evaluate_log` has, too."""
 _LINES = 20  # of the table
 _DRAWN = 8  # lines in the figure of V against the horizon
 
@@ -107,9 +107,9 @@ class Values:
         traces = {"lam": 0.95 if self.lam is None else self.lam, "rule": self.rule or "capped"}
         scales = scales_of(self.scales, self.gamma, **(traces if self.method == "lambda" else {}))
         options: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
-        flags = {name: getattr(self, name) for name in ("terminated", "truncated")}
-        options |= {name: None if column.lower() == _NONE else column for name, column in flags.items()}
-        result = evaluate_log(self.log, scales, state=self.state, **options)
+        for name in ("terminated", "truncated"):
+            options[name] = None if options[name].lower() == "none" else options[name]
+        result = evaluate_log(self.log, scales, **options)
         if self.out is not None:
             write_folder(self.out, lambda folder: self._write(folder, result))
         if self.json:
@@ -145,16 +145,13 @@ class Values:
         print(f"V of the policy that wrote {self.log}; horizons 1/(1 − γ) in {self._unit}\n")
         heads = ["state" if result.states else "row", *(["visits"] if result.states else [])]
         heads += [_number(horizon) for horizon in result.scales.horizons]
-        rows = [
-            [str(result.states[place]), f"{result.visits[place]:,}"] if result.states else [str(place + 1)]
-            for place in shown
-        ]
-        print_table(
-            heads, [[*row, *map(_number, result.values[place])] for row, place in zip(rows, shown, strict=True)]
-        )
-        total = len(result.states) if result.states else len(result.values)
-        if total > len(shown):
-            print(f"{len(shown)} of {total:,} {'states' if result.states else 'rows'}; --rows shows more")
+        rows = []
+        for place in shown:
+            named = [str(result.states[place]), f"{result.visits[place]:,}"] if result.states else [str(place + 1)]
+            rows.append([*named, *map(_number, result.values[place])])
+        print_table(heads, rows)
+        if len(result.values) > len(shown):
+            print(f"{len(shown)} of {len(result.values):,} {'states' if result.states else 'rows'}; --rows shows more")
         training = f"{counted(result.steps, 'step')} of {counted(result.episodes - result.held_out, 'episode')}"
         print(f"\nfitted to {training} ({result.model}, {result.method})")
         if result.left_out:
@@ -183,9 +180,9 @@ class Values:
 
     def _plain(self, result: "LogValues") -> dict[str, Any]:
         """Numbers as strict JSON; with features the rows that the table shows, since --out has them all."""
-        plain: dict[str, Any] = {"log": self.log, "model": result.model, "method": result.method}
-        plain |= {"scales": result.scales.to_dict(), "episodes": result.episodes, "held_out": result.held_out}
-        plain |= {"steps": result.steps, "left_out": result.left_out}
+        names = ("model", "method", "scales", "episodes", "held_out", "steps", "left_out")
+        plain: dict[str, Any] = {"log": self.log} | {name: getattr(result, name) for name in names}
+        plain["scales"] = result.scales.to_dict()
         if result.states:
             entries = zip(result.states, result.visits, result.values, strict=True)
             plain["states"] = [{"state": _json(s), "visits": int(n), "values": _finite(row)} for s, n, row in entries]
@@ -194,8 +191,8 @@ class Values:
             plain["rows"] = [{"row": place + 1, "values": _finite(result.values[place])} for place in shown]
         found = result.calibration
         if found is not None:
-            counts: dict[str, Any] = {"episodes": found.episodes, "steps": found.steps, "unseen": found.unseen}
-            counts |= {"tolerance": found.tolerance, "count": found.count.tolist(), "too_near": found.too_near.tolist()}
+            counts = {name: getattr(found, name) for name in ("episodes", "steps", "unseen", "tolerance")}
+            counts |= {"count": found.count.tolist(), "too_near": found.too_near.tolist()}
             plain["calibration"] = counts | {name: _finite(getattr(found, name)) for name in _MEASURES}
         return plain
 

@@ -1,6 +1,6 @@
 """The tabular laboratory: finite MDPs, exact values, and TD(Δ) in compiled loops.
 
-The public names, resolved when they are first used: importing this package loads neither numba nor pyarrow.
+The public names, resolved when they are first used: importing this package loads neither numba nor polars.
 """
 
 from importlib import import_module

@@ -2,128 +2,111 @@
 
 What is evaluated is the policy that wrote the log. Nothing here says what another policy would have got: there are no
 actions in it, and no off-policy correction.
+
+The values are those on which sweeps of λ-returns over the log settle, solved for at once. For features φ,
+V(s) = θ·φ(s), the λ-returns G_t(θ) of all steps, and regression of G on φ with penalties κ, the sweep has its fixed
+point where Σ_t φ_t (G_t(θ) − φ_t·θ) = κ θ. G is linear in θ, so that this is a linear system: LSTD(λ). For labels φ has
+one entry per state, there is no penalty, and at the fixed point V(s) is the mean of the λ-returns that followed s: with
+λ = 0 the exact values of the Markov chain that was seen, with λ = 1 averaged returns.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy import sparse
+from scipy import linalg, sparse
+from scipy.sparse import linalg as sparse_linalg
 
 from tddelta import _plain
 from tddelta._arrays import check_scales
 from tddelta.decomposition import decompose
-from tddelta.errors import ConfigError, own_checks
-from tddelta.tabular._checks import FloatArray, IntArray
-from tddelta.tabular.log_fitting import (
-    Calibration,
-    Encoder,
-    Regression,
-    calibrate,
-    fit_encoder,
-    realised_returns,
-    solve,
-)
+from tddelta.errors import ConfigError, DataError, own_checks
+from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 from tddelta.tabular.log_reading import LastRow, Names, Steps, read_steps
 from tddelta.tabular.mdp import reaching
+from tddelta.tabular.tiles import TileCoding, check_points
 from tddelta.timescales import TimeScales
-
-
-def column_names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Names:
-    """What the columns are called, and how the rows are to be read."""
-    if model not in (None, "tiles", "linear"):
-        raise ConfigError(f"model must be 'tiles' or 'linear', or None for labels; got {model!r}: pass one of these")
-    if features is not None:
-        if model is None:
-            raise ConfigError("features need a model; got None: pass model='tiles' or model='linear'")
-        _refuse({"state": state}, "beside features", "features stand in its place")
-        features = _columns("features", features)
-    labels = _columns("state", "state" if state is None else state)
-    if model is not None and features is None:
-        features = labels
-    for name in ("episode", "reward", "terminated", "truncated", "time"):
-        if options[name] is not None or name in ("episode", "reward"):
-            options[name] = _column(name, options[name])
-    prefix, last_row, unit = (options[name] for name in ("next_prefix", "last_row", "time_unit"))
-    if not isinstance(prefix, str) or not prefix:
-        raise ConfigError(f"next_prefix must be a text; got {prefix!r}: pass what stands before the names, as 'next_'")
-    if last_row not in ("step", "observation"):
-        raise ConfigError(f"last_row must be 'step' or 'observation'; got {last_row!r}: pass one of the two")
-    unit = options["time_unit"] = _plain.plain(unit)
-    if not _plain.is_number(unit) or not 0 < unit < math.inf:
-        raise ConfigError(f"time_unit must be a number above 0; got {unit!r}: pass the time that one step of γ takes")
-    if unit != 1 and options["time"] is None:
-        raise ConfigError(f"time_unit={unit} needs time stamps: name their column with time=")
-    return Names(state=labels, features=features, **options)
-
-
-def check_method(method: Any, scales: TimeScales) -> None:
-    """ConfigError unless these scales can be fitted so."""
-    if method not in ("lambda", "td0", "monte_carlo"):
-        raise ConfigError(f"method must be 'lambda', 'td0' or 'monte_carlo'; got {method!r}: pass one of these")
-    if method == "lambda" and scales.trace_decays is None:
-        raise ConfigError(
-            "method='lambda' needs trace decays; these scales have none: make them with lam=, as in lam=0.95, or pass "
-            "method='td0' or method='monte_carlo'"
-        )
-
-
-def of_model(model: str | None, tiles: Any, tilings: Any, ridge: Any) -> tuple[int, int, float]:
-    """Tiles, tilings and ridge, where None stands for the default."""
-    where = "without a model" if model is None else f"for model {model!r}"
-    if model != "tiles":
-        _refuse({"tiles": tiles, "tilings": tilings}, where, "it is for model='tiles'")
-    if model is None:
-        _refuse({"ridge": ridge}, where, "values of labels have no penalty")
-    ridge = 0.01 if ridge is None else _within("ridge", ridge, lambda number: 0 <= number < math.inf, "[0, ∞)")
-    if model == "tiles" and ridge == 0:
-        raise ConfigError("ridge=0 leaves the weights of overlapping tiles open: pass ridge=0.01, say")
-    grids = {"tiles": 8 if tiles is None else tiles, "tilings": 8 if tilings is None else tilings}
-    return _plain.whole("tiles", grids["tiles"]), _plain.whole("tilings", grids["tilings"], most=10_000), ridge
-
-
-def of_calibration(held_out: Any, tolerance: Any) -> tuple[float, float]:
-    """The share of episodes that are held out, and the tolerance, where None stands for the default."""
-    share = _within("held_out", held_out, lambda number: 0 <= number < 1, "[0, 1)")
-    if share == 0:
-        _refuse({"tolerance": tolerance}, "with held_out=0", "no return is compared")
-    return share, 0.01 if tolerance is None else _within("tolerance", tolerance, lambda n: 0 < n < 1, "(0, 1)")
-
-
-def _refuse(given: dict[str, Any], where: str, why: str) -> None:
-    """ConfigError if an option is given that would not be looked at."""
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name} has no meaning {where}; got {value!r:.80}: leave it out, since {why}")
-
-
-def _columns(name: str, value: Any) -> tuple[str, ...]:
-    """One name of a column, or several."""
-    given = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-    if not given:
-        raise ConfigError(f"{name} must name at least one column; got none: pass, say, {name}=['pressure']")
-    return tuple(_column(name, entry) for entry in given)
-
-
-def _column(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return str(_plain.tidy(value))
-    raise ConfigError(f"{name} must be the name of a column; got {value!r:.80}: pass text, as the log has it")
-
-
-def _within(name: str, value: Any, fits: Callable[[float], bool], interval: str) -> float:
-    value = _plain.plain(value)
-    if _plain.is_number(value) and fits(float(value)):
-        return float(value)
-    raise ConfigError(f"{name} must be in {interval}; got {value!r:.80}: pass a number from there")
-
 
 Method = Literal["lambda", "td0", "monte_carlo"]
 """Trace decays of the λ-returns: those of the scales, 0, or γ_z."""
 Model = Literal["tiles", "linear"]
 """What makes values of continuous features."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How well values predict realised returns, per scale. NaN where a measure is not defined.
+
+    The return from a step is known if its episode terminated; where it was cut, if what comes after the cut counts for
+    little: γ^{time to the cut} ≤ tolerance. Steps that fail this are left out at that scale and counted in `too_near`.
+
+    Attributes:
+        episodes: Number of held-out episodes.
+        steps: Number of their steps.
+        unseen: Steps in states that the training episodes never visited, which have no value.
+        too_near: Steps, other than those, left out since they are too near to a cut, (Z,).
+        count: Steps that the measures are taken over, (Z,).
+        bias: Mean of predicted − realised, (Z,).
+        bias_error: Its standard error, which takes the steps of an episode as one observation, (Z,).
+        rmse: Root of the mean squared difference, (Z,).
+        explained_variance: 1 − Var(realised − predicted) / Var(realised), (Z,).
+        correlation: Pearson's correlation of predicted and realised, (Z,).
+        predicted: V_z(s_t) of every held-out step, (N, Z); NaN where left out.
+        realised: Σ_i γ_z^{time from t to t+i} r_{t+i} to the episode's end, (N, Z); NaN where left out.
+        tolerance: The largest weight of what is not known.
+    """
+
+    episodes: int
+    steps: int
+    unseen: int
+    too_near: IntArray
+    count: IntArray
+    bias: FloatArray
+    bias_error: FloatArray
+    rmse: FloatArray
+    explained_variance: FloatArray
+    correlation: FloatArray
+    predicted: FloatArray
+    realised: FloatArray
+    tolerance: float
+
+    @own_checks
+    def bins(self, number: int = 10) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Means over groups of about equally many steps, in the order of the predicted value.
+
+        Equal predictions stay together, so that groups may be larger, smaller or empty.
+
+        Args:
+            number: Number of groups at each scale, at least 1.
+
+        Returns:
+            Mean predicted value, mean realised return, (Z, number) with NaN in empty groups, and numbers of steps.
+
+        Raises:
+            ConfigError: The number is no whole number of at least 1.
+        """
+        number = _plain.whole("number", number)
+        scales = self.predicted.shape[1]
+        means = np.full((2, scales, number), np.nan)
+        counts = np.zeros((scales, number), dtype=np.int64)
+        for z in range(scales):
+            known = np.isfinite(self.realised[:, z])
+            said, got = self.predicted[known, z], self.realised[known, z]
+            order = np.argsort(said, kind="stable")
+            said, got = said[order], got[order]
+            distinct, first = np.unique(said, return_index=True)
+            if len(distinct) > number:  # begin each group where its first prediction begins
+                first = np.searchsorted(said, said[len(said) * np.arange(number) // number])
+            edges = [*first.tolist(), *[len(said)] * (number + 1 - len(first))]
+            for group, (start, stop) in enumerate(pairwise(edges)):
+                counts[z, group] = stop - start
+                if stop > start:
+                    means[:, z, group] = said[start:stop].mean(), got[start:stop].mean()
+        return means[0], means[1], counts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,7 +140,7 @@ class LogValues:
     steps: int
     left_out: int
     calibration: Calibration | None
-    _encoder: Encoder
+    _encoder: "_Encoder"
     _weights: FloatArray
 
     @property
@@ -290,58 +273,272 @@ def evaluate_log(
     check_scales(scales)
     columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated, "time": time}
     reading = {"time_unit": time_unit, "next_prefix": next_prefix, "last_row": last_row}
-    names = column_names(features, model, state, columns | reading)
-    check_method(method, scales)
-    settings = of_model(model, tiles, tilings, ridge)
-    share, tolerance = of_calibration(held_out, tolerance)
+    names = _names(features, model, state, columns | reading)
+    _check_method(method, scales)
+    settings = _of_model(model, tiles, tilings, ridge)
+    share = _within("held_out", held_out, lambda number: 0 <= number < 1, "[0, 1)")
+    if share == 0:
+        _refuse({"tolerance": tolerance}, "with held_out=0", "no return is compared")
+    tolerance = 0.01 if tolerance is None else _within("tolerance", tolerance, lambda number: 0 < number < 1, "(0, 1)")
     steps = read_steps(log, names)
     episodes = int(steps.episodes[-1]) + 1
-    held = _held_out(share, episodes)
+    if share and episodes < 2:
+        raise ConfigError(
+            f"held_out={share} needs at least two episodes; the log has one: pass held_out=0 to go without calibration"
+        )
+    held = max(1, int(share * episodes + 1e-9)) if share else 0
     train, test = (steps.select(part) for part in (steps.episodes < episodes - held, steps.episodes >= episodes - held))
-    encoder, used = fit_encoder(train, model, *settings)
+    encoder, used, penalty = _fit_encoder(train, model, *settings)
     encoded, known = encoder.encode(steps.observations)
+    after = sparse.diags_array((used.successors >= 0).astype(np.float64)) @ encoded[np.maximum(used.successors, 0)]
+    problem = _Regression(encoded[used.places], after, used.rewards, used.last, used.durations, penalty)
+    states = encoder.labels if isinstance(encoder, _Table) else ()
+    if states:
+        _check_ends(problem, scales, states)
     decays = {"td0": [0.0] * len(scales), "monte_carlo": scales.gammas, "lambda": scales.trace_decays}[method]
-    problem = Regression(
-        encoded[used.places],
-        sparse.diags_array((used.successors >= 0).astype(np.float64)) @ encoded[np.maximum(used.successors, 0)],
-        used.rewards,
-        used.last,
-        used.durations,
-        encoder.penalty,
-    )
-    if model is None:
-        _check_ends(problem, scales, encoder.labels)
-    fitted = [solve(problem, gamma, decay) for gamma, decay in zip(scales.gammas, decays or (), strict=True)]
+    fitted = [_solve(problem, gamma, decay) for gamma, decay in zip(scales.gammas, decays or (), strict=True)]
     weights = np.stack(fitted, axis=1)
-    row_values = np.where(known[:, None], encoded @ weights, np.nan)
+    values = np.where(known[:, None], encoded @ weights, np.nan)
     return LogValues(
         scales,
         method,
         model or "table",
-        encoder.labels,
-        np.bincount(problem.features.indices, minlength=len(weights)) if model is None else np.zeros(0, np.int64),
-        weights if model is None else row_values[: steps.rows],
-        row_values[: steps.rows],
+        states,
+        np.bincount(problem.features.indices, minlength=len(weights)) if states else np.zeros(0, np.int64),
+        weights if states else values[: steps.rows],
+        values[: steps.rows],
         episodes,
         held,
         len(used.rewards),
         len(train.rewards) - len(used.rewards),
-        _calibrate(test, row_values, scales, tolerance) if held else None,
+        _calibrate(test, values[test.places], scales.gammas, tolerance) if held else None,
         encoder,
         weights,
     )
 
 
-def _held_out(share: float, episodes: int) -> int:
-    """How many episodes to hold out."""
-    if share and episodes < 2:
+# ---------------------------------------------------------------- settings
+
+
+def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Names:
+    """Names of the columns, and how the rows are to be read."""
+    if model not in (None, "tiles", "linear"):
+        raise ConfigError(f"model must be 'tiles' or 'linear', or None for labels; got {model!r}: pass one of these")
+    if features is not None:
+        if model is None:
+            raise ConfigError("features need a model; got None: pass model='tiles' or model='linear'")
+        _refuse({"state": state}, "beside features", "features stand in its place")
+        features = _columns("features", features)
+    labels = _columns("state", "state" if state is None else state)
+    if model is not None and features is None:
+        features = labels
+    for name in ("episode", "reward", "terminated", "truncated", "time"):
+        if options[name] is not None or name in ("episode", "reward"):
+            (options[name],) = _columns(name, [options[name]])
+    prefix, last_row, unit = (options[name] for name in ("next_prefix", "last_row", "time_unit"))
+    if not isinstance(prefix, str) or not prefix:
+        raise ConfigError(f"next_prefix must be a text; got {prefix!r}: pass what stands before the names, as 'next_'")
+    if last_row not in ("step", "observation"):
+        raise ConfigError(f"last_row must be 'step' or 'observation'; got {last_row!r}: pass one of the two")
+    unit = options["time_unit"] = _plain.plain(unit)
+    if not _plain.is_number(unit) or not 0 < unit < math.inf:
+        raise ConfigError(f"time_unit must be a number above 0; got {unit!r}: pass the time that one step of γ takes")
+    if unit != 1 and options["time"] is None:
+        raise ConfigError(f"time_unit={unit} needs time stamps: name their column with time=")
+    return Names(state=labels, features=features, **options)
+
+
+def _columns(name: str, value: Any) -> tuple[str, ...]:
+    """One name of a column, or several."""
+    given = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if not given:
+        raise ConfigError(f"{name} must name at least one column; got none: pass, say, {name}=['pressure']")
+    for entry in given:
+        if not isinstance(entry, str):
+            raise ConfigError(f"{name} must be the name of a column; got {entry!r:.80}: pass text, as the log has it")
+    return tuple(map(_plain.tidy, given))
+
+
+def _check_method(method: Any, scales: TimeScales) -> None:
+    if method not in ("lambda", "td0", "monte_carlo"):
+        raise ConfigError(f"method must be 'lambda', 'td0' or 'monte_carlo'; got {method!r}: pass one of these")
+    if method == "lambda" and scales.trace_decays is None:
         raise ConfigError(
-            f"held_out={share} needs at least two episodes; the log has one: pass held_out=0 to go without calibration"
+            "method='lambda' needs trace decays; these scales have none: make them with lam=, as in lam=0.95, or pass "
+            "method='td0' or method='monte_carlo'"
         )
-    return max(1, int(share * episodes + 1e-9)) if share else 0
 
 
-def _check_ends(problem: Regression, scales: TimeScales, labels: tuple[Hashable, ...]) -> None:
+def _of_model(model: str | None, tiles: Any, tilings: Any, ridge: Any) -> tuple[int, int, float]:
+    """Tiles, tilings and ridge, where None stands for the default."""
+    where = "without a model" if model is None else f"for model {model!r}"
+    if model != "tiles":
+        _refuse({"tiles": tiles, "tilings": tilings}, where, "it is for model='tiles'")
+    if model is None:
+        _refuse({"ridge": ridge}, where, "values of labels have no penalty")
+    ridge = 0.01 if ridge is None else _within("ridge", ridge, lambda number: 0 <= number < math.inf, "[0, ∞)")
+    if model == "tiles" and ridge == 0:
+        raise ConfigError("ridge=0 leaves the weights of overlapping tiles open: pass ridge=0.01, say")
+    tiles, tilings = (8 if number is None else number for number in (tiles, tilings))
+    return _plain.whole("tiles", tiles), _plain.whole("tilings", tilings, most=10_000), ridge
+
+
+def _refuse(given: dict[str, Any], where: str, why: str) -> None:
+    """ConfigError if an option is given that would not be looked at."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} has no meaning {where}; got {value!r:.80}: leave it out, since {why}")
+
+
+def _within(name: str, value: Any, fits: Callable[[float], bool], interval: str) -> float:
+    value = _plain.plain(value)
+    if _plain.is_number(value) and fits(float(value)):
+        return float(value)
+    raise ConfigError(f"{name} must be in {interval}; got {value!r:.80}: pass a number from there")
+
+
+# ---------------------------------------------------------------- features
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One feature for each label."""
+
+    labels: tuple[Hashable, ...]
+
+    def encode(self, observations: Any) -> tuple[Any, BoolArray]:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        try:
+            if isinstance(observations, str | bytes):  # its letters are no labels
+                raise TypeError
+            found = np.array([numbers.get(label, -1) for label in observations], dtype=np.int64)
+        except TypeError:
+            raise DataError(
+                f"observations must be a sequence of labels; got {observations!r:.80}: pass [label], and tuples for "
+                "labels of several columns"
+            ) from None
+        known = found >= 0
+        starts = np.append(0, np.cumsum(known))
+        shape = len(found), len(self.labels)
+        return sparse.csr_array((np.ones(starts[-1]), found[known], starts), shape=shape), known
+
+
+@dataclass(frozen=True, eq=False)
+class _Linear:
+    """A constant, and the readings less their means over their deviations in training."""
+
+    mean: FloatArray
+    spread: FloatArray
+
+    def encode(self, observations: Any) -> tuple[Any, BoolArray]:
+        points = check_points("observations", observations, len(self.mean))
+        columns = np.column_stack([np.ones(len(points)), (points - self.mean) / self.spread])
+        return sparse.csr_array(columns), np.ones(len(points), dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tiles:
+    """A constant, and one feature for each tile that was visited in training; any other tile has the weight 0."""
+
+    coding: TileCoding
+    visited: IntArray
+
+    def encode(self, observations: Any) -> tuple[Any, BoolArray]:
+        active = self.coding.indices(check_points("observations", observations, len(self.coding.low)))
+        place = np.searchsorted(self.visited, active)
+        present = np.append(self.visited, -1)[place] == active
+        rows = np.nonzero(present)[0]
+        every = np.arange(len(active))
+        entries = np.ones(len(active) + len(rows))
+        where = np.append(every, rows), np.append(np.zeros(len(active), np.int64), 1 + place[present])
+        shape = len(active), 1 + len(self.visited)
+        return sparse.coo_array((entries, where), shape=shape).tocsr(), np.ones(len(active), dtype=bool)
+
+
+_Encoder = _Table | _Linear | _Tiles
+"""`encode` makes features of observations, sparse (N, D), and says whether each observation has a value, (N,)."""
+
+
+def _fit_encoder(
+    train: Steps, model: str | None, tiles: int, tilings: int, ridge: float
+) -> tuple[_Encoder, Steps, FloatArray]:
+    """Features by what was seen in training, the steps whose values can be known, and the penalty on every weight."""
+    if model is None:
+        used = _with_known_ends(train)
+        table = _Table(_sorted({train.observations[place] for place in used.places.tolist()}))
+        return table, used, np.zeros(len(table.labels))
+    points = np.asarray(train.observations)[train.places]
+    if model == "linear":
+        spread = points.std(axis=0)
+        linear = _Linear(points.mean(axis=0), np.where(spread > 0, spread, 1.0))
+        if ridge == 0 and np.linalg.matrix_rank(linear.encode(points)[0].toarray()) <= points.shape[1]:
+            raise ConfigError(
+                "ridge=0 needs features that do not depend on each other: leave one out, or pass ridge=0.01"
+            )
+        return linear, train, np.append(0.0, np.full(points.shape[1], ridge))
+    coding = TileCoding(tuple(points.min(axis=0)), tuple(points.max(axis=0)), tiles, tilings)
+    visited = np.unique(coding.indices(points))
+    return _Tiles(coding, visited), train, np.append(0.0, np.full(len(visited), ridge))
+
+
+def _with_known_ends(train: Steps) -> Steps:
+    """Leave out steps at the end of cut episodes until each leads to a state that has steps of its own."""
+    numbers: dict[Hashable, int] = {}
+    code = np.array([numbers.setdefault(label, len(numbers)) for label in train.observations])
+    kept = np.ones(len(train.places), dtype=bool)
+    counts = np.bincount(code[train.places], minlength=len(numbers))
+    ends = np.flatnonzero(train.last & (train.successors >= 0))
+    begins = np.flatnonzero(np.append(True, train.last[:-1]))
+    first = begins[train.episodes[ends] - train.episodes[0]]
+    while True:
+        unknown = (ends >= first) & (counts[code[train.successors[ends]]] == 0)
+        if not unknown.any():
+            break
+        kept[ends[unknown]] = False
+        np.subtract.at(counts, code[train.places[ends[unknown]]], 1)
+        ends = ends - unknown
+    if not kept.any():
+        raise DataError(
+            "no value can be known from this log: every episode is cut in a state that has no step of its own; "
+            "pass longer episodes, or coarser labels"
+        )
+    return train.select(kept)
+
+
+def _sorted(labels: set[Any]) -> tuple[Hashable, ...]:
+    try:
+        return tuple(sorted(labels))
+    except TypeError:  # of several types
+        return tuple(sorted(labels, key=lambda label: (type(label).__name__, repr(label))))
+
+
+# ---------------------------------------------------------------- the linear system
+
+_DENSE = 100  # up to so many features the whole matrix is made
+_BLOCK = 2**23  # entries of the arrays on the way there
+
+
+class _Regression(NamedTuple):
+    """Steps of whole episodes, one after the other.
+
+    Attributes:
+        features: φ(s_t), sparse (T, D).
+        successors: φ(s'_t), sparse (T, D); rows of zeros where the step terminated.
+        rewards: r_t, (T,).
+        last: Whether step t is the last of its episode, (T,).
+        durations: τ_t, (T,), or None for 1.
+        penalty: κ of every feature, (D,).
+    """
+
+    features: Any
+    successors: Any
+    rewards: FloatArray
+    last: BoolArray
+    durations: FloatArray | None
+    penalty: FloatArray
+
+
+def _check_ends(problem: _Regression, scales: TimeScales, labels: tuple[Hashable, ...]) -> None:
     """ConfigError unless, at γ = 1, an end is reached in the log from every state."""
     if scales.gammas[-1] < 1:
         return
@@ -354,6 +551,147 @@ def _check_ends(problem: Regression, scales: TimeScales, labels: tuple[Hashable,
         )
 
 
-def _calibrate(test: Steps, values: FloatArray, scales: TimeScales, tolerance: float) -> Calibration:
-    realised = realised_returns(test.rewards, test.last, test.successors < 0, test.durations, scales.gammas, tolerance)
-    return calibrate(values[test.places], realised, episodes=test.episodes, tolerance=tolerance)
+def _solve(problem: _Regression, gamma: float, decay: float) -> FloatArray:
+    """Weights θ of V, (D,), at a discount γ, with trace decay c = λγ."""
+    features, penalty = problem.features, problem.penalty
+    discounts, decays = (_powers(base, problem.durations, len(problem.rewards)) for base in (gamma, decay))
+    difference = (features - sparse.diags_array(discounts) @ problem.successors).tocsc()
+    carry = np.where(problem.last, 0.0, decays)
+    received = features.T @ _backwards(carry, problem.rewards)
+    if decay == 0:
+        matrix = (features.T @ difference + sparse.diags_array(penalty)).tocsc()
+        return _checked(matrix, received, lambda: sparse_linalg.splu(matrix).solve(received), gamma)
+    if features.shape[1] <= _DENSE:
+        dense = _dense(features, difference, carry, penalty)
+        return _checked(dense, received, lambda: linalg.solve(dense, received), gamma)
+
+    # With more features the matrix is only ever applied, and never made.
+    def apply(weights: FloatArray) -> FloatArray:
+        found: FloatArray = features.T @ _backwards(carry, difference @ weights) + penalty * weights
+        return found
+
+    # A sweep of regressions on λ-returns shrinks errors by about (γ − c)/(1 − c). With short traces solving for c = 0
+    # instead leaves less, about c.
+    short = decay < 1 and decay < (gamma - decay) / (1 - decay)
+    nearly = features.T @ (difference if short else features) + sparse.diags_array(penalty)
+    shape = features.shape[1], features.shape[1]
+    operator, preconditioner = (
+        sparse_linalg.LinearOperator(shape, matvec=function, dtype=np.float64)
+        for function in (apply, sparse_linalg.splu(nearly.tocsc()).solve)
+    )
+    weights, failed = sparse_linalg.gmres(
+        operator, received, M=preconditioner, rtol=1e-11, atol=0.0, restart=100, maxiter=20
+    )
+    if failed:
+        raise ConfigError(
+            f"the values of {shape[0]} states or tiles at γ={gamma:.6g} did not settle within 2000 iterations: pass "
+            "method='td0', another λ, or fewer tiles"
+        )
+    solution: FloatArray = weights
+    return solution
+
+
+def _backwards(carry: FloatArray, entries: FloatArray) -> FloatArray:
+    """x_t = entries_t + carry_t · x_{t+1}, with x_T = 0, by solving the system of two diagonals that this is.
+
+    `carry` is (T,), 0 where an episode ends; `entries` and x are (T,) or (T, N).
+    """
+    if len(entries) == 1:
+        return entries.copy()  # SciPy wants as many columns as diagonals
+    bands = np.ones((2, len(carry)))
+    bands[0, 0], bands[0, 1:] = 0.0, -carry[:-1]
+    solved: FloatArray = linalg.solve_banded((0, 1), bands, entries, check_finite=False)
+    return solved
+
+
+def _powers(base: float, durations: FloatArray | None, steps: int) -> FloatArray:
+    """base^τ for every step; the base itself to the last digit where τ is 1."""
+    return np.full(steps, base) if durations is None else np.where(durations == 1, base, base**durations)
+
+
+def _dense(features: Any, difference: Any, carry: FloatArray, penalty: FloatArray) -> FloatArray:
+    """Φᵀ (I − C)⁻¹ (Φ − ΓΦ′) + κ, where (I − C)⁻¹ sums up what follows within an episode."""
+    matrix = np.diag(penalty)
+    width = max(1, _BLOCK // len(carry))
+    for start in range(0, len(penalty), width):
+        block = difference[:, start : start + width].toarray()
+        matrix[:, start : start + width] += features.T @ _backwards(carry, block)
+    return matrix
+
+
+def _checked(matrix: Any, received: FloatArray, run: Callable[[], FloatArray], gamma: float) -> FloatArray:
+    """The solution of a system, or an error that says why there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", linalg.LinAlgWarning)
+            solution = run()
+    except (RuntimeError, linalg.LinAlgError):
+        solution = np.full_like(received, np.nan)
+    scale = abs(matrix).sum(axis=1).max() * np.abs(solution).max() + np.abs(received).max()
+    if not np.isfinite(solution).all() or np.abs(matrix @ solution - received).max() > 1e-8 * scale:
+        raise ConfigError(
+            f"the log does not determine the values at γ={gamma:.6g}: pass a discount below 1, a trace decay below the "
+            "discount (rule='capped'), or a larger ridge"
+        )
+    return solution
+
+
+# ---------------------------------------------------------------- calibration
+
+
+def _calibrate(test: Steps, predicted: FloatArray, gammas: tuple[float, ...], tolerance: float) -> Calibration:
+    """Compare values of held-out steps, (N, Z), with what followed; they are NaN in states without a value."""
+    realised = _realised_returns(test, gammas, tolerance)
+    unseen: BoolArray = np.asarray(np.isnan(predicted).any(axis=1))
+    known: BoolArray = ~unseen[:, None] & np.isfinite(realised)
+    measures = np.full((5, len(gammas)), np.nan)
+    for z in range(len(gammas)):
+        said, got = predicted[known[:, z], z], realised[known[:, z], z]
+        if not len(got):
+            continue
+        error = said - got
+        measures[:3, z] = error.mean(), _clustered(error, test.episodes[known[:, z]]), np.sqrt(np.mean(error**2))
+        if _varies(got):
+            measures[3, z] = 1 - error.var() / got.var()
+            if _varies(said):
+                measures[4, z] = np.corrcoef(said, got)[0, 1]
+    return Calibration(
+        len(np.unique(test.episodes)),
+        len(predicted),
+        int(unseen.sum()),
+        (~unseen).sum() - known.sum(axis=0),
+        known.sum(axis=0),
+        measures[0],
+        measures[1],
+        measures[2],
+        measures[3],
+        measures[4],
+        np.where(known, predicted, np.nan),
+        np.where(known, realised, np.nan),
+        tolerance,
+    )
+
+
+def _realised_returns(test: Steps, gammas: tuple[float, ...], tolerance: float) -> FloatArray:
+    """Discounted returns to the end of each episode, (T, Z), NaN where too much may come after its cut."""
+    rewards, durations, going_on = test.rewards, test.durations, np.where(test.last, 0.0, 1.0)
+    to_cut = _backwards(going_on, np.ones_like(rewards) if durations is None else durations)
+    cut = _backwards(going_on, (test.last & (test.successors >= 0)).astype(np.float64)) > 0
+    columns = []
+    for gamma in gammas:
+        returns = _backwards(going_on * _powers(gamma, durations, len(rewards)), rewards)
+        columns.append(np.where(cut & (gamma**to_cut > tolerance), np.nan, returns))
+    return np.stack(columns, axis=1)
+
+
+def _clustered(errors: FloatArray, episodes: IntArray) -> float:
+    """Standard error of the mean error, from the sums over episodes; NaN for a single one."""
+    numbers = np.unique(episodes, return_inverse=True)[1]
+    sums = np.bincount(numbers, weights=errors - errors.mean())
+    count = len(sums)
+    return float(np.sqrt(count / (count - 1) * np.sum(sums**2)) / len(errors)) if count > 1 else np.nan
+
+
+def _varies(values: FloatArray) -> bool:
+    """Whether values differ by more than rounding."""
+    return bool(values.std() > 1e-12 * np.abs(values).max())

@@ -1,4 +1,4 @@
-"""Tile coding: several shifted grids over continuous features, each of which says in which tile a point lies."""
+"""Features for linear values: groups of states, and tile coding, several shifted grids over continuous features."""
 
 import math
 from collections.abc import Hashable, Iterable
@@ -46,9 +46,6 @@ def one_hot(labels: Iterable[Hashable]) -> npt.NDArray[np.float64]:
     return np.eye(len(order))[[order[label] for label in groups]]
 
 
-_LARGEST = 2**62  # tiles are numbered by 64-bit integers
-
-
 @own_checks
 @dataclass(frozen=True)
 class TileCoding:
@@ -88,19 +85,15 @@ class TileCoding:
                 f"low and high must name one number per feature; got {len(self.low)} and {len(self.high)} numbers: "
                 "pass as many of one as of the other"
             )
-        if not all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in self._bounds):
+        if not all(-math.inf < low <= high < math.inf for low, high in zip(self.low, self.high, strict=True)):
             raise ConfigError(f"low must not exceed high; got {self.low} and {self.high}: pass finite bounds in order")
         for name in ("tiles", "tilings"):
             object.__setattr__(self, name, _plain.whole(name, getattr(self, name)))
-        if self.size > _LARGEST:
+        if self.size > 2**62:  # tiles are numbered by 64-bit integers
             raise ConfigError(
                 f"{self.tilings} grids over {len(self.low)} features have {self.size} tiles, more than can be "
                 "numbered: name fewer features, or use a linear model"
             )
-
-    @property
-    def _bounds(self) -> list[tuple[float, float]]:
-        return list(zip(self.low, self.high, strict=True))
 
     @property
     def size(self) -> int:
@@ -153,20 +146,7 @@ class TileCoding:
 
 
 def check_points(name: str, value: Any, size: int) -> FloatArray:
-    """Make sure that these are points.
-
-    Args:
-        name: What they are called, for messages.
-        value: Points as the user gave them.
-        size: Number F of features.
-
-    Returns:
-        Features, (N, F), finite.
-
-    Raises:
-        ShapeError: The shape is another one, or these are no numbers.
-        DataError: A number is not finite.
-    """
+    """Points as an array of finite features, (N, size); ShapeError or DataError for anything else."""
     array = _checks.numbers(name, value)
     if array.ndim != 2 or array.shape[1] != size:
         raise ShapeError(f"{name} must have shape (N, {size}); got {array.shape}: pass one row of features per point")

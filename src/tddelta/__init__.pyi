@@ -1,0 +1,36 @@
+from . import tabular as tabular
+from . import testing as testing
+from .decomposition import compose as compose
+from .decomposition import decompose as decompose
+from .deep.agents import AGENTS as AGENTS
+from .deep.agents import Agent as Agent
+from .deep.policy import load as load
+from .errors import CheckpointError as CheckpointError
+from .errors import CheckpointWarning as CheckpointWarning
+from .errors import ConfigError as ConfigError
+from .errors import ContractionWarning as ContractionWarning
+from .errors import DataError as DataError
+from .errors import MissingExtra as MissingExtra
+from .errors import ShapeError as ShapeError
+from .errors import StorageError as StorageError
+from .errors import TDDeltaError as TDDeltaError
+from .errors import TrackingWarning as TrackingWarning
+from .experiments import compare as compare
+from .experiments import sweep as sweep
+from .experiments import train as train
+from .experiments import tune as tune
+from .inspector import inspect as inspect
+from .queries import compose_discount as compose_discount
+from .queries import hyperbolic as hyperbolic
+from .queries import scale_advantages as scale_advantages
+from .queries import stopping_horizon as stopping_horizon
+from .queries import value_at as value_at
+from .runs import load_runs as load_runs
+from .targets import advantages as advantages
+from .targets import lambda_targets as lambda_targets
+from .targets import n_step_targets as n_step_targets
+from .targets import successors as successors
+from .targets import td_errors as td_errors
+from .timescales import TimeScales as TimeScales
+
+__version__: str
