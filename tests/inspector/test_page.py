@@ -248,16 +248,6 @@ def test_the_curve_between_horizons_is_value_at(page, recording):
         assert np.dot(weights, critic.values[10]) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
 
 
-def test_a_browser_that_cannot_unpack_pictures_shows_the_rest(browser, place):
-    added = browser.ask("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
-    try:
-        browser.open(place, "document.querySelector('.screen figcaption').textContent.includes('cannot be unpacked')")
-        browser.press("End")
-        assert shown(browser)[0] == STEPS - 1
-    finally:
-        browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_can_be_read_in_both_themes(page, theme):
     page.theme(theme)

@@ -1,26 +1,26 @@
 """Recordings: read, checked, written; pictures and what is packed of them."""
 
 import base64
-import zlib
+import io
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import tddelta as tdd
 from inspect_data import game
 from tddelta.errors import ConfigError, DataError, ShapeError, StorageError
-from tddelta.inspector import recordings
-from tddelta.inspector.page import html, table
-from tddelta.inspector.recordings import PLANES, Critic, Recording, from_observations, packed
+from tddelta.inspector import page
+from tddelta.inspector.page import html, packed_pictures, table
+from tddelta.inspector.recordings import PLANES, Critic, Recording, from_observations
 
 
-def unpacked(pack, count):
-    """What the page makes of packed frames, in NumPy."""
-    stride, size = pack["stride"], pack["height"] * pack["width"]
-    index = np.frombuffer(zlib.decompress(base64.b64decode(pack["data"])), np.uint8).reshape(count, stride)
-    palette = np.frombuffer(base64.b64decode(pack["palette"]), np.uint8).reshape(-1, 3)
-    whole = palette[np.bitwise_xor.accumulate(index, axis=0)[:, :size]]
-    return whole.reshape(count, pack["height"], pack["width"], 3)
+def unpacked(pack):
+    """Frames as the page shows them."""
+    files = [Image.open(io.BytesIO(base64.b64decode(sheet))) for sheet in pack["sheets"]]
+    assert all(file.mode == "P" for file in files)
+    wide = np.concatenate([np.asarray(file.convert("RGB")) for file in files], axis=1)
+    return wide.reshape(pack["height"], -1, pack["width"], 3).swapaxes(0, 1)
 
 
 def test_a_recording_comes_back_from_its_file(tmp_path):
@@ -160,10 +160,10 @@ def test_what_followed_counts_rewards_as_the_critic_learned_them(tmp_path):
 def test_planes_become_colours_and_images_stay():
     planes = np.zeros((2, 10, 10, 4), np.uint8)
     planes[0, 2, 3, 1] = planes[1, 4, 4, [0, 3]] = 1
-    recordings = from_observations(planes)
-    assert tuple(recordings[0, 2, 3]) == PLANES[1]
-    assert tuple(recordings[1, 4, 4]) == PLANES[3]
-    assert recordings.sum() == sum(PLANES[1]) + sum(PLANES[3])
+    frames = from_observations(planes)
+    assert tuple(frames[0, 2, 3]) == PLANES[1]
+    assert tuple(frames[1, 4, 4]) == PLANES[3]
+    assert frames.sum() == sum(PLANES[1]) + sum(PLANES[3])
     images = np.random.default_rng(0).integers(0, 255, (3, 20, 30, 3), np.uint8)
     np.testing.assert_array_equal(from_observations(images), images)
     stack = np.random.default_rng(0).integers(0, 255, (3, 84, 84, 4), np.uint8)
@@ -174,43 +174,39 @@ def test_planes_become_colours_and_images_stay():
         assert from_observations(vector) is None
 
 
-def test_up_to_256_colours_are_packed_without_loss():
+def test_up_to_256_colours_are_packed_without_loss(monkeypatch):
+    monkeypatch.setattr(page, "_SHEET", 40)
     rng = np.random.default_rng(1)
     colours = rng.integers(0, 256, (256, 3), np.uint8)
-    recordings = colours[rng.integers(0, 256, (5, 21, 15))]
-    pack = packed(recordings)
-    assert not pack["rounded"]
-    assert pack["stride"] % 4 == 0
-    np.testing.assert_array_equal(unpacked(pack, 5), recordings)
+    frames = colours[rng.integers(0, 256, (5, 21, 15))]
+    pack = packed_pictures(frames)
+    assert not pack["rounded"] and pack["columns"] == 2 and len(pack["sheets"]) == 3
+    np.testing.assert_array_equal(unpacked(pack), frames)
 
 
 def test_more_colours_are_rounded_and_large_pictures_made_smaller():
-    many = np.random.default_rng(2).integers(0, 256, (2, 700, 40, 3), np.uint8)
-    pack = packed(many)
-    assert pack["rounded"]
-    assert pack["reduced"] == 3
-    found = unpacked(pack, 2)
-    assert found.shape == (2, 234, 14, 3)
-    assert np.abs(found.astype(int) - many[:, ::3, ::3]).max() < 64
-    bits = np.array([3, 3, 2])
-    np.testing.assert_array_equal(found, (many[:, ::3, ::3] >> (8 - bits)) * 255 // (2**bits - 1))
+    ramp = np.linspace(0, 255, 700).astype(np.uint8)
+    many = np.stack(np.broadcast_arrays(ramp[:, None], ramp[None, :40], np.uint8(9)), axis=-1)[None]
+    pack = packed_pictures(many)
+    assert pack["rounded"] and pack["reduced"] == 3
+    found = unpacked(pack)
+    assert found.shape == (1, 234, 14, 3)
+    assert np.abs(found.astype(int) - many[:, ::3, ::3]).max() < 16
 
 
 def test_pictures_that_cannot_be_compressed_are_made_smaller_until_the_page_is(monkeypatch):
     noise = np.random.default_rng(3).integers(0, 256, (40, 60, 80), np.uint8)
     grey = np.repeat(noise[..., None], 3, axis=-1)
-    assert packed(grey)["reduced"] == 1
-    monkeypatch.setattr(recordings, "MOST_BYTES", 100_000)
-    pack = packed(grey)
-    assert pack["reduced"] == 2
-    assert len(pack["data"]) <= 100_000
-    np.testing.assert_array_equal(unpacked(pack, 40), grey[:, ::2, ::2])
+    assert packed_pictures(grey)["reduced"] == 1
+    monkeypatch.setattr(page, "MOST_BYTES", 100_000)
+    pack = packed_pictures(grey)
+    assert pack["reduced"] == 2 and sum(map(len, pack["sheets"])) <= 100_000
+    np.testing.assert_array_equal(unpacked(pack), grey[:, ::2, ::2])
 
 
 def test_the_page_is_one_file_that_escapes_what_it_shows(tmp_path):
     arrays = game(30) | {"name": np.array("</script><b>x"), "environment": np.array("<i>&")}
-    page = tdd.inspect(arrays, tmp_path / "new" / "page.html")
-    text = page.read_text(encoding="utf-8")
+    text = tdd.inspect(arrays, tmp_path / "new" / "page.html").read_text(encoding="utf-8")
     assert "</script><b>" not in text
     assert "<i>" not in text
     assert "https:" not in text and "http:" not in text

@@ -1,6 +1,7 @@
 """One HTML file that shows a recording: it needs no network, and nothing beside it."""
 
 import base64
+import io
 import json
 import math
 import re
@@ -12,12 +13,19 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
 import tddelta
 from tddelta._plain import as_whole
 from tddelta.errors import ConfigError
-from tddelta.inspector.recordings import Critic, Recording, from_observations, packed
+from tddelta.inspector.recordings import LARGEST_SIDE, Critic, Recording
 from tddelta.queries import value_at
+
+MOST_PIXELS, MOST_BYTES = 128_000_000, 9_000_000
+"""Pixels of all pictures, and bytes of these as text, that a page keeps as they are. More is reduced."""
+
+_SHEET = 8192
+"""Width of a sheet of pictures, in pixels: less than any browser's limit."""
 
 _BETWEEN = 8
 """Horizons of the curve per factor of 2, and at least so many between two trained ones."""
@@ -40,8 +48,8 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     step = as_whole(step)
     if type(step) is not int or not 0 <= step < len(recording):
         raise ConfigError(f"the recording has steps 0 … {len(recording) - 1}; got {step}: name one of them")
-    pictures = recording.frames if recording.frames is not None else from_observations(recording.observations)
-    frames = None if pictures is None else packed(pictures)
+    pictures = recording.pictures
+    frames = None if pictures is None else packed_pictures(pictures)
     title = _title(recording)
     data = {
         "steps": len(recording),
@@ -137,6 +145,38 @@ def _packed(array: npt.NDArray[Any]) -> dict[str, str]:
     kind = {"b": "u1", "f": f"f{array.dtype.itemsize}"}[array.dtype.kind]
     plain = np.ascontiguousarray(array, np.dtype(kind).newbyteorder("<"))
     return {"type": kind, "data": base64.b64encode(plain.tobytes()).decode()}
+
+
+def packed_pictures(frames: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    """Frames as PNG files with a palette, made smaller until the page has room for them.
+
+    Args:
+        frames: (T, H, W, 3) bytes.
+
+    Returns:
+        `sheets`, the files in base64, each with `columns` frames side by side; `width` and `height` of a frame;
+        `reduced`, the factor by which it was made smaller, and `rounded`, whether a sheet had over 256 colours.
+    """
+    factor = 1
+    while max(frames.shape[1:3]) > LARGEST_SIDE * factor or frames[:, ::factor, ::factor, 0].size > MOST_PIXELS:
+        factor += 1
+    while sum(map(len, (found := _sheets(frames[:, ::factor, ::factor]))["sheets"])) > MOST_BYTES:
+        factor += 1
+    return found | {"reduced": factor}
+
+
+def _sheets(frames: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    height, width = frames.shape[1:3]
+    columns, sheets, rounded = max(1, _SHEET // width), [], False
+    for first in range(0, len(frames), columns):
+        # side by side, so that what does not change repeats within deflate's reach and costs next to nothing
+        rows = frames[first : first + columns].transpose(1, 0, 2, 3).reshape(height, -1, 3)
+        sheet, file = Image.fromarray(np.ascontiguousarray(rows)), io.BytesIO()
+        rounded |= sheet.getcolors(256) is None
+        # exact for up to 256 colours; a game of Atari has 128
+        sheet.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        sheets.append(base64.b64encode(file.getvalue()).decode())
+    return {"width": width, "height": height, "columns": columns, "sheets": sheets, "rounded": rounded}
 
 
 def _title(recording: Recording) -> str:

@@ -1,4 +1,4 @@
-"""Recordings: what one game was, and what one critic or two believed along it. NumPy alone reads and writes them.
+"""Recordings: one game, and what one critic or two believed along it. NumPy alone reads and writes them.
 
 An `.npz` archive of plain arrays, T steps, Z scales; row t is the state before step t, and the step out of it:
 
@@ -13,10 +13,8 @@ learner_rewards (T,)  what the critic learned   other_deltas (T, Y), other_gamma
 ```
 """
 
-import base64
 import functools
 import os
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,136 +33,12 @@ from tddelta.timescales import TimeScales
 Array = npt.NDArray[Any]
 """An array of any type."""
 
-PLANES = (
-    *((86, 180, 233), (240, 228, 66), (120, 120, 120), (213, 94, 0), (0, 158, 115)),
-    *((204, 121, 167), (230, 159, 0), (0, 114, 178), (255, 255, 255), (150, 90, 40)),
-)
-"""Colours of the planes of a MinAtar observation, on black; told apart in the common kinds of colour blindness."""
-
-LARGEST_SIDE, MOST_PIXELS, MOST_BYTES, COLOURS = 320, 128_000_000, 9_000_000, 256
-"""What a page keeps as it is: pixels of a side, of all pictures, bytes of these as text, colours. More is reduced."""
-
-_BITS = ((8, 8, 8), (4, 4, 4), (3, 3, 2))
-"""Of red, green and blue; the last are never more than 256 colours."""
-
-
-def from_observations(observations: Array | None) -> Array | None:
-    """Frames of observations that are pictures: binary planes in colour, images as they are.
-
-    Args:
-        observations: (T, …).
-
-    Returns:
-        (T, H, W, 3) bytes; None for observations that are no picture, such as angles and speeds.
-    """
-    if observations is None:
-        return None
-    array = np.asarray(observations)
-    if array.ndim == 3 and min(array.shape[1:]) >= 3:
-        array = array[..., None]
-    if array.ndim != 4 or min(array.shape[1:3]) < 3:
-        return None
-    if array.shape[-1] <= len(PLANES) and bool(((array == 0) | (array == 1)).all()):
-        return _coloured(array > 0)
-    if array.dtype != np.uint8:
-        return None
-    if array.shape[-1] == 3:
-        return array
-    return np.repeat(array[..., -1:], 3, axis=-1)  # grey, or the newest of a stack of grey pictures
-
-
-def _coloured(planes: Array) -> Array:
-    """Binary planes (T, H, W, C) in colour; a later plane covers an earlier one."""
-    frames = np.zeros((*planes.shape[:3], 3), np.uint8)
-    for channel in range(planes.shape[-1]):
-        frames[planes[..., channel]] = PLANES[channel]
-    return frames
-
-
-def smaller(picture: Array) -> Array:
-    """A picture (H, W, 3) with no side longer than a page keeps, by leaving out whole rows and columns."""
-    factor = -(-max(picture.shape[:2]) // LARGEST_SIDE)
-    return picture[::factor, ::factor].copy()  # not a view, which would keep the whole
-
-
-def packed(frames: Array) -> dict[str, Any]:
-    """Frames as text for a page: a palette, and indices into it.
-
-    Each frame is combined by XOR with the one before it, all together are deflated: what does not change costs nothing.
-    Up to 256 colours (an Atari game has at most 128) nothing is lost; more are rounded to 4, then 2 to 3 bits.
-
-    Args:
-        frames: (T, H, W, 3) bytes.
-
-    Returns:
-        `width`, `height`, `stride` (bytes of a frame, a multiple of 4), `palette`, `data`; `reduced`, the factor by
-        which the picture was made smaller, and `rounded`, whether colours were.
-    """
-    factor = 1
-    while max(frames.shape[1:3]) > LARGEST_SIDE * factor or frames[:, ::factor, ::factor, 0].size > MOST_PIXELS:
-        factor += 1
-    while len((found := _packed(frames[:, ::factor, ::factor]))["data"]) > MOST_BYTES:
-        factor += 1
-    return found | {"reduced": factor}
-
-
-def _packed(frames: Array) -> dict[str, Any]:
-    count, height, width = frames.shape[:3]
-    tried = ((bits, _colours(frames, _mask(bits))) for bits in _BITS)
-    bits, colours = next((bits, colours) for bits, colours in tried if len(colours) <= COLOURS)
-    mask = _mask(bits)
-    index = np.zeros(1 << 24, np.uint8)
-    index[colours] = np.arange(len(colours))
-    stride = -(-height * width // 4) * 4
-    before = np.zeros(stride, np.uint8)
-    deflate, parts = zlib.compressobj(9 if count * stride < 1 << 22 else 6), []
-    for frame in frames:
-        now = np.zeros(stride, np.uint8)
-        now[: height * width] = index[_codes(frame) & mask].reshape(-1)
-        parts.append(deflate.compress((now ^ before).tobytes()))
-        before = now
-    parts.append(deflate.flush())
-    # Spread over 0 … 255, so that white stays white.
-    channels = [
-        ((colours >> shift & 255) >> (8 - bit)) * 255 // ((1 << bit) - 1)
-        for bit, shift in zip(bits, (16, 8, 0), strict=True)
-    ]
-    return {
-        "width": width,
-        "height": height,
-        "stride": stride,
-        "palette": base64.b64encode(np.stack(channels, axis=-1).astype(np.uint8).tobytes()).decode(),
-        "data": base64.b64encode(b"".join(parts)).decode(),
-        "rounded": bits != (8, 8, 8),
-    }
-
-
-def _mask(bits: tuple[int, int, int]) -> int:
-    """What is kept of a colour code with so many bits of red, green and blue."""
-    return sum((0xFF << (8 - bit) & 0xFF) << shift for bit, shift in zip(bits, (16, 8, 0), strict=True))
-
-
-def _colours(frames: Array, mask: int) -> Array:
-    """Every colour code that occurs, rising."""
-    seen = np.zeros(1 << 24, bool)
-    for frame in frames:
-        seen[_codes(frame) & mask] = True
-    return np.flatnonzero(seen)
-
-
-def _codes(frame: Array) -> Array:
-    wide = frame.astype(np.int32)
-    codes: Array = wide[..., 0] << 16 | wide[..., 1] << 8 | wide[..., 2]
-    return codes
-
-
-"""An array of any type."""
-
 _NEEDED = ("rewards", "deltas", "gammas", "terminated", "truncated")
 _OPTIONAL = (
     *("frames", "observations", "actions", "lives", "name", "environment"),
     *("learner_rewards", "other_deltas", "other_gammas", "other_name", "no_frames", "last_deltas"),
 )
+_SAVED = ("rewards", "terminated", "truncated", "frames", "observations", "actions", "lives", "learner_rewards")
 
 
 @dataclass(frozen=True)
@@ -284,20 +158,15 @@ class Recording:
         Raises:
             StorageError: The file cannot be written.
         """
-        arrays: dict[str, Any] = {name: array for name, array in self._arrays() if array is not None}
+        arrays: dict[str, Any] = {name: array for name in _SAVED if (array := getattr(self, name)) is not None}
+        arrays["environment"] = np.array(self.environment)
+        if self.no_frames:
+            arrays["no_frames"] = np.array(self.no_frames)
+        for prefix, critic in zip(("", "other_"), self.critics, strict=False):
+            arrays[f"{prefix}deltas"], arrays[f"{prefix}gammas"] = critic.deltas, critic.gammas
+            arrays[f"{prefix}name"] = np.array(critic.name)
         write = functools.partial(np.savez_compressed, **arrays)
         files.replace(Path(path), write, durable=False, again=ELSEWHERE)
-
-    def _arrays(self) -> Iterator[tuple[str, Array | None]]:
-        for name in ("rewards", "terminated", "truncated", "frames", "observations", "actions", "lives"):
-            yield name, getattr(self, name)
-        yield "learner_rewards", self.learner_rewards
-        yield "environment", np.array(self.environment)
-        yield "no_frames", np.array(self.no_frames) if self.no_frames else None
-        for prefix, critic in zip(("", "other_"), self.critics, strict=False):
-            yield f"{prefix}deltas", critic.deltas
-            yield f"{prefix}gammas", critic.gammas
-            yield f"{prefix}name", np.array(critic.name)
 
     @own_checks
     def beside(self, critic: Critic) -> "Recording":
@@ -308,6 +177,11 @@ class Recording:
         """
         _check_critic(critic, len(self), "the second critic", "")
         return replace(self, critics=(self.critics[0], critic))
+
+    @property
+    def pictures(self) -> Array | None:
+        """The frames, or else what `from_observations` makes of the observations, (T, H, W, 3) bytes."""
+        return self.frames if self.frames is not None else from_observations(self.observations)
 
     def realised(self, critic: Critic) -> Array:
         """Discounted return that followed each state, at the discounts of a critic, (T, Z).
@@ -320,43 +194,77 @@ class Recording:
         return realised_returns(rewards, critic.gammas, **flags)
 
 
+PLANES = (
+    *((86, 180, 233), (240, 228, 66), (120, 120, 120), (213, 94, 0), (0, 158, 115)),
+    *((204, 121, 167), (230, 159, 0), (0, 114, 178), (255, 255, 255), (150, 90, 40)),
+)
+"""Colours of the planes of a MinAtar observation, on black; told apart in the common kinds of colour blindness."""
+
+LARGEST_SIDE = 320
+"""Longest side of a picture that is kept as it is, in pixels."""
+
+
+def from_observations(observations: Array | None) -> Array | None:
+    """Frames of observations that are pictures: binary planes in colour, images as they are.
+
+    Args:
+        observations: (T, …).
+
+    Returns:
+        (T, H, W, 3) bytes; None for observations that are no picture, such as angles and speeds.
+    """
+    if observations is None:
+        return None
+    array = np.asarray(observations)
+    if array.ndim == 3 and min(array.shape[1:]) >= 3:
+        array = array[..., None]
+    if array.ndim != 4 or min(array.shape[1:3]) < 3:
+        return None
+    if array.shape[-1] <= len(PLANES) and bool(((array == 0) | (array == 1)).all()):
+        frames = np.zeros((*array.shape[:3], 3), np.uint8)
+        for plane, colour in zip(np.moveaxis(array > 0, -1, 0), PLANES, strict=False):
+            frames[plane] = colour  # a later plane covers an earlier one
+        return frames
+    if array.dtype != np.uint8:
+        return None
+    if array.shape[-1] == 3:
+        return array
+    return np.repeat(array[..., -1:], 3, axis=-1)  # grey, or the newest of a stack of grey pictures
+
+
+def smaller(picture: Array) -> Array:
+    """A picture (H, W, 3) with no side longer than a page keeps, by leaving out whole rows and columns."""
+    factor = -(-max(picture.shape[:2]) // LARGEST_SIDE)
+    return picture[::factor, ::factor].copy()  # not a view, which would keep the whole
+
+
 def _checked(arrays: dict[str, Array], place: str) -> Recording:
+    """A recording of these arrays; `place` begins the sentence about what is wrong with them."""
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:
         raise DataError(f"{place} lacks {', '.join(missing)}: a recording has {', '.join(_NEEDED)}")
     unknown = sorted(set(arrays) - {*_NEEDED, *_OPTIONAL})
     if unknown:
         raise DataError(
-            f"{place} has {', '.join(unknown)}, no field of a recording: drop it; others may have {_listed()}"
+            f"{place} has {', '.join(unknown)}, no field of a recording: drop it; "
+            f"others may have {', '.join(_OPTIONAL)}"
         )
     if ("other_deltas" in arrays) != ("other_gammas" in arrays):
         raise DataError(f"{place} has one of other_deltas and other_gammas: a second critic needs both")
     rewards = _numbers("rewards", arrays["rewards"], place)
     if rewards.ndim != 1 or len(rewards) == 0:
         raise ShapeError(f"{place}: rewards must be (T,) with at least one step; got {rewards.shape}")
-    steps = len(rewards)
-    learned = arrays.get("learner_rewards")
+    steps, learned, lives = len(rewards), arrays.get("learner_rewards"), arrays.get("lives")
     if learned is not None and _numbers("learner_rewards", learned, place).shape != (steps,):
         raise ShapeError(f"{place}: learner_rewards must be ({steps},), as rewards are; got {learned.shape}")
-    flags = {name: _flags(name, arrays[name], steps, place) for name in ("terminated", "truncated")}
-    critics = []
-    for prefix, unnamed in (("", "critic"), ("other_", "other critic")):
-        if f"{prefix}deltas" in arrays:
-            deltas, gammas = (
-                _numbers(f"{prefix}{name}", arrays[f"{prefix}{name}"], place) for name in ("deltas", "gammas")
-            )
-            critic = Critic(_text(arrays.get(f"{prefix}name"), unnamed), gammas, _floating(deltas))
-            _check_critic(critic, steps, place, prefix)
-            critics.append(critic)
     for name in ("observations", "actions", "lives"):
         array = arrays.get(name)
         if array is not None and (array.ndim == 0 or len(array) != steps or (name == "lives" and array.ndim > 1)):
             raise ShapeError(f"{place}: {name} must have one entry for each of {steps} steps; got shape {array.shape}")
-    lives = arrays.get("lives")
     return Recording(
         rewards=_floating(rewards),
-        **flags,
-        critics=tuple(critics),
+        **{name: _flags(name, arrays[name], steps, place) for name in ("terminated", "truncated")},
+        critics=tuple(_critics(arrays, steps, place)),
         frames=None if "frames" not in arrays else _frames(arrays["frames"], steps, place),
         observations=arrays.get("observations"),
         actions=arrays.get("actions"),
@@ -365,6 +273,15 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
         learner_rewards=None if learned is None else _floating(learned),
         no_frames=_text(arrays.get("no_frames"), ""),
     )
+
+
+def _critics(arrays: dict[str, Array], steps: int, place: str) -> Iterator[Critic]:
+    for prefix, unnamed in (("", "critic"), ("other_", "other critic")):
+        if f"{prefix}deltas" in arrays:
+            deltas, gammas = (_numbers(name, arrays[name], place) for name in (f"{prefix}deltas", f"{prefix}gammas"))
+            critic = Critic(_text(arrays.get(f"{prefix}name"), unnamed), gammas, _floating(deltas))
+            _check_critic(critic, steps, place, prefix)
+            yield critic
 
 
 def _array(name: str, value: Any) -> Array:
@@ -380,10 +297,6 @@ def _array(name: str, value: Any) -> Array:
         raise DataError(
             f"the recording: {name} cannot be made an array of NumPy ({error}); got {value!r:.80}: convert it first"
         ) from error
-
-
-def _listed() -> str:
-    return ", ".join(_OPTIONAL)
 
 
 def _numbers(name: str, array: Array, place: str) -> Array:

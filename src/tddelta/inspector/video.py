@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from tddelta._matplotlib import Figure, FigureCanvasAgg, own_style
 from tddelta.errors import MissingExtra
 from tddelta.inspector.page import horizon_text
-from tddelta.inspector.recordings import Recording, from_observations
+from tddelta.inspector.recordings import Recording
 from tddelta.runs.files import ELSEWHERE, storing
 
 SIZE = (1280, 720)
@@ -83,7 +83,7 @@ def _encoded(command: list[str], recording: Recording) -> "subprocess.CompletedP
 
 def pictures(recording: Recording) -> Iterator[npt.NDArray[np.uint8]]:
     """The pictures of the video, (720, 1280, 3) bytes each."""
-    frames = recording.frames if recording.frames is not None else from_observations(recording.observations)
+    frames = recording.pictures
     base, charts, panel = _drawn(recording)
     beyond = _beyond(recording)
     places = [[h if np.isfinite(h) else beyond for h in critic.scales.horizons] for critic in recording.critics]

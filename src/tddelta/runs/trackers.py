@@ -1,19 +1,15 @@
-"""Trackers: who else hears of a run's progress, as TensorBoard files or in Weights & Biases.
-
-Trackers: who else hears of a run's progress, as TensorBoard files or in Weights & Biases.
+"""Trackers: a run's progress as TensorBoard files or in Weights & Biases.
 
 The run directory stays the record. A tracker is told what has been written there, and after a break its curves go on
 where the run goes on: every step once, none left out.
 """
 
 import json
-import math
 import os
-import struct
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -75,22 +71,6 @@ Track = str | TrackerFactory | Iterable[str | TrackerFactory]
 """Names of trackers, "tensorboard" or "wandb", or functions that make one."""
 
 
-def _tensorboard(path: Path, config: Mapping[str, Any]) -> Tracker:
-
-    return TensorBoard(path, config)
-
-
-def _wandb(path: Path, config: Mapping[str, Any]) -> Tracker:
-
-    return WeightsAndBiases(path, config)
-
-
-TRACKERS: Mapping[str, TrackerFactory] = {"tensorboard": _tensorboard, "wandb": _wandb}
-"""The trackers with a name."""
-
-_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
-
-
 @own_checks
 def check_trackers(track: Track) -> tuple[str | TrackerFactory, ...]:
     """Refuse trackers that are unknown or cannot work here, before a run starts.
@@ -125,19 +105,10 @@ def scalars(row: Row, group: str) -> dict[str, float]:
 
     Args:
         row: A row. Its `steps` are the x axis, not a curve.
-        group: What a name without a "/" is put under, as in "train/return_mean".
-
-    Returns:
-        Numbers by name. Values of a component keep their name, as in "value_loss/gamma=0.960".
+        group: Prefix of a name without a "/", as in "train/return_mean"; values of a component keep their name.
     """
-    return {
-        name if "/" in name else f"{group}/{name}": float(value)
-        for name, value in row.items()
-        if name not in ("steps", "seed")
-        and isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    }
+    names = [name for name in row if name not in ("steps", "seed") and number_in(row, name) is not None]
+    return {name if "/" in name else f"{group}/{name}": float(row[name]) for name in names}
 
 
 @dataclass
@@ -182,17 +153,17 @@ class Tracking:
             self._repeat(steps)
 
     def _repeat(self, steps: int) -> None:
-        """Tell what the run directory holds up to `steps`, in order; `metrics` and `evaluation` leave out the known."""
-        rows = [(row, False) for row in read_rows(self._path / "metrics.jsonl")]
-        rows += [(row, True) for row in read_rows(self._path / "evaluations.jsonl")]
-        rows = [pair for pair in rows if number_in(pair[0], "steps") is not None]
-        for row, evaluates in sorted(rows, key=lambda pair: pair[0]["steps"]):  # updates first: the order is stable
-            if row["steps"] > steps:
-                break
-            if evaluates:
-                self.evaluation(row)
-            else:
-                self.metrics([row])
+        """Tell what the run directory holds up to `steps`, in order; each tracker is told only what it lacks."""
+        tell = (lambda row: self.metrics([row]), self.timing, self.evaluation)
+        written = (
+            read_rows(self._path / "metrics.jsonl"),
+            _blocks(read_rows(self._path / "timing.jsonl")),
+            read_rows(self._path / "evaluations.jsonl"),
+        )
+        known = [(number_in(row, "steps"), kind, row) for kind, rows in enumerate(written) for row in rows]
+        due = [(at, kind, row) for at, kind, row in known if at is not None and at <= steps]
+        for _, kind, row in sorted(due, key=lambda one: one[:2]):
+            tell[kind](row)
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """Tell of updates."""
@@ -237,6 +208,18 @@ class Tracking:
                 _warn(follower.name, self._path, error)
 
 
+def _blocks(timing: Iterable[Row]) -> list[Row]:
+    """Blocks of updates, without those that were trained again after a break."""
+    found: list[Row] = []
+    for row in timing:
+        steps = number_in(row, "steps")
+        if steps is not None and row.get("event") == "resume":
+            found = [block for block in found if block["steps"] <= steps]
+        elif steps is not None and row.get("event") == "block" and number_in(row, "steps_per_second") is not None:
+            found.append(row)
+    return found
+
+
 def _warn(name: str, path: Path, error: Exception) -> None:
     warnings.warn(
         f"{path} is no longer tracked by {name} ({type(error).__name__}: {error}): the run goes on, and its directory "
@@ -247,17 +230,14 @@ def _warn(name: str, path: Path, error: Exception) -> None:
 
 
 FLUSH_SECONDS = 10.0
-"""What is drawn is at most this much older than the run."""
-
-_EVALUATION = "evaluation/"
-_SPEED = "time/steps_per_second"
+"""Longest time by which what is drawn is older than the run."""
 
 
 class TensorBoard:
     """Writes the event files of one run.
 
-    The numbers of an update are one event, so that a crash leaves all of them or none. A resumed run adds a file, and
-    cuts back those before it to where it goes on. Nothing runs in the background.
+    The numbers of an update are one event, so that a crash leaves all of them or none. A resumed run adds a file, which
+    makes TensorBoard purge the earlier ones and begins with all that the run directory holds.
 
     Args:
         path: The run directory.
@@ -265,31 +245,22 @@ class TensorBoard:
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        self.folder = path / "tensorboard"
-        self.folder.mkdir(exist_ok=True)
-        self._config = config
-        self._events: Any = None
-        self._resumed = False
+        folder = path / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        earlier = len(list(folder.glob("events.out.tfevents.*")))
+        # Not SummaryWriter: where its thread meets a full disk, training would wait for it for ever.
+        writer = import_module("tensorboardX.event_file_writer").EventsWriter
+        # numbered, since within a second of a break the name would be the same
+        self._events = writer(str(folder / "events"), f".{earlier}")
         self._flushed = time.monotonic()
+        if earlier:  # as purge_step=0 of SummaryWriter
+            session = import_module("tensorboardX.proto.event_pb2").SessionLog
+            self._add(0, session_log=session(status=session.START))
+        self._add(0, summary=import_module("tensorboardX.summary").text("config", _table(config)))
 
     def start(self, steps: int) -> Logged:
-        """Cut every file back to its last event at or before `steps`."""
-        last = Logged()
-        for file in event_files(self.folder):
-            end = 0
-            for event, after in read_events(file):
-                if event.step > steps:
-                    break
-                end = after
-                self._resumed |= event.HasField("summary")
-                tags = {value.tag for value in event.summary.value}
-                if any(tag.startswith(_EVALUATION) for tag in tags):
-                    last = last._replace(evaluations=max(last.evaluations, event.step))
-                elif any(tag.startswith("train/") for tag in tags):
-                    last = last._replace(metrics=max(last.metrics, event.step))
-            if end < file.stat().st_size:
-                os.truncate(file, end)
-        return last
+        """Ask for everything: what earlier files hold is purged."""
+        return Logged()
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """Write one event per update."""
@@ -298,70 +269,27 @@ class TensorBoard:
 
     def evaluation(self, row: Row) -> None:
         """Write one event for an evaluation."""
-        self._write(scalars(row, _EVALUATION[:-1]), row["steps"])
+        self._write(scalars(row, "evaluation"), row["steps"])
 
     def speed(self, steps: int, steps_per_second: float) -> None:
         """Write the speed, and now and then everything to the disk."""
-        self._write({_SPEED: steps_per_second}, steps)
+        self._write({"time/steps_per_second": steps_per_second}, steps)
         if time.monotonic() - self._flushed >= FLUSH_SECONDS:
             self._events.flush()
             self._flushed = time.monotonic()
 
     def close(self, state: str) -> None:
         """Write everything to the disk."""
-        if self._events is not None:
-            self._events.close()
+        self._events.close()
 
     def _write(self, numbers: Mapping[str, float], steps: int) -> None:
-        summary = _protocol("summary").Summary
-        self._add(summary(value=[summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]), steps)
+        summary = import_module("tensorboardX.proto.summary_pb2").Summary
+        values = [summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+        self._add(steps, summary=summary(value=values))
 
-    def _add(self, summary: Any, steps: int) -> None:
-        if self._events is None:
-            # a file is never opened twice: within a second of a break the name would be the same without a number
-            suffix = f".{1 + max(map(_number, event_files(self.folder)), default=-1)}"
-            writer = import_module("tensorboardX.event_file_writer").EventsWriter
-            self._events = writer(str(self.folder / "events"), suffix)
-            if not self._resumed:
-                self._add(import_module("tensorboardX.summary").text("config", _table(self._config)), 0)
-        event = _protocol("event").Event(summary=summary, step=int(steps), wall_time=time.time())
-        self._events.write_event(event)
-
-
-def event_files(folder: Path) -> list[Path]:
-    """The event files of a folder, in the order in which they were begun."""
-    return sorted(folder.glob("events.out.tfevents.*"), key=lambda file: (_number(file), file.name))
-
-
-def _number(file: Path) -> int:
-    """The number at the end of an event file's name; −1 for one that somebody else put there."""
-    return int(file.suffix[1:]) if file.suffix[1:].isdecimal() else -1
-
-
-def read_events(file: Path) -> Iterator[tuple[Any, int]]:
-    """Read the whole events of a file: length (8 bytes), its checksum (4), event, its checksum (4).
-
-    Yields:
-        The event, a protocol buffer, and where in the file it ends. What a crash cut short or a disk damaged ends the
-        file.
-    """
-    message, checksum = _protocol("event").Event, import_module("tensorboardX.record_writer").masked_crc32c
-    content = file.read_bytes()
-    start = 0
-    while start + 12 <= len(content):
-        length, expected = struct.unpack_from("<QI", content, start)
-        end = start + 12 + length + 4
-        if checksum(content[start : start + 8]) != expected or end > len(content):
-            return
-        event = content[start + 12 : end - 4]
-        if checksum(event) != struct.unpack_from("<I", content, end - 4)[0]:
-            return
-        yield message.FromString(event), end
-        start = end
-
-
-def _protocol(name: str) -> Any:
-    return import_module(f"tensorboardX.proto.{name}_pb2")
+    def _add(self, steps: int, **content: Any) -> None:
+        event = import_module("tensorboardX.proto.event_pb2").Event
+        self._events.write_event(event(step=int(steps), wall_time=time.time(), **content))
 
 
 def _table(config: Mapping[str, Any]) -> str:
@@ -373,9 +301,6 @@ def _table(config: Mapping[str, Any]) -> str:
 
 PROJECT = "tddelta"
 """The project, unless WANDB_PROJECT names another."""
-
-_BLOCK, _HEADER = 32768, 7  # of W&B's log of a run, which has the format of LevelDB's
-_QUIET, _PATIENCE = 2.0, 15.0  # seconds without a change of a log until it counts as complete, and how long to wait
 
 
 def check_account() -> None:
@@ -410,82 +335,68 @@ class WeightsAndBiases:
     `WANDB_PROJECT`, `WANDB_ENTITY`, …) holds.
 
     Args:
-        path: The run directory.
+        path: The run directory. `wandb/id.json` in it holds the id, made when the run is first tracked, and the last
+            steps that were logged.
         config: Content of `config.json`; the configuration of the W&B run.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         import wandb
 
-        self.folder = path.absolute() / "wandb"
-        self.folder.mkdir(exist_ok=True)
-        _settle(self.folder)
-        agent = config.get("agent", {}).get("name")
-        named = {
-            "id": self._memory()["id"],
-            "name": f"{config.get('environment')}, {agent}, seed {config.get('seed')}",
-            "group": f"{config.get('environment')}/{path.absolute().parent.name}",
-        }
-        # the processes of a sweep and the threads of a comparison have a W&B run each, and none takes the terminal
-        settings = wandb.Settings(console="off", silent=True, save_code=False)
+        self._file = path.absolute() / "wandb" / "id.json"
+        self._file.parent.mkdir(exist_ok=True)
+        new = {"id": uuid.uuid4().hex[:12]}
+        memory = {**dict.fromkeys(Logged._fields, -1), **(read_json(self._file) if self._file.exists() else new)}
+        self._id, self._logged = memory["id"], Logged(*(int(memory[name]) for name in Logged._fields))
+        self._remember()
         common: dict[str, Any] = {
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
             "dir": str(path.absolute()),
             "config": dict(config),
+            "id": self._id,
+            "resume": "allow",
+            "name": f"{config.get('environment')}, {config.get('agent', {}).get('name')}, seed {config.get('seed')}",
+            "group": f"{config.get('environment')}/{path.absolute().parent.name}",
+            # the processes of a sweep and the threads of a comparison have a W&B run each, and none takes the terminal
             "reinit": "create_new",
-            "settings": settings,
-            **named,
+            "settings": wandb.Settings(console="off", silent=True, save_code=False),
         }
-        online = wandb.setup().settings.mode == "online"
         try:
-            self._run = wandb.init(resume="allow" if online else None, **common)
+            self._run = wandb.init(**common)
         except wandb.Error as error:
-            if not online:
+            if wandb.setup().settings.mode != "online":
                 raise
             warnings.warn(
                 f"{path}: W&B cannot be reached ({error}): logging offline; send it later with "
-                f"`wandb sync {self.folder}/offline-run-*`",
+                f"`wandb sync {self._file.parent}/offline-run-*`",
                 TrackingWarning,
                 stacklevel=2,
             )
             self._run = wandb.init(mode="offline", **common)
-        self._logged = Logged()
         self._run.define_metric("evaluation/*", step_metric="evaluation/steps")
 
-    def _memory(self) -> dict[str, Any]:
-        """The id, made when the run is first tracked, and the last steps logged by a process that ended in order."""
-        file = self.folder / "id.json"
-        if not file.exists():
-            self._remember({"id": uuid.uuid4().hex[:12], "metrics": -1, "evaluations": -1})
-        return read_json(file)
-
-    def _remember(self, memory: Mapping[str, Any]) -> None:
-        replace(self.folder / "id.json", to_json(memory))
+    def _remember(self) -> None:
+        replace(self._file, to_json({"id": self._id, **self._logged._asdict()}), durable=False)
 
     def start(self, steps: int) -> Logged:
         """What W&B has cannot be taken back: training repeats these steps to the byte, so they need not come again."""
-        memory = self._memory()
-        last = Logged(*(int(memory.get(name, -1)) for name in Logged._fields))
-        last = last._replace(metrics=max(last.metrics, int(self._run.starting_step) - 1))
-        for step, values in logged_rows(self.folder):
-            if any(name.startswith("train/") for name in values):
-                last = last._replace(metrics=max(last.metrics, step))
-            if "evaluation/steps" in values:
-                last = last._replace(evaluations=max(last.evaluations, int(values["evaluation/steps"])))
-        self._logged = last
-        return last
+        there = int(self._run.starting_step) - 1  # of an online run, by its server
+        self._logged = self._logged._replace(metrics=max(self._logged.metrics, there))
+        return self._logged
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """Log one row per update."""
         for row in rows:
             self._run.log(scalars(row, "train"), step=int(row["steps"]))
-            self._logged = self._logged._replace(metrics=row["steps"])
+        self._logged = self._logged._replace(metrics=rows[-1]["steps"])
+        self._remember()
 
     def evaluation(self, row: Row) -> None:
         """Log an evaluation in the row of its update, or in the next one where that row is closed."""
         values = scalars(row, "evaluation") | {"evaluation/steps": row["steps"]}
         self._run.log(values, step=max(int(row["steps"]), self._run.step))
         self._logged = self._logged._replace(evaluations=row["steps"])
+        self._remember()
 
     def speed(self, steps: int, steps_per_second: float) -> None:
         """Log the speed in the row of the last update."""
@@ -495,50 +406,9 @@ class WeightsAndBiases:
     def close(self, state: str) -> None:
         """End the W&B run; one that is not finished can be resumed under its id."""
         self._run.finish(exit_code=0 if state == "finished" else 1)
-        # W&B's own process may still be writing its log
-        self._remember({**self._memory(), **self._logged._asdict()})
 
 
-def _settle(folder: Path) -> None:
-    """Wait while W&B's process of a run that was killed a moment ago is still writing down what it has."""
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        changed = max((file.stat().st_mtime for file in folder.glob("*run-*/run-*.wandb")), default=0.0)
-        if time.time() - changed > _QUIET:
-            break
-        time.sleep(0.1)
+TRACKERS: Mapping[str, TrackerFactory] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+"""The trackers with a name."""
 
-
-def logged_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """What W&B has written of a run: the rows of its history in the files `run-*.wandb` below a folder.
-
-    Yields:
-        The step and the values by name, in order within a file.
-    """
-    message = import_module("wandb.proto.wandb_internal_pb2").Record
-    for file in sorted(folder.glob("*run-*/run-*.wandb")):
-        for content in _records(file):
-            record = message.FromString(content)
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
-                yield int(record.history.step.num), values
-
-
-def _records(file: Path) -> Iterator[bytes]:
-    """Records of a LevelDB log: blocks of 32 KiB, pieces of records with checksum (4), length (2) and kind (1)."""
-    content = file.read_bytes()
-    at, whole = _HEADER, b""
-    while at + 7 <= len(content):
-        room = _BLOCK - at % _BLOCK
-        if room < 7:  # too little for a piece
-            at += room
-            continue
-        length, kind = struct.unpack_from("<HB", content, at + 4)
-        end = at + 7 + length
-        if not 1 <= kind <= 4 or end > len(content):  # a crash cut it short
-            return
-        whole = (whole if kind > 2 else b"") + content[at + 7 : end]  # 1 whole, 2 first, 3 middle, 4 last
-        if kind in (1, 4):
-            yield whole
-        at = end
+_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}

@@ -25,11 +25,11 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 
+from event_files import read_events
 from sb3_environments import TASKS, equal, steered, vectorised
 from tddelta import CheckpointError, ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaDQN, DeltaPPO, DeltaSAC
 from tddelta.adapters.sb3.run_directory import settings_of
-from tddelta.runs.trackers import read_events
 
 QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu", "seed": 3}
 SCALES = [0.5, 0.9, 0.99]
@@ -427,7 +427,7 @@ def test_tensorboard_shows_the_components(tmp_path: Path, monkeypatch: pytest.Mo
     model.logger.close()
     assert [folder.name for folder in tmp_path.iterdir()] == ["DeltaPPO_1"]
     files = sorted(tmp_path.rglob("events.*"))
-    tags = {value.tag for file in files for event, _ in read_events(file) for value in event.summary.value}
+    tags = {value.tag for file in files for event in read_events(file) for value in event.summary.value}
     # This writer replaces the sign of equality; SB3's own does not.
     assert {"train/value_loss", "value_loss/gamma_0.500", "explained_variance/gamma_0.990"} <= tags
 

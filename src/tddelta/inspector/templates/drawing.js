@@ -221,27 +221,22 @@ const drawHorizons = () => {
 
 // ---------------------------------------------------------------- frames
 
-let frames = null;
-const unpack = async () => {
-  const packed = data.frames;
-  if (!packed) return;
-  const stream = new Blob([bytes(packed.data)]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const raw = await new Response(stream).arrayBuffer();
-  const words = new Uint32Array(raw), each = packed.stride / 4;
-  for (let i = each; i < words.length; i++) words[i] ^= words[i - each];
-  const rgb = bytes(packed.palette), palette = new Uint32Array(256);
-  for (let i = 0; 3 * i < rgb.length; i++) {
-    palette[i] = (255 << 24) | (rgb[3 * i + 2] << 16) | (rgb[3 * i + 1] << 8) | rgb[3 * i];
-  }
-  const pen = $("screen").getContext("2d", { willReadFrequently: true }), picture = pen.createImageData(packed.width, packed.height);
-  const pixels = new Uint32Array(picture.data.buffer);
-  frames = { index: new Uint8Array(raw), palette, pen, picture, pixels, stride: packed.stride };
+let sheets = []; // pictures of many steps side by side
+const loaded = (file) => new Promise((done, failed) => {
+  const image = new Image();
+  image.onload = () => done(image);
+  image.onerror = failed;
+  image.src = `data:image/png;base64,${file}`;
+});
+const loadFrames = async () => {
+  if (!data.frames) return;
+  sheets = await Promise.all(data.frames.sheets.map(loaded));
   drawFrame();
   document.documentElement.dataset.frames = "ready";
 };
 const drawFrame = () => {
-  if (!frames) return;
-  const start = cursor * frames.stride;
-  for (let i = 0; i < frames.pixels.length; i++) frames.pixels[i] = frames.palette[frames.index[start + i]];
-  frames.pen.putImageData(frames.picture, 0, 0);
+  if (!sheets.length) return;
+  const { width, height, columns } = data.frames, column = cursor % columns;
+  const pen = $("screen").getContext("2d", { willReadFrequently: true });
+  pen.drawImage(sheets[(cursor - column) / columns], column * width, 0, width, height, 0, 0, width, height);
 };

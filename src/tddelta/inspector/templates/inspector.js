@@ -214,7 +214,5 @@ const asked = Number((location.hash.match(/^#step=(\d+)$/) || [])[1] ?? data.ste
 readTheme();
 cursor = Math.min(asked, steps - 1);
 drawAll();
-unpack().catch((error) => { // a browser without DecompressionStream, from before 2023
-  document.querySelector(".screen figcaption").textContent = `The pictures cannot be unpacked here: ${error.message}.`;
-});
+loadFrames();
 document.documentElement.dataset.page = "ready";
