@@ -50,7 +50,9 @@ def make(kind: Any, task: str | None = None, env: Any = None, policy: Any = None
     plain = plain_of(kind)
     policy = policy or TASKS[task or FLAT[plain]][1]
     given = environments(plain, task) if env is None else env
-    ours = {"scales": SCALES} if issubclass(kind, tuple(OURS.values())) else {}
+    ours: dict[str, Any] = {"scales": SCALES} if issubclass(kind, tuple(OURS.values())) else {}
+    if plain in (DQN, SAC):  # of 256 and 256 by default, and a new dictionary, into which SB3 writes
+        ours["policy_kwargs"] = {"net_arch": [16]}
     return kind(policy, given, **{"seed": 3, "device": "cpu", **QUICK[plain], **ours, **settings})
 
 
@@ -293,30 +295,80 @@ def put_back(callback: BaseCallback) -> None:
     model.set_parameters(halved, exact_match=False)
 
 
+def settings(**values: Any) -> Callable[[BaseCallback], None]:
+    """Set several attributes of the model at once."""
+
+    def change(callback: BaseCallback) -> None:
+        for name, value in values.items():
+            put(name, value)(callback)
+
+    return change
+
+
+def decay(callback: BaseCallback) -> None:
+    """Change a setting of the optimiser."""
+    model: Any = callback.model
+    (model.critic if isinstance(model, SAC) else model.policy).optimizer.param_groups[0].update(weight_decay=0.5)
+
+
+def copied(online: str, target: str) -> Callable[[BaseCallback], None]:
+    """Give a target network what the other one has learned."""
+
+    def change(callback: BaseCallback) -> None:
+        getattr(callback.model, target).load_state_dict(getattr(callback.model, online).state_dict())
+
+    return change
+
+
+_SET_ALWAYS = {
+    "rates": put("lr_schedule", lambda _: 1e-2),
+    "learning rate": put("learning_rate", 0.1),  # which does nothing, in SB3 as well
+    "norm": put("max_grad_norm", 1e-3),
+    "halve": halve,
+    "parameters": put_back,
+    "decay": decay,
+}
+_SET_ON = {
+    "gamma": put("rollout_buffer.gamma", 0.9),
+    "lambda": put("rollout_buffer.gae_lambda", 0.5),
+    "both": both_discounts,
+    "model's gamma": put("gamma", 0.9),
+    "model's lambda": put("gae_lambda", 0.5),
+    "coefficients": settings(ent_coef=0.1, vf_coef=0.1, normalize_advantage=False),
+}
+_SET_OFF = {
+    "gamma": put("gamma", 0.5),
+    "gamma of 1": put("gamma", 1.0),
+    "updates": settings(batch_size=5, gradient_steps=3, tau=0.3, target_update_interval=4),
+    "buffer": lambda callback: callback.model.replay_buffer.rewards.__imul__(10),
+}
 SET: dict[Any, dict[str, Callable[[BaseCallback], Any]]] = {
-    PPO: {"schedule": put("clip_range", lambda _: 0.01), "values": put("clip_range_vf", lambda _: 0.01)},
-    A2C: {},
+    PPO: {
+        **_SET_ALWAYS,
+        **_SET_ON,
+        "schedule": put("clip_range", lambda _: 0.01),
+        "values": put("clip_range_vf", lambda _: 0.01),
+        "epochs": settings(n_epochs=1, batch_size=32, target_kl=1e-4),
+    },
+    A2C: {**_SET_ALWAYS, **_SET_ON},
     DQN: {
+        **_SET_ALWAYS,
+        **_SET_OFF,
         "rate": put("exploration_rate", 0.9),
         "schedule": put("exploration_schedule", lambda _: 0.7),
-        "target": lambda callback: callback.model.q_net_target.load_state_dict(callback.model.q_net.state_dict()),
+        "target": copied("q_net", "q_net_target"),
     },
     SAC: {
+        **_SET_ALWAYS,
+        **_SET_OFF,
         "entropy": put("target_entropy", -0.1),
+        "temperature": put("ent_coef_tensor", th.tensor(0.9)),
         "coefficient": lambda callback: callback.model.log_ent_coef.data.fill_(-3.0),
-        "target": lambda callback: callback.model.critic_target.load_state_dict(callback.model.critic.state_dict()),
+        "no optimiser": settings(ent_coef_optimizer=None, ent_coef_tensor=th.tensor(0.9)),
+        "target": copied("critic", "critic_target"),
     },
 }
-
-
-for _kind, _set in SET.items():
-    _set |= {"rates": put("lr_schedule", lambda _: 1e-2), "halve": halve, "parameters": put_back}
-    if _kind in (PPO, A2C):
-        _set |= {
-            "gamma": put("rollout_buffer.gamma", 0.9),
-            "lambda": put("rollout_buffer.gae_lambda", 0.5),
-            "both": both_discounts,
-        }
+"""What a callback may change in the middle of a training."""
 
 
 class Writes(BaseCallback):

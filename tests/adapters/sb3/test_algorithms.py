@@ -10,11 +10,9 @@ import pytest
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
 import gymnasium as gym
-import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.callbacks import (
-    BaseCallback,
     CheckpointCallback,
     EvalCallback,
     StopTrainingOnRewardThreshold,
@@ -23,17 +21,12 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 
 from sb3_environments import equal, steered
 from sb3_suite import OURS, QUICK, SCALES, algorithms, environments, make
-from tddelta import ConfigError, TimeScales
-from tddelta.adapters.sb3 import DeltaPPO, DeltaSAC
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    th.set_num_threads(1)
+from tddelta import ConfigError
+from tddelta.adapters.sb3 import DeltaPPO
 
 
 def components(model: Any, observations: Any) -> np.ndarray:
@@ -57,12 +50,6 @@ def test_every_algorithm_learns_several_components_with_every_policy(plain: Any,
     assert logged["train/gradient_norm"] > 0
 
 
-@pytest.mark.parametrize("task", ["dictionary", "image"])
-def test_sac_with_one_scale_is_that_of_sb3_on_dictionaries_and_images(task: str) -> None:
-    first, second = make(SAC, task).learn(40), make(DeltaSAC, task, scales="single").learn(40)
-    assert equal(first, second)
-
-
 @pytest.mark.parametrize("plain", [PPO, A2C, SAC], ids=lambda kind: kind.__name__)
 def test_exploration_by_state_is_that_of_sb3_and_goes_with_components(plain: Any) -> None:
     settings = {"env": steered("pendulum"), "use_sde": True}
@@ -74,13 +61,8 @@ def test_exploration_by_state_is_that_of_sb3_and_goes_with_components(plain: Any
 
 
 @algorithms
-def test_normalised_environments_are_those_of_sb3(plain: Any) -> None:
-    def normalised() -> VecNormalize:
-        return VecNormalize(environments(plain), gamma=0.99)
-
-    first = make(plain, env=normalised()).learn(48)
-    assert equal(first, make(OURS[plain], env=normalised(), scales="single").learn(48))
-    model = make(OURS[plain], env=normalised()).learn(48)
+def test_normalised_environments_go_with_components(plain: Any) -> None:
+    model = make(OURS[plain], env=VecNormalize(environments(plain), gamma=0.99)).learn(48)
     assert np.isfinite(components(model, model.env.reset())).all()
 
 
@@ -186,77 +168,21 @@ def test_loggers_and_the_progress_bar_work(plain: Any, tmp_path: Path, capsys: p
     model.logger.close()
     with (tmp_path / "progress.csv").open(encoding="utf-8") as file:
         last = list(csv.DictReader(file))[-1]
-    assert {f"value_mean/gamma={label}" for label in model.scales.labels} <= last.keys()
+    for name in ("value_loss", "explained_variance", "value_mean"):
+        assert all(last[f"{name}/gamma={label}"] for label in model.scales.labels)
+    assert float(last["train/gradient_norm"]) > 0
 
 
 @pytest.mark.slow
 def test_environments_may_be_processes() -> None:
-    def trained(kind: Any, **more: Any) -> Any:
-        env = make_vec_env("CartPole-v1", n_envs=2, seed=0, vec_env_cls=SubprocVecEnv)
+    def trained(vectors: Any) -> Any:
+        env = make_vec_env("CartPole-v1", n_envs=2, seed=0, vec_env_cls=vectors)
         try:
-            return make(kind, env=env, **more).learn(64)
+            return make(DeltaPPO, env=env).learn(64)
         finally:
             env.close()
 
-    assert equal(trained(PPO), trained(DeltaPPO, scales="single"))
-
-
-class Moves(BaseCallback):
-    """Changes settings while a model learns, as schedules of a user do."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        super().__init__()
-        self.settings = settings
-
-    def _on_step(self) -> bool:
-        if self.model.num_timesteps == 32:
-            for name, value in self.settings.items():
-                assert hasattr(self.model, name)
-                setattr(self.model, name, value)
-        return True
-
-
-COMMON: list[Any] = [
-    {"gamma": 0.9},
-    {"max_grad_norm": 1e-3},
-    {"lr_schedule": lambda progress: 1e-5 * progress},
-    {"batch_size": 4, "gradient_steps": 3, "tau": 0.5, "target_update_interval": 3},
-    {"target_entropy": -5.0},
-]
-
-
-@pytest.mark.parametrize("settings", COMMON, ids=lambda settings: next(iter(settings)))
-@algorithms
-def test_with_one_scale_settings_changed_while_learning_do_what_they_do_in_sb3(plain: Any, settings: Any) -> None:
-    learned = []
-    for kind, extra in ((plain, {}), (OURS[plain], {"scales": "single"})):
-        model = make(kind, **extra)
-        known = {name: value for name, value in settings.items() if hasattr(model, name)}
-        learned.append(model.learn(96, callback=Moves(known)))
-    assert equal(*learned)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"gamma": 0.9}, {"learning_rate": 0.05}, {"gae_lambda": 0.5}, {"clip_range": 0.01}, {"vf_coef": 0.1}]
-)
-@algorithms
-def test_with_one_scale_loading_with_other_settings_does_what_it_does_in_sb3(
-    plain: Any, settings: Any, tmp_path: Path
-) -> None:
-    learned = []
-    for kind, extra in ((plain, {}), (OURS[plain], {"scales": "single"})):
-        make(kind, **extra).save(tmp_path / kind.__name__)
-        model = kind.load(tmp_path / kind.__name__, env=environments(plain), device="cpu", **settings)
-        learned.append(model.learn(48))
-    assert equal(*learned)
-
-
-@pytest.mark.parametrize("plain", [DQN, SAC], ids=lambda kind: kind.__name__)
-def test_a_ladder_follows_a_discount_set_while_learning(plain: Any) -> None:
-    model = make(OURS[plain], scales={"ladder": "halving", "components": 3}).learn(96, callback=Moves({"gamma": 0.9}))
-    assert model.scales.gammas == TimeScales.halving(0.9, components=3).gammas
-    with pytest.raises(ConfigError, match=r"gamma must be the largest discount of scales, 0\.99"):
-        make(OURS[plain]).learn(96, callback=Moves({"gamma": 0.9}))
+    assert equal(trained(DummyVecEnv), trained(SubprocVecEnv))
 
 
 @algorithms

@@ -1,7 +1,5 @@
 """What people do with models of Stable-Baselines3: save, load, convert, export, call back, log."""
 
-import csv
-import io
 import json
 import subprocess
 import sys
@@ -15,46 +13,22 @@ import pytest
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
 import torch as th
-from stable_baselines3 import A2C, PPO
+from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import (
-    CheckpointCallback,
-    EvalCallback,
-    StopTrainingOnRewardThreshold,
-)
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import configure
 
+import sb3_suite as suite
 from event_files import read_events
 from sb3_environments import TASKS, equal, steered, vectorised
+from sb3_suite import OURS, SCALES
 from tddelta import CheckpointError, ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaDQN, DeltaPPO, DeltaSAC
 from tddelta.adapters.sb3.run_directory import settings_of
 
 QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu", "seed": 3}
-SCALES = [0.5, 0.9, 0.99]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    th.set_num_threads(1)
 
 
 def make(task: str = "cartpole", **settings: Any) -> Any:
     return DeltaPPO(TASKS[task][1], vectorised(task), **{**QUICK, "scales": SCALES, **settings})
-
-
-def test_a_loaded_model_is_the_saved_one_and_trains_like_it() -> None:
-    model, file = make().learn(64), io.BytesIO()
-    model.save(file)
-    file.seek(0)
-    again = DeltaPPO.load(file, env=vectorised("cartpole"), device="cpu")
-    assert equal(model, again) and again.scales == model.scales and again.num_timesteps == 64
-    model.set_env(vectorised("cartpole"))
-    for one in (model, again):
-        one.set_random_seed(5)
-        one.learn(64, reset_num_timesteps=False)
-    assert equal(model, again)
 
 
 def test_a_save_file_holds_the_scales_as_numbers(tmp_path: Path) -> None:
@@ -86,12 +60,6 @@ def test_the_form_of_the_return_is_a_setting_like_others(tmp_path: Path) -> None
         make(form="sum")
     with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):
         DeltaPPO.load(tmp_path / "model", device="cpu", form="sum")
-
-
-def test_loading_with_a_discount_that_is_not_the_largest_scale_is_refused(tmp_path: Path) -> None:
-    make().save(tmp_path / "model")
-    with pytest.raises(ConfigError, match=r"gamma must be the largest discount of scales, 0\.99"):
-        DeltaPPO.load(tmp_path / "model", gamma=0.9, device="cpu")
 
 
 def test_a_loaded_ladder_follows_discount_and_decay(tmp_path: Path) -> None:
@@ -152,14 +120,10 @@ def test_a_policy_is_saved_alone(tmp_path: Path) -> None:
     assert all(th.equal(again.state_dict()[name], tensor) for name, tensor in model.policy.state_dict().items())
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["cartpole", "image"])
 def test_to_ppo_keeps_policy_and_values_in_a_plain_file(task: str, tmp_path: Path) -> None:
     model = make(task).learn(64)
-    numbers = th.get_rng_state()
-    plain = model.to_ppo()
-    assert th.equal(numbers, th.get_rng_state()), "converting draws no random numbers"
-    assert type(plain) is PPO and plain.num_timesteps == 64
-    plain.save(tmp_path / "controller")
+    model.to_ppo().save(tmp_path / "controller")
     assert b"tddelta" not in zipfile.ZipFile(tmp_path / "controller.zip").read("data")
     loaded = PPO.load(tmp_path / "controller", device="cpu")
     observations = model.env.reset()
@@ -184,48 +148,62 @@ def test_a_converted_file_loads_without_this_library(tmp_path: Path) -> None:
     assert done.stdout == "ActorCriticPolicy\n", done.stderr
 
 
-@pytest.mark.parametrize("scales", [None, SCALES, "single"])
-def test_from_ppo_keeps_policy_and_values(scales: Any) -> None:
-    plain = PPO("MlpPolicy", vectorised("cartpole"), **QUICK).learn(64)
-    model = DeltaPPO.from_ppo(plain, scales)
-    observations = plain.env.reset()
+def critics(model: Any, observations: Any, actions: Any) -> list[np.ndarray]:
+    """The values that the critics of a model give, or their components."""
+    tensors, acted = model.policy.obs_to_tensor(observations)[0], th.as_tensor(actions)
     with th.no_grad():
-        ours, theirs = (one.policy.predict_values(th.as_tensor(observations)) for one in (model, plain))
-    th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    components = model.predict_components(observations)
-    horizons = np.array(model.scales.horizons)
-    shares = np.diff(horizons, prepend=0) / horizons[-1]
-    np.testing.assert_allclose(components, theirs.numpy() * shares, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(
-        model.predict(observations, deterministic=True)[0], plain.predict(observations, deterministic=True)[0]
-    )
-    model.learn(64, reset_num_timesteps=False)
-    assert model.num_timesteps == 128
-    assert equal(plain, DeltaPPO.from_ppo(plain, scales).to_ppo()) or scales != "single"
+        if isinstance(model, DQN):
+            networks = model.q_net, model.q_net_target
+            found = [net.components(tensors) if isinstance(model, DeltaDQN) else net(tensors) for net in networks]
+        elif isinstance(model, SAC):
+            ask = model.critic.each if isinstance(model, DeltaSAC) else model.critic
+            found = list(ask(tensors, acted))
+        else:
+            ours = hasattr(model, "scales")
+            found = [model.policy.predict_components(tensors) if ours else model.policy.predict_values(tensors)]
+    return [one.numpy() for one in found]
 
 
-@pytest.mark.parametrize(
-    ("task", "settings"),
-    [
-        ("pendulum", {"use_sde": True}),
-        ("image", {"policy_kwargs": {"share_features_extractor": False}}),
-        ("dictionary", {"policy_kwargs": {"net_arch": [8], "activation_fn": th.nn.ReLU}}),
-    ],
-)
-def test_models_of_every_setting_are_converted_back_and_forth(task: str, settings: dict[str, Any]) -> None:
-    plain = PPO(TASKS[task][1], vectorised(task), **QUICK, **settings).learn(64)
-    back = DeltaPPO.from_ppo(plain, SCALES).to_ppo()
-    for name, tensor in plain.policy.state_dict().items():
-        th.testing.assert_close(tensor, back.policy.state_dict()[name], rtol=1e-5, atol=1e-5)
-    back.learn(64)
+CONVERTED: list[Any] = [
+    *((plain, None, scales, {}) for plain in OURS for scales in (None, SCALES, "single")),
+    *((plain, None, SCALES, {"policy_kwargs": {"net_arch": []}}) for plain in (DQN, SAC)),
+    (PPO, "pendulum", SCALES, {"use_sde": True}),
+    (PPO, "image", SCALES, {"policy_kwargs": {"share_features_extractor": False}}),
+    (PPO, "dictionary", SCALES, {"policy_kwargs": {"net_arch": [8], "activation_fn": th.nn.ReLU}}),
+]
 
 
-def test_a2c_is_converted_too() -> None:
-    plain = A2C("MlpPolicy", vectorised("cartpole"), seed=3, device="cpu").learn(20)
-    model = DeltaA2C.from_a2c(plain, SCALES)
-    back = model.to_a2c()
-    for name, tensor in plain.policy.state_dict().items():
-        th.testing.assert_close(tensor, back.policy.state_dict()[name], rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(("plain", "task", "scales", "settings"), CONVERTED)
+def test_models_are_converted_back_and_forth(
+    plain: Any, task: str | None, scales: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    name = plain.__name__.lower()
+    start = suite.make(plain, task, **settings).learn(48)
+    before, numbers = {name: tensor.clone() for name, tensor in start.policy.state_dict().items()}, th.get_rng_state()
+    steps = start.num_timesteps
+    model = getattr(OURS[plain], f"from_{name}")(start, scales)
+    back = getattr(model, f"to_{name}")()
+    assert th.equal(numbers, th.get_rng_state()), "converting draws no random numbers"
+    assert type(back) is plain and back.num_timesteps == model.num_timesteps == steps
+    for key, tensor in before.items():
+        th.testing.assert_close(tensor, back.policy.state_dict()[key], rtol=1e-5, atol=1e-5)
+    assert scales != "single" or equal(start, back)
+    observations = start.env.reset()
+    acted, _ = start.predict(observations, deterministic=True)
+    np.testing.assert_array_equal(acted, model.predict(observations, deterministic=True)[0])
+    shares = np.diff(np.array(model.scales.horizons), prepend=0) / model.scales.horizons[-1]
+    for values, ours in zip(*(critics(one, observations, acted) for one in (start, model)), strict=True):
+        values = values[..., None] if plain is DQN else values
+        np.testing.assert_allclose(ours, values * shares, rtol=1e-4, atol=1e-5)
+    if plain is SAC:
+        assert th.equal(start.log_ent_coef, back.log_ent_coef) and start.log_ent_coef.item() != 0
+        assert model.log_ent_coef is not start.log_ent_coef
+    back.save(tmp_path / "plain")
+    assert plain.load(tmp_path / "plain", device="cpu").num_timesteps == steps
+    model.learn(24, reset_num_timesteps=False)
+    back.learn(24)
+    assert model.num_timesteps > steps
+    assert all(th.equal(tensor, before[key]) for key, tensor in start.policy.state_dict().items())
 
 
 class Own(DeltaActorCriticPolicy):
@@ -263,36 +241,6 @@ def test_a_model_with_components_is_no_plain_one() -> None:
     with pytest.raises(ConfigError, match=r"must be a plain PPO; got a DeltaPPO, .* convert it by to_ppo\(\) first"):
         DeltaPPO.from_ppo(make())
     assert DeltaPPO.from_ppo(make().to_ppo(), [0.9, 0.99]).scales.gammas == (0.9, 0.99)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning", "ignore:`isinstance:DeprecationWarning")
-def test_the_onnx_export_of_sb3s_documentation_works_on_the_converted_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnxscript", reason="needs onnx, onnxscript and torch")
-    import onnx.reference
-
-    class Exported(th.nn.Module):
-        def __init__(self, policy: Any) -> None:
-            super().__init__()
-            self.policy = policy
-
-        def forward(self, observation: th.Tensor) -> Any:
-            action, value, _ = self.policy(observation, deterministic=True)
-            return action, value
-
-    model = make().learn(64)
-    observations = th.as_tensor(model.env.reset()[:1])
-    place = str(tmp_path / "controller.onnx")
-    # PyTorch's exporter cannot follow the checks of its own distributions, in plain SB3 as well.
-    monkeypatch.setattr(th.distributions.Distribution, "_validate_args", False)
-    exported = Exported(model.to_ppo().policy).eval()
-    th.onnx.export(exported, (observations,), place, opset_version=18, input_names=["input"], verbose=False)
-    action, value = onnx.reference.ReferenceEvaluator(place).run(None, {"input": observations.numpy()})
-    assert action == model.predict(observations.numpy(), deterministic=True)[0]
-    np.testing.assert_allclose(value, model.predict_components(observations.numpy()).sum(-1, keepdims=True), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "plain"), [(DeltaPPO, PPO), (DeltaA2C, A2C)])
@@ -385,39 +333,6 @@ def test_an_exported_network_takes_any_number_of_observations(kind: Any, tmp_pat
                 np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_callbacks_work(tmp_path: Path) -> None:
-    stop = StopTrainingOnRewardThreshold(reward_threshold=1.0)
-    evaluate = EvalCallback(
-        vectorised("cartpole", 1),
-        callback_on_new_best=stop,
-        eval_freq=20,
-        n_eval_episodes=2,
-        best_model_save_path=str(tmp_path / "best"),
-        log_path=str(tmp_path),
-        verbose=0,
-    )
-    keep = CheckpointCallback(save_freq=10, save_path=str(tmp_path / "kept"))
-    model = make().learn(640, callback=[keep, evaluate])
-    assert model.num_timesteps == 40, "stopped at the first evaluation"
-    best = DeltaPPO.load(tmp_path / "best" / "best_model", device="cpu")
-    mean, _ = evaluate_policy(best, vectorised("cartpole", 1), n_eval_episodes=3)
-    assert mean == 9
-    assert len(list((tmp_path / "kept").glob("*.zip"))) == 2
-
-
-def test_loggers_write_the_components(tmp_path: Path) -> None:
-    model = make()
-    model.set_logger(configure(str(tmp_path), ["csv", "json", "log"]))
-    model.learn(128)
-    model.logger.close()
-    with (tmp_path / "progress.csv").open(encoding="utf-8") as file:
-        last = list(csv.DictReader(file))[-1]
-    for label in model.scales.labels:
-        for name in ("value_loss", "explained_variance", "value_mean"):
-            assert last[f"{name}/gamma={label}"]
-    assert float(last["train/gradient_norm"]) > 0
-
-
 def test_tensorboard_shows_the_components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # SB3 takes the writer of the package tensorboard; this one has the same methods, and is there for our own runs.
     writer = pytest.importorskip("tensorboardX").SummaryWriter
@@ -436,9 +351,3 @@ def test_the_console_shows_what_sb3_shows(capsys: pytest.CaptureFixture[str]) ->
     make(verbose=1).learn(128)
     table = capsys.readouterr().out
     assert "explained_variance" in table and "gamma=" not in table
-
-
-@pytest.mark.filterwarnings("ignore:rich is experimental")
-def test_the_progress_bar_works(capsys: pytest.CaptureFixture[str]) -> None:
-    make().learn(64, progress_bar=True)
-    assert "64/64" in capsys.readouterr().out

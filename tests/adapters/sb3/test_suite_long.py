@@ -50,11 +50,6 @@ from tddelta import CheckpointError, ConfigError
 from tddelta.adapters.sb3 import DeltaDQN
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    th.set_num_threads(1)
-
-
 @algorithms
 def test_every_argument_has_another_value(plain: Any) -> None:
     fixed = {"self", "policy", "env", "device", "tensorboard_log", "_init_setup_model"}

@@ -24,8 +24,7 @@ LOSSES = [ClipPPOLoss, KLPENPPOLoss, PPOLoss, A2CLoss]
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+def _same_numbers() -> None:
     torch.manual_seed(0)
 
 
@@ -148,20 +147,28 @@ def test_settings_of_the_loss_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scales", "gamma"),
+    ("scales", "gamma", "gammas"),
     [
-        (SCALES, None),
-        (SCALES, 0.98),
-        ([0.5, 0.9, 0.98], None),
-        (np.array([0.5, 0.9, 0.98]), None),
-        ({"gammas": [0.5, 0.9, 0.98]}, None),
-        (SCALES.to_dict(), None),
-        ({"ladder": "halving", "components": 3}, 0.98),
+        (None, 0.75, (0.5, 0.75)),
+        ("halving", 0.75, (0.5, 0.75)),
+        ("single", 0.9, (0.9,)),
+        ([0.5, 0.9], None, (0.5, 0.9)),
+        (np.array([0.5, 0.9]), None, (0.5, 0.9)),
+        (np.array([0.5, 0.9]), 0.9, (0.5, 0.9)),
+        ({"gammas": [0.5, 0.9]}, None, (0.5, 0.9)),
+        ({"ladder": "halving", "components": 2}, 0.75, (0.5, 0.75)),
+        ({"ladder": "halving", "components": 3, "longest_horizon": 1000}, 1.0, (0.998, 0.999, 1.0)),
+        (TimeScales((0.5, 0.9)), None, (0.5, 0.9)),
+        (TimeScales((0.5, 0.9)).to_dict(), 0.9, (0.5, 0.9)),
     ],
+    ids=str,
 )
-def test_the_settings_take_the_scales_that_the_estimator_takes(scales: Any, gamma: float | None) -> None:
-    assert loss_settings(scales, gamma=gamma)["critic_coeff"] == 1.5
-    assert len(DeltaGAE(scales=scales, gamma=gamma, value_network=None).scales) == 3
+def test_scales_are_named_as_for_the_other_adapters(scales: Any, gamma: Any, gammas: tuple[float, ...]) -> None:
+    assert loss_settings(scales, gamma=gamma)["critic_coeff"] == len(gammas) / 2
+    made = DeltaGAE(scales=scales, gamma=gamma, value_network=None)
+    assert made.scales == TimeScales.from_gammas(gammas, lam=0.95) and made.lmbda is None
+    other = DeltaGAE(scales=scales, gamma=gamma, lmbda=0.5, value_network=None)
+    assert other.scales.trace_decays == TimeScales.from_gammas(gammas, lam=0.5).trace_decays
 
 
 @pytest.mark.parametrize(
@@ -173,6 +180,7 @@ def test_the_settings_take_the_scales_that_the_estimator_takes(scales: Any, gamm
         ("thirding", 0.9, "a ladder that is known; got 'thirding'"),
         ([0.5, 0.9], 0.98, "gamma must be the largest discount"),
         ([0.5, 0.9], "x", "gamma must be a plain number"),
+        (None, 1.0, r"pass scales=\{'ladder': 'halving', 'longest_horizon': 1000\}"),
     ],
 )
 def test_the_settings_refuse_the_scales_that_the_estimator_refuses(scales: Any, gamma: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What environments answer: SB3 takes some wrong answers for right ones, and trips over others without naming them."""
+"""Checks of what environments answer: SB3 takes some wrong answers for right, and does not name others."""
 
 import functools
 import warnings
@@ -10,17 +10,12 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from tddelta._answers import (
-    AnswerError,
-    check_arguments,
-    check_finite,
-    check_number,
-    check_reset,
-    check_step,
-    layers,
-    observed,
-)
+from tddelta import _answers
+from tddelta._answers import check_finite
 from tddelta.errors import DataError
+
+LIBRARIES = ("stable_baselines3.", "tddelta.")
+"""What the modules begin with whose classes are not a user's own."""
 
 
 def environment_name(vectorised: Any) -> str:
@@ -36,17 +31,14 @@ def environment_name(vectorised: Any) -> str:
 
 
 def watch(vectorised: VecEnv) -> None:
-    """Let the first answers of the environments that are in this process tell what is wrong with them.
+    """Make the next `reset` and `step` of environments in this process raise a DataError if they answer wrongly.
 
     Nothing is called or copied for it, and afterwards each environment is as it was. What SB3 trains right with is
     taken, whatever the interface says.
-
-    Args:
-        vectorised: The environments. Their next `reset` and `step` raise DataError.
     """
     base = vectorised.unwrapped
     for outer in base.envs if isinstance(base, DummyVecEnv) else ():
-        for one in layers(outer):
+        for one in _answers.layers(outer):
             for method in ("reset", "step"):
                 if isinstance(one, gymnasium.Env) and not isinstance(vars(one).get(method), _First):
                     vars(one)[method] = _First(one, method, environment_name(vectorised), shown=one is outer)
@@ -74,30 +66,30 @@ class _First:
                 found = self._call(*given, **named)
             except TypeError:
                 if self._method == "reset":
-                    check_arguments(self._call, **named)
+                    _answers.check_arguments(self._call, **named)
                 raise
             (self._check_reset if self._method == "reset" else self._check_step)(found)
             space = self._environment.observation_space
             # SB3 lets NumPy fit shapes: that is right as long as no number is repeated.
             if type(space).__name__ == "Box" and np.size(found[0]) != np.prod(space.shape):
-                observed(space, found[0], self._method)
-        except AnswerError as error:
+                _answers.observed(space, found[0], self._method)
+        except _answers.AnswerError as error:
             raise DataError(f"{self._name}: {error}") from error
         return found
 
     def _check_reset(self, found: Any) -> None:
         if not (isinstance(found, tuple | list) and len(found) == 2 and found[1] is None):  # which nobody reads
-            check_reset(found)
+            _answers.check_reset(found)
         following = vars(self._environment).get("step")
         if self._shown and isinstance(following, _First) and isinstance(found[0], np.ndarray):
             following.seen = found[0], found[0].copy()
 
     def _check_step(self, found: Any) -> None:
-        check_step(found)
+        _answers.check_step(found)
         try:
             float(found[1])  # as SB3 reads it
         except (TypeError, ValueError):
-            check_number("reward", found[1], "biuf", "float(reward)")
+            _answers.check_number("reward", found[1], "biuf", "float(reward)")
         if self.seen is not None and found[0] is self.seen[0] and not np.array_equal(*self.seen):
             warnings.warn(
                 f"{self._name}: step writes into the observation that it returned before, so that the last observation "
@@ -114,7 +106,7 @@ class StepChecker(BaseCallback):
         policy: Any = self.model.policy
         kinds = type(policy), policy.features_extractor_class
         # One of somebody's own may have a meaning for them.
-        self._reads = all(kind.__module__.startswith(("stable_baselines3.", "tddelta.")) for kind in kinds)
+        self._reads = all(kind.__module__.startswith(LIBRARIES) for kind in kinds)
         self._name = environment_name(self.training_env)
 
     def _on_training_start(self) -> None:

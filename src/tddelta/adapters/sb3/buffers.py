@@ -1,4 +1,4 @@
-"""Rollout buffers that keep what happened in the environment, and hand out targets of all components."""
+"""Rollout buffers that keep the rewards of the environment, and hand out targets of all components."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
     else was done to a reward on its way into `rewards` counts, as in SB3.
 
     Args:
-        *args: As in SB3.
+        *args: As in SB3, as all other keywords.
         scales: The time scales, see `tddelta.TimeScales.of`; they follow `gamma` and `gae_lambda`.
         form: Of the λ-return, see `tddelta.lambda_targets`.
         **kwargs: As in SB3.
@@ -78,14 +78,8 @@ class DeltaRolloutBuffer(RolloutBuffer):
         self._computed: dict[str, np.ndarray] = {}
         self._flat: list[np.ndarray] | None = None
 
-    def note(self, rewards: np.ndarray, dones: np.ndarray, finals: dict[int, th.Tensor]) -> None:
-        """Note a step before SB3 changes its rewards.
-
-        Args:
-            rewards: Of the environment, (N,).
-            dones: Whether the episode is over, (N,).
-            finals: W(final observation), (Z,), by environment, of the episodes that were cut.
-        """
+    def note(self, rewards: np.ndarray, finals: dict[int, th.Tensor]) -> None:
+        """Note rewards (N,) before SB3 changes them, and W(final observation), (Z,), of episodes that are cut here."""
         self._noted = step = self.pos
         self._noted_rewards[step] = rewards
         self.truncated[step] = False
@@ -111,7 +105,6 @@ class DeltaRolloutBuffer(RolloutBuffer):
         log_prob: th.Tensor,
     ) -> None:
         """Add a step, as in SB3, but with W, (N, Z), in place of values."""
-        shape = self.components.shape[1:]
         if len(self.scales) == 1:
             value = value.reshape(-1, 1)
         elif self._noted != self.pos:
@@ -119,9 +112,9 @@ class DeltaRolloutBuffer(RolloutBuffer):
                 f"the rewards of step {self.pos} were not noted before SB3 changed them: collect with learn(), whose "
                 "callbacks note them, and leave `_init_callback` as it is"
             )
-        if value.shape != shape:  # one value per state would be spread over all components
+        if value.shape != self.components.shape[1:]:  # one value per state would be spread over all components
             raise ShapeError(
-                f"the policy must hand out components {tuple(shape)}, one per environment and "
+                f"the policy must hand out components {self.components.shape[1:]}, one per environment and "
                 f"discount; got {tuple(value.shape)}: a value network of your own has n_components outputs"
             )
         value = whole(value)
@@ -129,12 +122,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
         super().add(obs, action, reward, episode_start, value.sum(-1), log_prob)
 
     def compute_returns_and_advantage(self, last_values: th.Tensor, dones: np.ndarray) -> None:
-        """Compute the λ-returns of all components, and the ordinary advantages of V.
-
-        Args:
-            last_values: V after the last step; its components were noted.
-            dones: Whether the last step ended an episode, (N,).
-        """
+        """Compute the λ-returns of all components, and the ordinary advantages of V; arguments as in SB3."""
         ends = np.concatenate([self.episode_starts[1:], np.asarray(dones)[None]]).astype(bool)
         # A `collect_rollouts` of one's own that adds nothing to the reward has every end for a terminal one.
         self.truncated &= ends & ((self.rewards != self._noted_rewards) | (self._expected == self._noted_rewards))
@@ -153,10 +141,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
         if self._last is None:
             raise ConfigError("the observations after the last step were not noted: collect with learn()")
         last = np.where(self.terminated[-1] | self.truncated[-1], self._last.sum(-1), last_values.cpu().numpy().ravel())
-        for name, sums, components in (
-            ("values", self.values, self.components),
-            ("last_values", last, self._last),
-        ):
+        for name, sums, components in ("values", self.values, self.components), ("last_values", last, self._last):
             rounding = 1e-5 * np.abs(components).sum(-1)
             if not np.allclose(components.sum(-1), sums, rtol=0, atol=rounding, equal_nan=True):
                 raise ConfigError(
@@ -174,8 +159,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         samples = super()._get_samples(batch_inds, env)
         if self._flat is None:
-            both = ("component_returns", "returns"), ("components", "values")
-            self._flat = [self._flattened(*names) for names in both]
+            self._flat = [self._flattened("component_returns", "returns"), self._flattened("components", "values")]
         targets, old = (self.to_torch(array[batch_inds]) for array in self._flat)
         if self.learning is None:
             return samples._replace(returns=targets.flatten(), old_values=old.flatten())
@@ -208,20 +192,19 @@ class StepRecorder(BaseCallback):
     """
 
     def _on_step(self) -> bool:
-        buffer, dones = self.locals["rollout_buffer"], self.locals["dones"]
-        model: Any = self.model
+        buffer, model = (self.locals["rollout_buffer"], self.model)  # type: Any, Any
         if not isinstance(buffer, DeltaRolloutBuffer):
             raise ConfigError(
                 f"rollout_buffer must keep components; got a {type(buffer).__name__}: derive it from DeltaRolloutBuffer"
             )
         finals = {}
-        for place in np.flatnonzero(dones):
+        for place in np.flatnonzero(self.locals["dones"]):
             info = self.locals["infos"][place]
             # As SB3 tells truncation, and one by one as SB3 evaluates them, for the same bits.
             if info.get("TimeLimit.truncated", False) and info.get("terminal_observation") is not None:
                 observation = model.policy.obs_to_tensor(info["terminal_observation"])[0]
                 finals[int(place)] = self._components(observation)[0]
-        buffer.note(self.locals["rewards"], dones, finals)
+        buffer.note(self.locals["rewards"], finals)
         if buffer.pos == buffer.buffer_size - 1:
             buffer.note_last(self._components(obs_as_tensor(self.locals["new_obs"], model.device)))
             if len(buffer.scales) > 1:

@@ -1,11 +1,12 @@
-"""What all algorithms share: time scales among the settings, in save files, and in the networks."""
+"""The base of all algorithms: time scales among the settings, in save files, in networks and in conversions."""
 
 import json
 import math
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
@@ -14,23 +15,19 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.policies import BaseModel
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
 from tddelta.adapters.ladders import Ladder
-from tddelta.adapters.sb3.answers import StepChecker, watch
+from tddelta.adapters.sb3.answers import LIBRARIES, StepChecker, watch
 from tddelta.errors import CheckpointError, ConfigError, own_checks
 from tddelta.timescales import TimeScales
 
 
 class Learning:
-    """One call of `train`: weighs the components' errors, and watches losses and gradients.
-
-    Args:
-        scales: The time scales.
-        weights: Weight of every component in the value loss, (Z,), ≥ 0; None weighs all by 1.
-    """
+    """One call of `train`: weighs the components' errors by `weights` (Z,), and watches losses and gradients."""
 
     def __init__(self, scales: TimeScales, weights: th.Tensor | None) -> None:
         self.scales = scales
@@ -61,11 +58,7 @@ class Learning:
         self._norms.append(th.nn.utils.get_total_norm(found))
 
     def log(self, logger: Any, components: np.ndarray, returns: np.ndarray) -> None:
-        """Record what was seen, and how the components (N, Z) of the rollout fit their returns (N, Z).
-
-        Raises:
-            ConfigError: There are weights, and one side of the errors was not weighed.
-        """
+        """Record what was seen, and how the components (N, Z) of the rollout fit their returns (N, Z)."""
         if self._roots is not None and (self._targets is not None or not self._losses):
             raise ConfigError(
                 "component_weights weigh what evaluate_actions of DeltaActorCriticPolicy and get of DeltaRolloutBuffer "
@@ -74,10 +67,7 @@ class Learning:
         if self._norms:
             logger.record("train/gradient_norm", float(th.stack(self._norms).mean()))
         losses = th.stack(self._losses).mean(0).tolist() if self._losses else []
-        log_components(logger, self.scales, "value_loss", losses)
-        both = zip(components.T, returns.T, strict=True)
-        log_components(logger, self.scales, "explained_variance", [float(explained_variance(*pair)) for pair in both])
-        log_components(logger, self.scales, "value_mean", components.mean(0).tolist())
+        log_components(logger, self.scales, losses, components.mean(0).tolist(), components, returns)
 
     def _weighed(self, components: th.Tensor) -> th.Tensor:
         return components if self._roots is None else components * self._roots
@@ -88,16 +78,21 @@ def whole(components: th.Tensor) -> th.Tensor:
     return components.to(th.promote_types(components.dtype, th.float32))
 
 
-def log_components(logger: Any, scales: TimeScales, name: str, values: Sequence[float]) -> None:
-    """Record one number per component, by discount.
+def log_components(
+    logger: Any, scales: TimeScales, losses: Sequence[float], means: Sequence[float], *fit: np.ndarray
+) -> None:
+    """Record error, explained variance and mean by discount; the fit is of components and targets, both (N, Z).
 
     Not on the console: SB3's table would grow by three lines per component.
     """
-    for label, value in zip(scales.labels, values, strict=False):
-        logger.record(f"{name}/gamma={label}", value, exclude="stdout")
+    explained = [float(explained_variance(*pair)) for pair in zip(*(array.T for array in fit), strict=True)]
+    for name, values in (("value_loss", losses), ("explained_variance", explained), ("value_mean", means)):
+        for label, value in zip(scales.labels, values, strict=False):
+            logger.record(f"{name}/gamma={label}", value, exclude="stdout")
 
 
 _Model = TypeVar("_Model", bound="DeltaModel")
+_Plain = TypeVar("_Plain", bound=BaseAlgorithm)
 
 # SB3's files do not name their algorithm: the first whose setting is there.
 _TELLING = {"PPO": "clip_range", "A2C": "gae_lambda", "DQN": "exploration_rate", "SAC": "target_entropy"}
@@ -128,6 +123,16 @@ class OfTheClass:
         return warned
 
 
+class OfComponents(BaseModel):
+    """Mixed into a network of SB3: a saved one knows how many components it has."""
+
+    n_components: int
+    load: Any = OfTheClass(vars(BaseModel)["load"])
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
+
+
 class DeltaModel(BaseAlgorithm):
     """Mixed into an algorithm of SB3, before its class.
 
@@ -144,8 +149,8 @@ class DeltaModel(BaseAlgorithm):
             another setting cannot be used with components.
     """
 
-    plain_policies: ClassVar[Mapping[type[Any], type[Any]]]
-    """SB3's policy classes by ours."""
+    plain: ClassVar[type[Any]]
+    """The algorithm of SB3."""
 
     own_callbacks: ClassVar[tuple[type[BaseCallback], ...]] = (StepChecker,)
     """Called after those of the user."""
@@ -211,12 +216,18 @@ class DeltaModel(BaseAlgorithm):
     def _lam(self) -> float | None:
         return None
 
+    @classmethod
+    def _policies(cls) -> dict[type[Any], type[Any]]:
+        """SB3's policy classes by ours, which have the same names in both algorithms."""
+        plain = cls.plain.policy_aliases
+        return {ours: plain[name] for name, ours in cls.policy_aliases.items() if name in plain}
+
     def _delta_policy(self, policy: Any) -> Any:
-        ours = tuple(self.plain_policies)
-        for mine, plain in self.plain_policies.items():
+        ours = self._policies()
+        for mine, plain in ours.items():
             if policy is plain:
                 return mine
-        if isinstance(policy, type) and issubclass(policy, ours):
+        if isinstance(policy, type) and issubclass(policy, tuple(ours)):
             return policy
         raise ConfigError(
             f"policy must have a critic of several components; got {policy!r}: derive it from one of "
@@ -307,6 +318,94 @@ class DeltaModel(BaseAlgorithm):
         """The weights of the components, (Z,), as they are now."""
         weights = _weights(self.component_weights, self.scales)
         return None if weights is None else th.tensor(weights, dtype=th.float32, device=self.device)
+
+    @classmethod
+    def _from_plain(cls: type[_Model], model: Any, **own: Any) -> _Model:
+        """A model with policy and V of one of SB3's, and settings of its own."""
+        name = cls.plain.__name__
+        if isinstance(model, DeltaModel):
+            raise ConfigError(
+                f"model must be a plain {name}; got a {type(model).__name__}, which has components already: to change "
+                f"its scales, convert it by to_{name.lower()}() first"
+            )
+        if not isinstance(model, cls.plain):
+            raise ConfigError(f"model must be of the class {name}; got {model!r:.80}: a file is read by {name}.load(…)")
+        made = _copied(cls, model, {plain: ours for ours, plain in cls._policies().items()}, own)
+        shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
+        _take_over(made, model, lambda head: (shares.reshape(-1, *[1] * head.ndim) * head).flatten(0, 1))
+        return made
+
+    def _to_plain(self, kind: type[_Plain]) -> _Plain:
+        """One of SB3's models with the same policy and V."""
+        made = _copied(kind, self, self._policies(), {})
+        _take_over(made, self, lambda head: head.reshape(len(self.scales), -1, *head.shape[1:]).sum(0))
+        return made
+
+
+def component_shares(scales: TimeScales) -> list[float]:
+    """The share of V that each component has where rewards are constant, (h_z − h_{z−1}) / h_Z.
+
+    Example:
+        >>> component_shares(TimeScales.from_horizons([25, 50, 100]))
+        [0.25, 0.25, 0.5]
+    """
+    horizons = scales.horizons
+    if math.isinf(horizons[-1]):
+        return [0.0] * (len(horizons) - 1) + [1.0]
+    below = (0.0, *horizons[:-1])
+    return [(high - low) / horizons[-1] for high, low in zip(horizons, below, strict=True)]
+
+
+# What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
+_OWN = ("policy", "rollout_buffer", "rollout_buffer_class", "_ladder", "_scales", "component_weights", "form")
+
+
+def _copied(kind: type[Any], model: Any, policies: Mapping[type[Any], type[Any]], own: dict[str, Any]) -> Any:
+    """A model of the kind with the settings, counters and environment of another."""
+    if model.policy_class not in policies:
+        raise ConfigError(
+            f"only the policies {', '.join(known.__name__ for known in policies)} can be converted; got "
+            f"{model.policy_class.__name__}: for a class of your own copy the state_dict, where only the last "
+            "layer of the critic differs"
+        )
+    buffer = getattr(model, "rollout_buffer_class", None)
+    if buffer is not None and not buffer.__module__.startswith(LIBRARIES):
+        raise ConfigError(
+            f"a rollout buffer of your own is not converted; got {buffer.__name__}: set model.rollout_buffer_class = "
+            f"None and model.rollout_buffer_kwargs = {{}} to leave it out, and pass {kind.__name__}.load(…, "
+            "rollout_buffer_class=…) one of the other kind"
+        )
+    policy_class = policies[model.policy_class]
+    made = kind(policy_class, None, device=model.device, _init_setup_model=False)
+    kept = {name: value for name, value in model.__dict__.items() if name not in _OWN}
+    for name in ("ep_info_buffer", "ep_success_buffer"):  # the one thing that both would change
+        kept[name] = copy(kept[name])
+    made.__dict__.update({**kept, "policy_class": policy_class, **own})
+    # The random numbers of whoever trains meanwhile stay as they were: no seed is set, and none is drawn.
+    seed, made.seed = made.seed, None
+    try:
+        with th.random.fork_rng(devices=[]):
+            made._setup_model()
+    finally:
+        made.seed = seed
+    return made
+
+
+def _take_over(made: Any, model: Any, change: Callable[[th.Tensor], th.Tensor]) -> None:
+    """Take over the networks, with the last layers of the critic changed, and SAC's entropy coefficient."""
+    policy = model.policy
+    names = ["value_net"] if hasattr(policy, "value_net") else ["q_net.q_net", "q_net_target.q_net"]
+    if hasattr(policy, "critic"):
+        twins = range(policy.critic.n_critics)
+        names = [f"{critic}.qf{twin}" for critic in ("critic", "critic_target") for twin in twins]
+    if names != ["value_net"]:
+        names = [f"{name}.{len(policy.get_submodule(name)) - 1}" for name in names]
+    heads = tuple(f"{name}." for name in names)
+    state = policy.state_dict()
+    made.policy.load_state_dict({key: change(kept) if key.startswith(heads) else kept for key, kept in state.items()})
+    for name in ("log_ent_coef", "ent_coef_tensor"):
+        if getattr(model, name, None) is not None:
+            getattr(made, name).data.copy_(getattr(model, name).data)
 
 
 def _starts(space: Any) -> bool:

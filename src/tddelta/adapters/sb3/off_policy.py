@@ -7,11 +7,10 @@ import numpy as np
 import torch as th
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.utils import explained_variance, polyak_update
+from stable_baselines3.common.utils import polyak_update
 from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
-from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
 from tddelta.adapters.sb3.model import DeltaModel, as_numpy, log_components, whole
 from tddelta.errors import ConfigError, own_checks
 from tddelta.targets import td_errors
@@ -20,7 +19,7 @@ _Loss = Callable[..., th.Tensor]
 
 
 class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
-    """What the two algorithms share.
+    """The base of `DeltaDQN` and `DeltaSAC`.
 
     SB3's replay buffers keep rewards as they are, and tell terminated from truncated: nothing has to be undone.
     """
@@ -33,8 +32,7 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
 
     def _settle(self) -> None:
         super()._settle()
-        for steps in (self.n_steps, *(self.scales.n_steps or ())):
-            _check_steps(steps)
+        self._check_steps(self.n_steps, *(self.scales.n_steps or ()))
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -51,8 +49,14 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
             )
 
     def _check_buffer(self) -> None:
-        for name in ("n_steps", "n_step"):
-            _check_steps(getattr(self.replay_buffer, name, None) or 1)
+        self._check_steps(*(getattr(self.replay_buffer, name, None) or 1 for name in ("n_steps", "n_step")))
+
+    def _check_steps(self, *several: int) -> None:
+        if max(several) > 1:
+            raise ConfigError(
+                f"n_steps must be 1 with components; got {max(several)}: SB3 adds up the rewards of n steps with one "
+                "discount, and every component has its own"
+            )
 
     def _sample(self, batch_size: int) -> Any:
         """Draw single transitions; a callback, or `load_replay_buffer`, may have replaced the buffer."""
@@ -99,19 +103,8 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
         with th.no_grad():
             errors = (components - targets).square().mean(0).tolist()
             means = components.mean(0).tolist()
-        both = zip(*(whole(part.detach()).cpu().numpy().T for part in (components, targets)), strict=True)
-        log_components(self.logger, self.scales, "value_loss", errors)
-        explained = [float(explained_variance(*pair)) for pair in both]
-        log_components(self.logger, self.scales, "explained_variance", explained)
-        log_components(self.logger, self.scales, "value_mean", means)
-
-
-def _check_steps(n_steps: int) -> None:
-    if n_steps > 1:
-        raise ConfigError(
-            f"n_steps must be 1 with components; got {n_steps}: SB3 adds up the rewards of n steps with one discount, "
-            "and every component has its own"
-        )
+        arrays = (whole(part.detach()).cpu().numpy() for part in (components, targets))
+        log_components(self.logger, self.scales, errors, means, *arrays)
 
 
 class DeltaDQN(DeltaOffPolicy, DQN):
@@ -132,11 +125,12 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         (2, 2)
     """
 
-    plain_policies: ClassVar[dict[type[Any], type[Any]]] = q_policies.DQN_PLAIN
-    policy_aliases: ClassVar[dict[str, type[Any]]] = dict(
-        zip(("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), q_policies.DQN_PLAIN, strict=True)
-    )
-
+    plain: ClassVar[type[Any]] = DQN
+    policy_aliases: ClassVar[dict[str, type[Any]]] = {
+        "MlpPolicy": q_policies.DeltaDQNPolicy,
+        "CnnPolicy": q_policies.DeltaDQNCnnPolicy,
+        "MultiInputPolicy": q_policies.DeltaDQNMultiInputPolicy,
+    }
     _learned = q_policies.DeltaQNetwork, "components", ("forward",)
 
     def _critic(self) -> Any:
@@ -161,7 +155,7 @@ class DeltaDQN(DeltaOffPolicy, DQN):
             ConfigError: `model` is no DQN, the scales do not fit, the DQN learns from several steps, or its policy is
                 of a class of your own.
         """
-        return from_plain(cls, given(model, DQN), scales=scales)
+        return cls._from_plain(model, scales=scales)
 
     def to_dqn(self) -> DQN:
         """The same policy and Q as a plain DQN, whose save file needs no tddelta.
@@ -174,7 +168,7 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         Raises:
             ConfigError: The policy is of a class of your own.
         """
-        return to_plain(DQN, self)
+        return self._to_plain(DQN)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Update the network; SB3's `train`, which cannot be kept, since it takes the maximum of one value."""
@@ -241,11 +235,12 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         (2,)
     """
 
-    plain_policies: ClassVar[dict[type[Any], type[Any]]] = q_policies.SAC_PLAIN
-    policy_aliases: ClassVar[dict[str, type[Any]]] = dict(
-        zip(("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), q_policies.SAC_PLAIN, strict=True)
-    )
-
+    plain: ClassVar[type[Any]] = SAC
+    policy_aliases: ClassVar[dict[str, type[Any]]] = {
+        "MlpPolicy": q_policies.DeltaSACPolicy,
+        "CnnPolicy": q_policies.DeltaSACCnnPolicy,
+        "MultiInputPolicy": q_policies.DeltaSACMultiInputPolicy,
+    }
     _learned = q_policies.DeltaContinuousCritic, "each", ("forward", "components")
 
     def _critic(self) -> Any:
@@ -255,11 +250,11 @@ class DeltaSAC(DeltaOffPolicy, SAC):
     @own_checks
     def from_sac(cls, model: SAC, scales: Any = None) -> "DeltaSAC":
         """Go on from a trained SAC, as `DeltaDQN.from_dqn` does from a DQN, with its entropy coefficient."""
-        return from_plain(cls, given(model, SAC), scales=scales)
+        return cls._from_plain(model, scales=scales)
 
     def to_sac(self) -> SAC:
         """The same policy and Q as a plain SAC, as `DeltaDQN.to_dqn` makes a DQN, with the entropy coefficient."""
-        return to_plain(SAC, self)
+        return self._to_plain(SAC)
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Update actor, critics and temperature.

@@ -12,7 +12,6 @@ from tddelta._arrays import check_form
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
-from tddelta.adapters.sb3.conversion import from_plain, given, to_plain
 from tddelta.adapters.sb3.model import DeltaModel, Learning, as_numpy
 from tddelta.errors import ConfigError, own_checks
 from tddelta.targets import Form
@@ -20,7 +19,7 @@ from tddelta.timescales import unit_number
 
 
 class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
-    """What `DeltaPPO` and `DeltaA2C` share.
+    """The base of `DeltaPPO` and `DeltaA2C`.
 
     Args:
         policy: As in SB3.
@@ -35,8 +34,11 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
         ConfigError: As of `DeltaModel`, or `form` is unknown.
     """
 
-    plain_policies: ClassVar[dict[type[Any], type[Any]]] = policies.PLAIN
-    policy_aliases: ClassVar[dict[str, type[Any]]] = policies.ALIASES
+    policy_aliases: ClassVar[dict[str, type[Any]]] = {
+        "MlpPolicy": policies.DeltaActorCriticPolicy,
+        "CnnPolicy": policies.DeltaActorCriticCnnPolicy,
+        "MultiInputPolicy": policies.DeltaMultiInputActorCriticPolicy,
+    }
     own_callbacks = (StepChecker, StepRecorder)
 
     @own_checks
@@ -139,6 +141,8 @@ class DeltaPPO(DeltaOnPolicy, PPO):
         Romoff et al. 2019, section "TD(λ, Δ) with GAE".
     """
 
+    plain: ClassVar[type[Any]] = PPO
+
     @classmethod
     @own_checks
     def from_ppo(cls, model: PPO, scales: Any = None, *, form: Form = "difference") -> "DeltaPPO":
@@ -159,7 +163,7 @@ class DeltaPPO(DeltaOnPolicy, PPO):
             ConfigError: `model` is no PPO, the scales do not fit, `form` is unknown, or the policy is of a class of
                 your own.
         """
-        return from_plain(cls, given(model, PPO), scales=scales, form=form)
+        return cls._from_plain(model, scales=scales, form=form)
 
     def to_ppo(self) -> PPO:
         """The same policy and values as a plain PPO, whose save file needs no tddelta.
@@ -172,7 +176,7 @@ class DeltaPPO(DeltaOnPolicy, PPO):
         Raises:
             ConfigError: The policy is of a class of your own.
         """
-        return to_plain(PPO, self)
+        return self._to_plain(PPO)
 
 
 class DeltaA2C(DeltaOnPolicy, A2C):
@@ -181,12 +185,14 @@ class DeltaA2C(DeltaOnPolicy, A2C):
     See `DeltaPPO` for losses. With one scale, parameters are those of `A2C`, bit by bit.
     """
 
+    plain: ClassVar[type[Any]] = A2C
+
     @classmethod
     @own_checks
     def from_a2c(cls, model: A2C, scales: Any = None, *, form: Form = "difference") -> "DeltaA2C":
         """Go on from a trained A2C, as `DeltaPPO.from_ppo` does from a PPO."""
-        return from_plain(cls, given(model, A2C), scales=scales, form=form)
+        return cls._from_plain(model, scales=scales, form=form)
 
     def to_a2c(self) -> A2C:
         """The same policy and values as a plain A2C, as `DeltaPPO.to_ppo` makes a PPO."""
-        return to_plain(A2C, self)
+        return self._to_plain(A2C)

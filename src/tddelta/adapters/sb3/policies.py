@@ -7,33 +7,25 @@ import torch as th
 from stable_baselines3.common.policies import (
     ActorCriticCnnPolicy,
     ActorCriticPolicy,
-    BaseModel,
     MultiInputActorCriticPolicy,
 )
 from torch import nn
 
-from tddelta.adapters.sb3.model import Learning, OfTheClass, whole
+from tddelta.adapters.sb3.model import Learning, OfComponents, whole
 
 
-class DeltaActorCriticPolicy(ActorCriticPolicy):
+class DeltaActorCriticPolicy(OfComponents, ActorCriticPolicy):
     """`ActorCriticPolicy` with a critic of n components; with one, the same network bit by bit.
 
-    A policy class of your own works with `DeltaPPO` when it derives from this class instead of SB3's.
-
-    Args:
-        *args: As in SB3.
-        n_components: Number of time scales; the algorithm passes it.
-        **kwargs: As in SB3.
-
-    `forward` and `evaluate_actions` hand out W, (B, Z), in place of values (B, 1); `predict_values` stays V = Σ W.
+    A policy class of your own works with `DeltaPPO` when it derives from this class instead of SB3's. `forward` and
+    `evaluate_actions` hand out W, (B, Z), in place of values (B, 1); `predict_values` stays V = Σ W. The algorithm
+    passes `n_components`, the number of time scales; all other arguments are SB3's.
     """
 
     def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
         self.n_components = n_components
         self.learning: Learning | None = None
         super().__init__(*args, **kwargs)
-
-    load: Any = OfTheClass(vars(BaseModel)["load"])
 
     def _build(self, lr_schedule: Any) -> None:
         super()._build(lr_schedule)
@@ -47,9 +39,6 @@ class DeltaActorCriticPolicy(ActorCriticPolicy):
         optimizer: Any = self.optimizer_class
         self.optimizer = optimizer(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
-
     def predict_components(self, obs: Any) -> th.Tensor:
         """W(s) of observations as tensors, (B, Z)."""
         components = super().predict_values(obs)
@@ -60,7 +49,7 @@ class DeltaActorCriticPolicy(ActorCriticPolicy):
         return self.predict_components(obs).sum(-1, keepdim=True)
 
     def evaluate_actions(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
-        """W, (B, Z), log-probabilities and entropies, each (B,); as in SB3, where V stands in place of W."""
+        """W, (B, Z), log-probabilities and entropies, each (B,), of observations and actions."""
         components, log_prob, entropy = super().evaluate_actions(obs, actions)
         if self.learning is not None:
             components = self.learning.minibatch(components)
@@ -86,18 +75,3 @@ class DeltaActorCriticCnnPolicy(DeltaActorCriticPolicy, ActorCriticCnnPolicy):
 
 class DeltaMultiInputActorCriticPolicy(DeltaActorCriticPolicy, MultiInputActorCriticPolicy):
     """`MultiInputPolicy`, for dictionary observations, with a critic of n components."""
-
-
-PLAIN: dict[type[Any], type[Any]] = {
-    DeltaActorCriticPolicy: ActorCriticPolicy,
-    DeltaActorCriticCnnPolicy: ActorCriticCnnPolicy,
-    DeltaMultiInputActorCriticPolicy: MultiInputActorCriticPolicy,
-}
-"""The policy classes of SB3 that ours stand for."""
-
-ALIASES: dict[str, type[Any]] = {
-    "MlpPolicy": DeltaActorCriticPolicy,
-    "CnnPolicy": DeltaActorCriticCnnPolicy,
-    "MultiInputPolicy": DeltaMultiInputActorCriticPolicy,
-}
-"""The policies by the names that SB3 gives them."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch as th
-from stable_baselines3.common.policies import BaseModel, ContinuousCritic
+from stable_baselines3.common.policies import ContinuousCritic
 from stable_baselines3.dqn.policies import CnnPolicy as DQNCnnPolicy
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from stable_baselines3.dqn.policies import MultiInputPolicy as DQNMultiInputPolicy
@@ -12,7 +12,7 @@ from stable_baselines3.sac.policies import MultiInputPolicy as SACMultiInputPoli
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
-from tddelta.adapters.sb3.model import OfTheClass, whole
+from tddelta.adapters.sb3.model import OfComponents, whole
 from tddelta.errors import ConfigError
 
 
@@ -33,15 +33,11 @@ def _number(n_components: int | None, kind: str) -> int:
     return n_components
 
 
-class DeltaQNetwork(QNetwork):
+class DeltaQNetwork(OfComponents, QNetwork):
     """`QNetwork` with n components of every action value; `forward` is their sum.
 
     A network of your own overrides `components`, which is learned, and is made by `make_q_net` of a `DeltaDQNPolicy`.
-
-    Args:
-        *args: As in SB3.
-        n_components: Number of time scales; the policy passes it.
-        **kwargs: As in SB3.
+    The policy passes `n_components`, the number of time scales; all other arguments are SB3's.
     """
 
     def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
@@ -59,32 +55,18 @@ class DeltaQNetwork(QNetwork):
         """Q(s, a) = Σ_z Q^z(s, a), (B, A)."""
         return total(self.components(obs)).squeeze(-1)
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
 
-
-class DeltaDQNPolicy(DQNPolicy):
-    """`DQNPolicy` whose networks are of the class `DeltaQNetwork`.
-
-    Args:
-        *args: As in SB3.
-        n_components: Number of time scales; the algorithm passes it.
-        **kwargs: As in SB3.
-    """
+class DeltaDQNPolicy(OfComponents, DQNPolicy):
+    """`DQNPolicy` with networks of the class `DeltaQNetwork`; the algorithm passes their `n_components`."""
 
     def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
         self.n_components = _number(n_components, "DQN")
         super().__init__(*args, **kwargs)
 
-    load: Any = OfTheClass(vars(BaseModel)["load"])
-
     def make_q_net(self) -> DeltaQNetwork:
         """Make one network."""
         settings = self._update_features_extractor(self.net_args, features_extractor=None)
         return DeltaQNetwork(**settings, n_components=self.n_components).to(self.device)
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
 
 
 class DeltaDQNCnnPolicy(DeltaDQNPolicy, DQNCnnPolicy):
@@ -98,12 +80,8 @@ class DeltaDQNMultiInputPolicy(DeltaDQNPolicy, DQNMultiInputPolicy):
 class DeltaContinuousCritic(ContinuousCritic):
     """`ContinuousCritic`, twin critics by default, each with n components; `forward` gives their sums.
 
-    A critic of your own overrides `each`, which is learned, and is made by `make_critic` of a `DeltaSACPolicy`.
-
-    Args:
-        *args: As in SB3.
-        n_components: Number of time scales; the policy passes it.
-        **kwargs: As in SB3.
+    A critic of your own overrides `each`, which is learned, and is made by `make_critic` of a `DeltaSACPolicy`. The
+    policy passes `n_components`, the number of time scales; all other arguments are SB3's.
     """
 
     def __init__(self, *args: Any, n_components: int = 1, **kwargs: Any) -> None:
@@ -138,28 +116,17 @@ def total(components: th.Tensor) -> th.Tensor:
     return components if components.shape[-1] == 1 else whole(components).sum(-1, keepdim=True)
 
 
-class DeltaSACPolicy(SACPolicy):
-    """`SACPolicy` with a `DeltaContinuousCritic`.
-
-    Args:
-        *args: As in SB3.
-        n_components: Number of time scales; the algorithm passes it.
-        **kwargs: As in SB3.
-    """
+class DeltaSACPolicy(OfComponents, SACPolicy):
+    """`SACPolicy` with a `DeltaContinuousCritic`; the algorithm passes its `n_components`."""
 
     def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
         self.n_components = _number(n_components, "SAC")
         super().__init__(*args, **kwargs)
 
-    load: Any = OfTheClass(vars(BaseModel)["load"])
-
     def make_critic(self, features_extractor: Any = None) -> DeltaContinuousCritic:
         """Make the critics, or their targets."""
         settings = self._update_features_extractor(self.critic_kwargs, features_extractor)
         return DeltaContinuousCritic(**settings, n_components=self.n_components).to(self.device)
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "n_components": self.n_components}
 
 
 class DeltaSACCnnPolicy(DeltaSACPolicy, SACCnnPolicy):
@@ -168,18 +135,3 @@ class DeltaSACCnnPolicy(DeltaSACPolicy, SACCnnPolicy):
 
 class DeltaSACMultiInputPolicy(DeltaSACPolicy, SACMultiInputPolicy):
     """`MultiInputPolicy` of SAC with components."""
-
-
-DQN_PLAIN: dict[type[Any], type[Any]] = {
-    DeltaDQNPolicy: DQNPolicy,
-    DeltaDQNCnnPolicy: DQNCnnPolicy,
-    DeltaDQNMultiInputPolicy: DQNMultiInputPolicy,
-}
-"""The policy classes of SB3's DQN that ours stand for."""
-
-SAC_PLAIN: dict[type[Any], type[Any]] = {
-    DeltaSACPolicy: SACPolicy,
-    DeltaSACCnnPolicy: SACCnnPolicy,
-    DeltaSACMultiInputPolicy: SACMultiInputPolicy,
-}
-"""The policy classes of SB3's SAC that ours stand for."""

@@ -1,4 +1,4 @@
-"""The value estimator: what TorchRL's `GAE` reads and writes, for a critic with one output per time scale."""
+"""TorchRL's `GAE` for a critic with one output per time scale, and the checks of what it reads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -32,19 +32,7 @@ def check_data(data: Any) -> None:
 
 
 def entry(data: TensorDictBase, key: Any, advice: str = _ADVICE) -> torch.Tensor:
-    """What the data has under a key.
-
-    Args:
-        data: The data.
-        key: The key, nested or not.
-        advice: What the message says to do if there is nothing.
-
-    Returns:
-        The tensor.
-
-    Raises:
-        DataError: There is nothing; the message lists the keys.
-    """
+    """The tensor under a key, nested or not; DataError if there is none."""
     found: torch.Tensor | None = data.get(key, None)
     if found is None:
         raise DataError(
@@ -54,22 +42,8 @@ def entry(data: TensorDictBase, key: Any, advice: str = _ADVICE) -> torch.Tensor
     return found
 
 
-def of_the_step(data: TensorDictBase, key: Any, deltas: torch.Tensor, *, flag: bool = False) -> torch.Tensor:
-    """A reward or a flag of the step, from under "next".
-
-    Args:
-        data: The data.
-        key: The key there.
-        deltas: The components, (*batch, Z).
-        flag: Whether it must be boolean.
-
-    Returns:
-        The tensor without its last axis of length 1, (*batch,).
-
-    Raises:
-        DataError: There is nothing.
-        ShapeError: The shape is not (*batch, 1), or the dtype of a flag is not boolean.
-    """
+def _of_the_step(data: TensorDictBase, key: Any, deltas: torch.Tensor, *, flag: bool = False) -> torch.Tensor:
+    """A reward or a flag from under "next", (*batch,), beside components (*batch, Z)."""
     found = entry(data, ("next", key))
     wanted, got = (*deltas.shape[:-1], 1), tuple(found.shape)
     if got != wanted:
@@ -83,15 +57,7 @@ def of_the_step(data: TensorDictBase, key: Any, deltas: torch.Tensor, *, flag: b
     return found.squeeze(-1)
 
 
-def check_components(data: TensorDictBase, key: Any, deltas: torch.Tensor, number: int) -> None:
-    """ShapeError unless the components have one entry per scale.
-
-    Args:
-        data: The data.
-        key: Their key, for the message.
-        deltas: The components, (*batch, Z).
-        number: The number of scales.
-    """
+def _check_components(data: TensorDictBase, key: Any, deltas: torch.Tensor, number: int) -> None:
     shape = tuple(deltas.shape)
     if deltas.ndim <= data.ndim or shape[-1] != number:
         raise ShapeError(
@@ -100,13 +66,8 @@ def check_components(data: TensorDictBase, key: Any, deltas: torch.Tensor, numbe
         )
 
 
-def check_single_steps(data: TensorDictBase, key: Any) -> None:
-    """DataError if rewards are sums over several steps.
-
-    Args:
-        data: The data.
-        key: Where a multi-step transform writes how many steps it has summed.
-    """
+def _check_single_steps(data: TensorDictBase, key: Any) -> None:
+    """DataError if a multi-step transform has summed rewards: it writes there how many."""
     lengths = data.get(key, None)
     if lengths is not None and bool((lengths != 1).any()):
         raise DataError(
@@ -120,27 +81,14 @@ DEFAULT_LMBDA = 0.95
 
 
 def ladder(scales: Any, gamma: Any) -> tuple[Ladder, float]:
-    """The ladder that a user named, and its largest discount.
-
-    Args:
-        scales: As of `TimeScales.of`.
-        gamma: The largest discount; None where `scales` names it.
-
-    Raises:
-        ConfigError: `scales` is of another kind or out of range, or `gamma` is missing.
-    """
+    """The ladder that a user named, and its largest discount, which is `gamma` unless `scales` names it."""
     named = Ladder(scales)
     largest = TimeScales.of(scales).gammas[-1] if gamma is None else timescales.unit_number("gamma", gamma)
     return named, largest
 
 
 def check_critic(name: str, critic: Any) -> None:
-    """ConfigError unless this reads and writes entries of a tensordict.
-
-    Args:
-        name: Name of the argument, for the message.
-        critic: The critic.
-    """
+    """ConfigError unless a critic reads and writes entries of a tensordict."""
     keyed = all(hasattr(critic, attribute) for attribute in ("in_keys", "out_keys"))
     if isinstance(critic, type) or not callable(critic) or not keyed:
         raise ConfigError(
@@ -149,7 +97,7 @@ def check_critic(name: str, critic: Any) -> None:
         )
 
 
-def check_time_dim(time_dim: Any) -> None:
+def _check_time_dim(time_dim: Any) -> None:
     """ConfigError unless this names an axis, or is None."""
     if time_dim is not None and (isinstance(time_dim, bool) or not hasattr(time_dim, "__index__")):
         raise ConfigError(
@@ -162,7 +110,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 _not_compiled: Callable[[_Method], _Method] = torch.compiler.disable
 
 # A critic that was forgotten is not one left out on purpose.
-_NO_CRITIC: Final[Any] = object()
+_NOTHING: Final[Any] = object()
 
 
 def _takes_entries(method: _Method) -> _Method:
@@ -171,11 +119,9 @@ def _takes_entries(method: _Method) -> _Method:
 
     @wraps(method)
     def checked(self: Any, *given: Any, **settings: Any) -> Any:
-        first = given[:1] or [settings[name] for name in ("tensordict",) if name in settings]
-        for data in first:
-            # A tensor is the first of the entries, given by position.
-            if not isinstance(data, torch.Tensor):
-                check_data(data)
+        first = given[0] if given else settings.get("tensordict", _NOTHING)
+        if first is not _NOTHING and not isinstance(first, torch.Tensor):  # which is the first of several entries
+            check_data(first)
         return dispatched(self, *given, **settings)
 
     made: Any = checked
@@ -185,7 +131,7 @@ def _takes_entries(method: _Method) -> _Method:
 
 
 class _Steps(NamedTuple):
-    """What the target functions take, time first."""
+    """Arguments of the target functions, time first."""
 
     rewards: Any
     deltas: Any
@@ -257,7 +203,7 @@ class DeltaGAE(ValueEstimatorBase):
         self,
         *,
         scales: Any = None,
-        value_network: Any = _NO_CRITIC,
+        value_network: Any = _NOTHING,
         gamma: float | None = None,
         lmbda: float | None = None,
         form: Form = "difference",
@@ -271,14 +217,14 @@ class DeltaGAE(ValueEstimatorBase):
                 "vectorized chooses between two routines of GAE, here there is one; "
                 f"got vectorized={settings['vectorized']!r}: drop it"
             )
-        if value_network is _NO_CRITIC:
+        if value_network is _NOTHING:
             raise ConfigError(
                 "value_network is needed, since make_value_estimator passes the loss's critic on to TorchRL's own "
                 "estimators only; got none: pass value_network=critic, or None if the data holds the components"
             )
         if value_network is not None:
             check_critic("value_network", value_network)
-        check_time_dim(time_dim)
+        _check_time_dim(time_dim)
         super().__init__(value_network=value_network, **settings)
         check_form(form)
         self.lmbda = None if lmbda is None else timescales.unit_number("lmbda", lmbda)
@@ -389,11 +335,11 @@ class DeltaGAE(ValueEstimatorBase):
             yield
 
     def _steps(self, data: Any, params: Any, target_params: Any, time_dim: Any) -> _Steps:
-        """Everything that the target functions take, checked, time first."""
+        """The data as arguments of the target functions, checked."""
         check_data(data)
         keys = self.tensor_keys
         axis = self._time_axis(data, time_dim)
-        check_single_steps(data, keys.steps_to_next_obs)
+        _check_single_steps(data, keys.steps_to_next_obs)
         for key in (keys.reward, keys.done):
             entry(data, ("next", key))
         if self.value_network is not None:
@@ -402,21 +348,22 @@ class DeltaGAE(ValueEstimatorBase):
                 data.set("shifted_valid", valid)
         else:
             deltas, following = entry(data, keys.value), entry(data, ("next", keys.value))
-        # Also of an earlier call: the steps that did not fit stay out.
+        # Also of an earlier call: steps that did not fit stay out.
         valid = data.get("shifted_valid", None)
         data = self._prepare_shifted_tensordict(data, valid, axis)
 
-        check_components(data, keys.value, deltas, len(self.scales))
-        check_components(data, ("next", keys.value), following, len(self.scales))
-        rewards = of_the_step(data, keys.reward, deltas)
-        done = of_the_step(data, keys.done, deltas, flag=True)
+        _check_components(data, keys.value, deltas, len(self.scales))
+        _check_components(data, ("next", keys.value), following, len(self.scales))
+        rewards = _of_the_step(data, keys.reward, deltas)
+        done = _of_the_step(data, keys.done, deltas, flag=True)
         absent = data.get(("next", keys.terminated), None) is None
-        terminated = done if absent else of_the_step(data, keys.terminated, deltas, flag=True)
+        terminated = done if absent else _of_the_step(data, keys.terminated, deltas, flag=True)
         if self.auto_reset_env:
             following = torch.where((done & ~terminated).unsqueeze(-1), deltas, following)
         arrays = [array.movedim(axis, 0) for array in (rewards, deltas, following, terminated, done)]
-        if not self.differentiable and _runs_in_numpy(arrays):
-            # A loop over time costs half as much there, in the same memory.
+        halves = (torch.bfloat16, torch.half)
+        if not self.differentiable and all(each.device.type == "cpu" and each.dtype not in halves for each in arrays):
+            # In NumPy a loop over time costs half as much, in the same memory.
             arrays = [array.detach().numpy() for array in arrays]
         rewards, deltas, following, terminated, done = arrays
         # A step that ends an episode without its termination was cut.
@@ -454,7 +401,7 @@ class DeltaGAE(ValueEstimatorBase):
         return computed
 
     def _time_axis(self, data: TensorDictBase, time_dim: Any) -> int:
-        check_time_dim(time_dim)
+        _check_time_dim(time_dim)
         axis: int = self._get_time_dim(time_dim, data)
         if not 0 <= axis < data.ndim:
             raise ShapeError(
@@ -473,10 +420,6 @@ class DeltaGAE(ValueEstimatorBase):
         given = steps.rewards, steps.deltas, steps.next_deltas
         targets = lambda_targets(*given, **steps.flags, scales=self.scales, form=self.form)
         return _batch_first(targets, steps.axis)
-
-
-def _runs_in_numpy(arrays: list[torch.Tensor]) -> bool:
-    return all(array.device.type == "cpu" and array.dtype not in (torch.bfloat16, torch.half) for array in arrays)
 
 
 def _batch_first(array: Any, axis: int) -> torch.Tensor:
