@@ -145,7 +145,9 @@ def _worker(process: "subprocess.Popen[str]", out: Path, draw: random.Random) ->
             raise RuntimeError(f"no checkpoint in {out}")
         time.sleep(0.02)
     time.sleep(draw.uniform(0, 0.5))
-    return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    # beside it Python's own keeper of semaphores
+    return next(int(one) for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes())
 
 
 def _alive(process: int) -> bool:

@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tddelta.experiments.running import Outcome
-from tddelta.experiments.sweeping import executor, plan, work
+from tddelta.experiments import Outcome
+from tddelta.experiments.sweeping import plan, trainer, work
 
 STUDY = """
 environments = "Catch-bsuite"
@@ -43,7 +43,9 @@ class Use:
 
     def _workers(self) -> list[int]:
         place = Path(f"/proc/self/task/{os.getpid()}/children")
-        return [int(one) for one in place.read_text().split()]
+        found = [int(one) for one in place.read_text().split()]
+        # Python's own keeper of semaphores stays until this process ends
+        return [one for one in found if b"resource_tracker" not in Path(f"/proc/{one}/cmdline").read_bytes()]
 
     def __str__(self) -> str:
         return f"{self.memory / 2**20:.0f} MiB, {self.files} open files, {self.processes} processes"
@@ -70,11 +72,11 @@ def main() -> None:
         study.write_text(STUDY.format(runs=runs), encoding="utf-8")
         planned, before = plan(study), Use()
         began, processor = time.perf_counter(), time.process_time()
-        outcomes, _ = work(planned, executor(planned, workers=workers), say=say)
+        outcomes = work(planned, trainer(planned, workers=workers), say=say)
         seconds, processor = time.perf_counter() - began, time.process_time() - processor
     after = Use()
     warm, late = uses.values()
-    print(f"{sum(outcome.state == 'finished' for outcome in outcomes)} of {runs} runs finished in {seconds:.0f} s")
+    print(f"{outcomes.finished} of {runs} runs finished in {seconds:.0f} s")
     print(f"the process that starts them computed for {processor:.1f} s")
     for when, use in (("before", before), ("after a tenth", warm), ("at the end", late), ("afterwards", after)):
         print(f"{when}: {use}")

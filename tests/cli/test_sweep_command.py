@@ -21,7 +21,7 @@ from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
 from tddelta.experiments.display import Board, entries
 from tddelta.experiments.running import Threads, train_group
-from tddelta.experiments.slurm import script
+from tddelta.experiments.sweeping import slurm_script as script
 from tddelta.runs import Run, RunWriter, load_runs
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ class TestSweep:
         early = sweeping.plan(Path("study.toml"))
         sweeping.remember(sweeping.plan(Path("study.toml"), 3))
         with pytest.raises(ConfigError, match="another sweep added seeds meanwhile, 3 in place of 0: start it again"):
-            sweeping.work(early, sweeping.executor(early))
+            sweeping.work(early, sweeping.trainer(early))
         assert json.loads(Path("study/study.json").read_text())["added_seeds"] == 3
 
     def test_a_second_sweep_is_refused_by_the_lock_of_the_first(self, capsys):
@@ -275,7 +275,8 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
 
     wait_for(begun)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    (worker,) = (one for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes())
+    os.kill(int(worker), signal.SIGKILL)
     wait_for(lambda: "finished" in states())
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)

@@ -15,7 +15,8 @@ import pretend
 import tddelta
 import tddelta.deep
 from tddelta.errors import ConfigError, DataError
-from tddelta.experiments import compare, execute, plan_runs, train
+from tddelta.experiments import compare, plan_runs, run_plans, train
+from tddelta.experiments.display import Display
 from tddelta.experiments.plan import default_out, divide
 from tddelta.runs import Run, RunWriter, load_runs, set_aside
 
@@ -34,30 +35,32 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-class Watcher:
+class Told(Display):
     """Writes down what it is told, and by which thread."""
 
-    def __init__(self):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
         self.told, self.threads = [], set()
+        TOLD.append(self)
 
     def _tell(self, *what):
         self.told.append(what)
         self.threads.add(threading.current_thread())
 
     def begin(self, plan):
+        super().begin(plan)
         self._tell("begin", plan.seed)
 
     def progress(self, plan, progress):
+        super().progress(plan, progress)
         self._tell("progress", plan.seed)
 
     def end(self, outcome):
+        super().end(outcome)
         self._tell("end", outcome.plan.seed, outcome.state)
 
-    def stopping(self):
-        self._tell("stopping")
 
-    def tick(self):
-        pass
+TOLD = []
 
 
 # ---------------------------------------------------------------- the plan
@@ -211,18 +214,22 @@ class TestResume:
 
 
 @pytest.mark.usefixtures("pretended")
-class TestExecute:
+class TestRunPlans:
+    @pytest.fixture(autouse=True)
+    def told(self, monkeypatch):
+        monkeypatch.setattr("tddelta.experiments.running.Display", Told)
+
     def test_one_failing_run_does_not_stop_the_others(self):
         plans = plan_runs(CATCH, "ppo", seeds=[0, 13, 14, 1], steps=3000, out="o")
-        watcher = Watcher()
-        outcomes, number = execute(plans, watcher, workers=2)
-        assert [outcome.state for outcome in outcomes] == ["finished", "failed", "failed", "finished"]
-        assert [type(outcome.error) for outcome in outcomes] == [type(None), DataError, RuntimeError, type(None)]
-        assert number is None
+        outcomes = run_plans(plans, workers=2)
+        assert [outcome.state for outcome in outcomes.runs] == ["finished", "failed", "failed", "finished"]
+        assert [type(outcome.error) for outcome in outcomes.runs] == [type(None), DataError, RuntimeError, type(None)]
+        assert [plan.seed for plan, _ in outcomes.failed] == [13, 14]
+        assert (outcomes.finished, outcomes.signal) == (2, None)
         messages = [Run(plan.path).status["message"] for plan in plans]
         assert messages == [None, "step 0: reward is not a number", "RuntimeError: a bug", None]
-        assert watcher.threads == {threading.current_thread()}
-        assert sorted(what for what in watcher.told if what[0] == "end") == [
+        assert TOLD[-1].threads == {threading.current_thread()}
+        assert sorted(what for what in TOLD[-1].told if what[0] == "end") == [
             ("end", 0, "finished"),
             ("end", 1, "finished"),
             ("end", 13, "failed"),
@@ -232,14 +239,13 @@ class TestExecute:
     @pytest.mark.parametrize("workers", [1, 2, None])
     def test_runs_start_in_order_and_not_more_than_there_are_workers(self, workers, monkeypatch):
         monkeypatch.setattr("tddelta.experiments.running.available_cores", lambda: 3)
-        watcher = Watcher()
-        execute(plan_runs(CATCH, "ppo", seeds=5, steps=2000, out="o"), watcher, workers=workers)
+        run_plans(plan_runs(CATCH, "ppo", seeds=5, steps=2000, out="o"), workers=workers)
         running, most = 0, 0
-        for what in watcher.told:
+        for what in TOLD[-1].told:
             running += {"begin": 1, "end": -1}.get(what[0], 0)
             most = max(most, running)
         assert most == (workers or 3)
-        assert [what[1] for what in watcher.told if what[0] == "begin"] == list(range(5))
+        assert [what[1] for what in TOLD[-1].told if what[0] == "begin"] == list(range(5))
 
     def test_on_a_gpu_the_seeds_of_an_agent_are_one_program(self, monkeypatch):
         calls, pretended = [], pretend.train_runs
@@ -251,26 +257,23 @@ class TestExecute:
         monkeypatch.setattr("jax.default_backend", lambda: "gpu")
         monkeypatch.setattr(tddelta.deep.training, "train_runs", train_runs)
         plans = plan_runs(CATCH, ["ppo", "ppo-delta"], seeds=[0, 13, 1], steps=1000, out="o")
-        outcomes, _ = execute(plans, Watcher())
+        outcomes = run_plans(plans).runs
         assert calls == [("ppo", [0, 13, 1]), ("ppo-delta", [0, 13, 1])]
         assert [outcome.state for outcome in outcomes] == ["finished", "failed", "finished"] * 2
         assert [str(outcome.error) for outcome in outcomes][:2] == ["None", "step 0: reward is not a number"]
 
-    def test_a_directory_that_cannot_be_made_fails_its_run_only(self):
+    def test_a_directory_that_cannot_be_made_fails_its_run_only(self, monkeypatch):
+        monkeypatch.setattr("tddelta.experiments.running.divide", lambda plans, **_: (plans, []))  # which would see it
         plans = plan_runs(CATCH, "ppo", seeds=2, steps=1000, out="o")
         (blocked,) = plan_runs(CATCH, "ppo-delta", seeds=1, steps=1000, out="file")
         Path("file").touch()
-        outcomes, _ = execute([blocked, *plans], Watcher())
+        outcomes = run_plans([blocked, *plans]).runs
         assert [outcome.state for outcome in outcomes] == ["failed", "finished", "finished"]
         assert isinstance(outcomes[0].error, ConfigError) and "cannot be made" in str(outcomes[0].error)
 
-    def test_a_watcher_that_fails_stops_the_runs(self):
-        class Broken(Watcher):
-            def progress(self, plan, progress):
-                raise ZeroDivisionError
-
+    def test_a_report_that_fails_stops_the_runs(self):
         with pytest.raises(ZeroDivisionError):
-            execute(plan_runs(CATCH, "ppo", seeds=2, steps=10**6, out="o"), Broken(), workers=2)
+            run_plans(plan_runs(CATCH, "ppo", seeds=2, steps=10**6, out="o"), workers=2, report=lambda *_: 1 / 0)
         deadline = time.monotonic() + 30
         while any(thread.name.startswith("run-") for thread in threading.enumerate()):
             assert time.monotonic() < deadline
@@ -279,7 +282,7 @@ class TestExecute:
 
     def test_origin_is_in_the_timing_file(self):
         (plan,) = plan_runs(CATCH, "ppo", seeds=1, steps=1000, out="o")
-        execute([plan], Watcher(), command=["tddelta", "train", CATCH])
+        run_plans([plan], command=["tddelta", "train", CATCH])
         start = Run(plan.path).timing[0]
         assert start["command"] == ["tddelta", "train", CATCH]
         assert start["versions"].keys() >= {"python", "numpy", "jax"}

@@ -1,6 +1,5 @@
 """Sweeps on a Ray cluster of two nodes, one of which is killed in the middle."""
 
-import json
 import os
 import signal
 import socket
@@ -14,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from tddelta.cli import main
-from tddelta.errors import DataError
+from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
-from tddelta.experiments.ray_cluster import _packed, do_task, unpack
-from tddelta.experiments.worker import make_job
+from tddelta.experiments.workers import _packed, do_task, make_job, unpack
 from tddelta.runs import load_runs
 
 pytest.importorskip("ray")
@@ -60,10 +58,9 @@ def test_files_of_the_cluster_become_a_run_directory_and_an_unfinished_one_makes
 def test_a_task_says_what_went_wrong_and_leaves_nothing_behind():
     (planned,) = plan_runs(CATCH, "ppo", seeds=[3], steps=64, out="o")
     job = {**make_job([planned], {"eval_every": None}, ["test"]), "digest": "of another version"}
-    described, files = do_task(json.dumps(job), os.getcwd(), True, {})
-    (record,) = json.loads(described)
-    assert (record["state"], record["kind"], files) == ("failed", "ConfigError", {})
-    assert "seed 3 has other settings in this process than where it was planned" in record["message"]
+    ((state, error),), files = do_task(job, os.getcwd(), True, {})
+    assert (state, type(error), files) == ("failed", ConfigError, {})
+    assert "seed 3 has other settings in this process than where it was planned" in str(error)
     assert not Path("o").exists()
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from tddelta.deep.config import Config
 from tddelta.errors import ConfigError
-from tddelta.experiments.plan import RunPlan
-from tddelta.experiments.running import Outcome, Shared, work_through
-from tddelta.runs import RunWriter, load_runs
+from tddelta.experiments.display import Display
+from tddelta.experiments.plan import Outcome, RunPlan
+from tddelta.experiments.running import work_through
+from tddelta.runs import RunWriter, is_being_written, load_runs
 
 CONTENT = {
     "format": 1, "environment": "E", "agent": {"name": "a"}, "seed": 0, "settings": {}, "scales": {},
@@ -24,27 +26,19 @@ def plan(out: Path, seed: int) -> RunPlan:
     return RunPlan("E", "a", seed, out / "E" / "a" / f"seed-{seed}", Config(), CONTENT)
 
 
-class Watcher:
+class Told(Display):
     def __init__(self) -> None:
+        super().__init__([])
         self.ended: list[tuple[int, str, bool]] = []
-
-    def begin(self, plan: Any) -> None: ...
-
-    def progress(self, plan: Any, progress: Any) -> None: ...
 
     def end(self, outcome: Outcome) -> None:
         self.ended.append((outcome.plan.seed, outcome.state, outcome.skipped))
 
-    def stopping(self) -> None: ...
-
-    def tick(self) -> None: ...
-
 
 class OneAtATime:
-    """Finishes a run as soon as it is asked for news; `before` is called just before it opens one."""
+    """Finishes one run whenever it is asked to start some; `before` is called just before it opens one."""
 
     def __init__(self, before: Any = None) -> None:
-        self.waiting: list[Any] = []
         self.trained: list[int] = []
         self.before = before or (lambda plan: None)
 
@@ -53,33 +47,33 @@ class OneAtATime:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def take(self, waiting: Any) -> list[Any]:
-        taken = [] if self.waiting else [waiting[0]]
-        self.waiting += taken
-        return taken
-
-    def news(self, seconds: float | None) -> list[Outcome]:
-        if not self.waiting:
-            return []
-        run = self.waiting.pop()
+    def start(self, waiting: Any, report: Any) -> list[Any]:
+        run, future = waiting[0], Future[Outcome]()
         self.before(run)
         try:
             with RunWriter(run.path, CONTENT, {}, resume=True) as writer:
                 writer.status("finished")
+            self.trained.append(run.seed)
+            future.set_result(Outcome(run, "finished"))
         except ConfigError as error:
-            return [Outcome(run, "failed", error)]
-        self.trained.append(run.seed)
-        return [Outcome(run, "finished")]
+            future.set_result(Outcome(run, "failed", error))
+        return [([run], future)]
 
-    def wake(self) -> None: ...
+    def ended(self, group: Any, future: Any) -> list[Outcome]:
+        return [future.result()]
 
     def stop(self) -> None: ...
 
 
-def work(plans: list[Any], inner: OneAtATime, **options: Any) -> Watcher:
-    watcher = Watcher()
-    work_through(plans, Shared(inner, seconds=0.0), watcher, every=0.001, **options)
-    return watcher
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tddelta.experiments.running.LOOK_SECONDS", 0.001)
+
+
+def work(plans: list[Any], trainer: OneAtATime) -> Told:
+    display = Told()
+    work_through(plans, trainer, display, shared=True)
+    return display
 
 
 def test_what_another_machine_has_finished_is_told_and_not_trained(tmp_path: Path) -> None:
@@ -87,30 +81,30 @@ def test_what_another_machine_has_finished_is_told_and_not_trained(tmp_path: Pat
     with RunWriter(plans[1].path, CONTENT, {}) as writer:
         writer.status("finished")
     inner = OneAtATime()
-    watcher = work(plans, inner)
+    told = work(plans, inner)
     assert inner.trained == [0, 2]
-    assert sorted(watcher.ended) == [(0, "finished", False), (1, "finished", True), (2, "finished", False)]
+    assert sorted(told.ended) == [(0, "finished", False), (1, "finished", True), (2, "finished", False)]
 
 
 def test_what_another_machine_has_begun_comes_last_and_is_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = [plan(tmp_path, seed) for seed in range(3)]
     other = RunWriter(plans[0].path, CONTENT, {})
     looks = []
 
-    def finish_elsewhere(seconds: float | None) -> list[Outcome]:
-        looks.append(seconds)
-        if len(inner.trained) == 2 and len(looks) > 6:
+    def being_written(path: Path) -> bool:
+        looks.append(path)
+        if len(inner.trained) == 2 and len(looks) > 20:
             other.status("finished")
             other.close()
-        return plain(seconds)
+        return bool(is_being_written(path))
 
+    monkeypatch.setattr("tddelta.experiments.running.is_being_written", being_written)
     inner = OneAtATime()
-    plain, inner.news = inner.news, finish_elsewhere  # type: ignore[method-assign]
-    watcher = work(plans, inner)
+    told = work(plans, inner)
     assert inner.trained == [1, 2]
-    assert watcher.ended[-1] == (0, "finished", True)
+    assert told.ended[-1] == (0, "finished", True)
     assert "1 runs are in progress elsewhere: waiting for them" in capsys.readouterr().err
 
 
@@ -133,33 +127,29 @@ def test_a_run_that_another_machine_took_a_moment_before_is_no_failure(tmp_path:
             other[0].close()
 
     inner = OneAtATime(snatch)
-    watcher = work(plans, inner)
+    told = work(plans, inner)
     assert inner.trained == [1]
-    assert sorted(watcher.ended) == [(0, "finished", True), (1, "finished", False)]
+    assert sorted(told.ended) == [(0, "finished", True), (1, "finished", False)]
 
 
 def test_a_failure_of_ones_own_stays_one(tmp_path: Path) -> None:
     (tmp_path / "E").mkdir()
     (tmp_path / "E" / "a").write_text("in the way")
-    watcher = work([plan(tmp_path, 0)], OneAtATime())
-    assert watcher.ended == [(0, "failed", False)]
+    told = work([plan(tmp_path, 0)], OneAtATime())
+    assert told.ended == [(0, "failed", False)]
 
 
 PROGRAM = """
 import sys
 import pretend
 pretend.install()
-from tddelta.experiments.display import Display
-from tddelta.experiments.running import execute
-from tddelta.experiments.plan import divide, plan_runs
+from tddelta.experiments import plan_runs, run_plans
 
 plans = plan_runs("CartPole-v1", "ppo", seeds=8, steps=20_000, out=sys.argv[1])
-todo, finished = divide(plans, resume=True, shared=True)
 print("ready", flush=True)
 sys.stdin.readline()
-with Display(todo, finished, live=False) as display:
-    outcomes, _ = execute(todo, display, shared=True, workers=1)
-print(sum(not outcome.skipped for outcome in outcomes), [outcome.state for outcome in outcomes].count("finished"))
+outcomes = run_plans(plans, resume=True, shared=True, workers=1)
+print(sum(not outcome.skipped for outcome in outcomes.runs), outcomes.finished)
 """
 
 

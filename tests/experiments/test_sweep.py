@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
+import sweep_worker
 import tddelta
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
-from tddelta.experiments.processes import Processes, _ending
+from tddelta.experiments.display import Display
 from tddelta.experiments.running import work_through
-from tddelta.experiments.worker import WorkerError
+from tddelta.experiments.workers import Processes, WorkerError, _ending
 
-HERE = Path(__file__).parents[1] / "support"
 CATCH = "Catch-bsuite"
-PRETENDING = (sys.executable, str(HERE / "sweep_worker.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +28,11 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-class Watcher:
+class Told(Display):
     """Writes down what it is told; `do` is called with each."""
 
     def __init__(self, do=lambda *what: None):
+        super().__init__([])
         self.told, self._do = [], do
 
     def _tell(self, *what):
@@ -40,9 +41,6 @@ class Watcher:
 
     def begin(self, plan):
         self._tell("begin", plan.seed)
-
-    def progress(self, plan, progress):
-        raise AssertionError("a process says nothing before the end")
 
     def end(self, outcome):
         self._tell("end", outcome.plan.seed, outcome.state)
@@ -53,33 +51,32 @@ class Watcher:
     def stopping(self):
         self._tell("stopping")
 
-    def tick(self):
-        pass
 
-
-def sweep(seeds, *, workers=2, retries=2, watcher=None, program=PRETENDING, agents=("ppo",)):
+def sweep(seeds, *, workers=2, retries=2, display=None, backend=sweep_worker.cpu, agents=("ppo",)):
     plans = plan_runs(CATCH, list(agents), seeds=seeds, steps=64, out="o")
-    watcher = watcher or Watcher()
-    return work_through(
-        plans, Processes(workers, program=program), watcher, retries=retries, again=watcher.again, every=None
-    )
+    processes = Processes(workers, train=sweep_worker.train, backend=backend)
+    outcomes = work_through(plans, processes, display or Told(), retries=retries)
+    return outcomes.runs, outcomes.signal
 
 
 def jobs():
     """Seeds and processes in the order in which the runs began."""
-    return [tuple(map(int, line.split())) for line in Path("o/jobs").read_text().splitlines()]
+    return [tuple(map(int, line.split()[:2])) for line in Path("o/jobs").read_text().splitlines()]
 
 
 def _of_this_process():
     mine, found = str(os.getpid()), set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
-            found |= {path.parent.name} if path.read_text().rpartition(")")[2].split()[1] == mine else set()
+            if path.read_text().rpartition(")")[2].split()[1] == mine:
+                found |= (
+                    {path.parent.name} if b"resource_tracker" not in path.with_name("cmdline").read_bytes() else set()
+                )
     return found
 
 
 OTHERS = set()
-"""What other tests left in this process, such as the resource tracker of multiprocessing."""
+"""What other tests left in this process."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,65 +94,65 @@ def children():
 
 
 def test_one_failing_run_stops_no_other_and_is_tried_again_if_that_can_help():
-    watcher = Watcher()
-    outcomes, number = sweep([0, 13, 14, 20, 21, 22, 1], watcher=watcher)
+    display = Told()
+    outcomes, number = sweep([0, 13, 14, 20, 21, 22, 1], retries=1, display=display)
     assert [outcome.state for outcome in outcomes] == [
         *("finished", "failed", "failed", "finished", "failed", "finished", "finished")
     ]
     assert number is None
     count = {seed: sum(seed == begun for begun, _ in jobs()) for seed in (0, 13, 14, 20, 21, 22, 1)}
-    assert count == {0: 1, 13: 1, 14: 3, 20: 2, 21: 3, 22: 2, 1: 1}
+    assert count == {0: 1, 13: 1, 14: 2, 20: 2, 21: 2, 22: 2, 1: 1}
     errors = [outcome.error for outcome in outcomes]
     assert isinstance(errors[1], DataError) and str(errors[1]) == "reward is not a number"
-    assert isinstance(errors[2], WorkerError) and str(errors[2]) == "KeyError: a bug"
-    assert errors[2].__notes__ == ["In the process that trained it:\nTraceback: here\n"]
+    assert isinstance(errors[2], WorkerError) and str(errors[2]) == "KeyError: 'a bug'"
+    assert errors[2].__notes__[0].startswith("In the process that trained it:\nKeyError: 'a bug'")
     assert "ended with signal 9 (SIGKILL); its last words: a word of seed 21" in str(errors[4])
-    assert ("again", 22, "interrupted") in watcher.told
+    assert ("again", 22, "interrupted") in display.told
     # a run that is tried again waits until all others have had their turn
-    assert [seed for seed, _ in jobs()].index(1) < len(jobs()) - 4
+    assert [seed for seed, _ in jobs()].index(1) < len(jobs()) - 3
     assert not children()
 
 
 def test_the_order_is_kept_and_a_process_prefers_the_program_that_it_has():
-    watcher = Watcher()
-    sweep(range(30, 33), agents=("ppo", "ppo+"), watcher=watcher)
-    begun = [what[1] for what in watcher.told if what[0] == "begin"]
+    display = Told()
+    sweep(range(30, 33), agents=("ppo", "ppo+"), display=display)
+    begun = [what[1] for what in display.told if what[0] == "begin"]
     assert sorted(begun) == sorted([30, 31, 32] * 2)
     processes = [process for _, process in jobs()]
     assert len(set(processes)) == 2
     # the second process begins with the agent that the first one does not have
     seeds = [[seed for seed, process in jobs() if process == one] for one in dict.fromkeys(processes)]
     assert seeds == [[30, 31, 32], [30, 31, 32]]
-    watcher = Watcher()
-    sweep(5, workers=1, watcher=watcher)
-    assert [what[1] for what in watcher.told if what[0] == "begin"] == [0, 1, 2, 3, 4]
+    display = Told()
+    sweep(5, workers=1, display=display)
+    assert [what[1] for what in display.told if what[0] == "begin"] == [0, 1, 2, 3, 4]
 
 
 def test_on_a_gpu_one_process_trains_the_waiting_seeds_of_an_agent_together(monkeypatch):
-    monkeypatch.setattr("tddelta.experiments.processes.available_cores", lambda: 8)
-    outcomes, _ = sweep(4, workers=None, program=(*PRETENDING, "gpu"), agents=("ppo", "ppo+"))
+    monkeypatch.setattr("tddelta.experiments.workers.available_cores", lambda: 8)
+    outcomes, _ = sweep(4, workers=None, backend=sweep_worker.gpu, agents=("ppo", "ppo+"))
     assert {outcome.state for outcome in outcomes} == {"finished"} and len(outcomes) == 8
     assert len({process for _, process in jobs()}) == 1
 
 
 def test_without_a_gpu_there_is_a_process_per_core(monkeypatch):
-    monkeypatch.setattr("tddelta.experiments.processes.available_cores", lambda: 3)
+    monkeypatch.setattr("tddelta.experiments.workers.available_cores", lambda: 3)
 
     def all_begun(*what):
-        if what[0] == "begin" and sum(told[0] == "begin" for told in watcher.told) == 3:
+        if what[0] == "begin" and sum(told[0] == "begin" for told in display.told) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    watcher = Watcher(all_begun)
-    outcomes, number = sweep([15, 0, 1, 2], workers=None, watcher=watcher)
+    display = Told(all_begun)
+    outcomes, number = sweep([15, 0, 1, 2], workers=None, display=display)
     assert number == signal.SIGINT and outcomes[0].state == "interrupted"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_every_run_save_and_starts_no_other(number):
-    watcher = Watcher(lambda *what: what == ("begin", 15) and signal.raise_signal(number))
+    display = Told(lambda *what: what == ("begin", 15) and signal.raise_signal(number))
     before = signal.getsignal(number)
-    outcomes, received = sweep([15, 0, 1, 2, 3], workers=1, watcher=watcher)
-    assert received == number and watcher.told == [("begin", 15), ("stopping",), ("end", 15, "interrupted")]
+    outcomes, received = sweep([15, 0, 1, 2, 3], workers=1, display=display)
+    assert received == number and display.told == [("begin", 15), ("stopping",), ("end", 15, "interrupted")]
     assert [outcome.state for outcome in outcomes] == ["interrupted"]
     assert signal.getsignal(number) == before and not children()
 
@@ -167,14 +164,13 @@ def test_a_second_signal_ends_the_processes_at_once():
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        sweep([16, 0], workers=1, watcher=Watcher(twice))
+        sweep([16, 0], workers=1, display=Told(twice))
     assert time.monotonic() - began < 30 and not children()
 
 
 def test_processes_that_cannot_start_are_not_tried_for_ever():
-    program = (sys.executable, "-c", "raise SystemExit('no JAX here')")
     with pytest.raises(ConfigError, match="processes for training cannot start, exit code 1: no JAX here"):
-        sweep([0], program=program)
+        sweep([0], backend=sweep_worker.dead)
     assert not children()
 
 
@@ -185,7 +181,7 @@ def test_wrong_numbers_of_processes_and_runs_planned_from_objects_are_refused():
         Processes(0)
     (planned,) = plan_runs(CATCH, tddelta.AGENTS["ppo"], seeds=1, out="o")
     with pytest.raises(ConfigError, match="objects, and other processes can only be told names"):
-        work_through([planned], Processes(1, program=PRETENDING), Watcher())
+        work_through([planned], Processes(1, backend=sweep_worker.cpu), Told())
 
 
 def test_waiting_costs_no_processor_time():
@@ -197,8 +193,56 @@ def test_waiting_costs_no_processor_time():
             used.append(time.process_time())
 
     used = []
-    sweep([15, 0], workers=1, watcher=Watcher(stop_later))
+    sweep([15, 0], workers=1, display=Told(stop_later))
     assert used[1] - used[0] < 0.02
+
+
+SCRIPT = """
+import sys
+import sweep_worker
+from tddelta.experiments import plan_runs
+from tddelta.experiments.display import Display
+from tddelta.experiments.running import work_through
+from tddelta.experiments.workers import Processes
+
+print("begun", flush=True)
+plans = plan_runs("Catch-bsuite", "ppo", seeds=[int(sys.argv[1])], steps=64, out="o")
+processes = Processes(1, train=sweep_worker.train, backend=sweep_worker.cpu)
+print(work_through(plans, processes, Display([])).finished)
+"""
+
+
+def start_script(seed, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "script.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(sweep_worker.__file__).parent), *sys.path])}
+    command = [sys.executable, "elsewhere/script.py", str(seed)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def test_a_process_imports_neither_a_script_without_a_guard_nor_files_of_the_current_folder(tmp_path):
+    Path("signal.py").write_text("raise SystemExit('not this one')")
+    with start_script(0, tmp_path) as process:
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out, err) == (0, "begun\n1\n", "")
+
+
+def test_a_process_saves_its_run_and_leaves_when_its_parent_is_killed(tmp_path):
+    with start_script(15, tmp_path) as process:
+        deadline = time.monotonic() + 100
+        while not Path("o/jobs").exists() or not jobs():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        ((_, worker),) = jobs()
+        process.kill()
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+        except OSError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("it stays")
 
 
 def test_many_runs_leave_nothing_behind():

@@ -15,10 +15,8 @@ from rich.console import Console
 
 from tddelta.cli import main
 from tddelta.errors import CheckpointError
-from tddelta.experiments import sweeping
-from tddelta.experiments.display import Board, Entry, RunState, describe, entries, summary
-from tddelta.experiments.running import Outcome
-from tddelta.experiments.sweeping import SweepDisplay, sweep_table, table
+from tddelta.experiments import Outcome, sweeping
+from tddelta.experiments.display import Board, Display, Entry, RunState, describe, entries, summary, sweep_table, table
 from tddelta.runs import RunWriter
 
 CATCH = "Catch-bsuite"
@@ -224,7 +222,8 @@ def test_the_table_shows_what_matters_first_and_as_much_as_there_is_room_for():
 def test_a_live_table_makes_way_for_the_lines_of_runs_that_end(capsys):
     write()
     planned = sweeping.plan(Path("study.toml"))
-    display = SweepDisplay(Board(entries(planned.plans)), live=True, say=lambda outcome: f"over: {outcome.plan.seed}")
+    board = Board(entries(planned.plans))
+    display = Display(planned.plans, board=board, live=True, say=lambda outcome: f"over: {outcome.plan.seed}")
     display._console = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
     assert display.seconds == 1.0
     with display:

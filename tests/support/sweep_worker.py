@@ -1,63 +1,56 @@
-"""A worker that only pretends: it answers jobs as `tddelta.experiments.worker` does, in no time and without JAX.
+"""Jobs that only pretend: they end in no time and without JAX, in the processes of `tddelta.experiments.workers`.
 
 Seed 13 meets a not-a-number, seed 14 a bug, seed 15 waits until it is told to stop, seed 16 does not hear of it.
 Seed 20 dies of a signal the first time, seed 21 every time; seed 22 is interrupted once by somebody else.
-Seeds 30 to 39 take a tenth of a second.
+Seeds 30 to 39 wait until two processes have begun, and a moment.
 """
 
-import json
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
-stop = threading.Event()
+from tddelta.errors import DataError
+from tddelta.experiments import workers
 
 
-def answer(job):
-    seed = job["seeds"][0]
-    folder = Path(job["out"])
+def cpu():
+    return "cpu"
+
+
+def gpu():
+    return "gpu"
+
+
+def dead():
+    print("no JAX here", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def train(job):
+    return [_train_one(seed, Path(job["out"])) for seed in job["seeds"]]
+
+
+def _train_one(seed, folder):
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "jobs").open("a") as file:
-        file.write(f"{seed} {os.getpid()}\n")
+        file.write(f"{seed} {os.getpid()} {os.environ['OMP_NUM_THREADS']}\n")
     tries = (folder / "jobs").read_text().split("\n")
     first = sum(line.startswith(f"{seed} ") for line in tries) == 1
-    print("a word of seed", seed, file=sys.stderr, flush=True)
+    print("a word of seed", seed, flush=True)
     if seed == 13:
-        return {"state": "failed", "kind": "DataError", "message": "reward is not a number"}
+        return "failed", DataError("reward is not a number")
     if seed == 14:
-        return {"state": "failed", "kind": "KeyError", "message": "a bug", "traceback": "Traceback: here\n"}
+        return "failed", workers._sendable(KeyError("a bug"))
     if seed == 15:
-        return {"state": "interrupted" if stop.wait(60) else "finished"}
+        return "interrupted" if workers._stop.wait(60) else "finished", None
     if seed == 16:
         time.sleep(60)
-    if 30 <= seed < 40:
-        time.sleep(0.1)
+        time.sleep(60)
+    while 30 <= seed < 40 and len({line.split()[1] for line in (folder / "jobs").read_text().splitlines()}) < 2:
+        time.sleep(0.02)
+    time.sleep(0.2 if 30 <= seed < 40 else 0)
     if seed == 21 or (seed == 20 and first):
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"state": "interrupted" if seed == 22 and first else "finished"}
-
-
-def listen(lines):
-    for line in lines:
-        message = json.loads(line)
-        if message.get("stop"):
-            stop.set()
-        else:
-            threading.Thread(target=work, args=(message["job"],), daemon=True).start()
-    os._exit(0)
-
-
-def work(job):
-    say({"outcomes": [{"seed": seed, **answer({**job, "seeds": [seed]})} for seed in job["seeds"]]})
-
-
-def say(message):
-    print(json.dumps(message), flush=True)
-
-
-if __name__ == "__main__":
-    say({"ready": sys.argv[1] if len(sys.argv) > 1 else "cpu"})
-    listen(sys.stdin)
+    return "interrupted" if seed == 22 and first else "finished", None

@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 
 from tddelta._streams import hang_ups
 from tddelta.cli.reading import print_report, print_table
-from tddelta.cli.training import explain
+from tddelta.cli.training import explain, shown, stopped
 from tddelta.errors import ConfigError
 from tddelta.runs.files import ELSEWHERE, storing
 
@@ -237,11 +237,9 @@ def write_figures(folder: Path, drawings: "Iterable[Drawing]") -> None:
 
 def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:
     """Run `reproduce atari` or `reproduce atari-variants`."""
-    from tddelta.experiments.display import Display, describe
     from tddelta.experiments.plan import default_out, divide
-    from tddelta.experiments.running import execute
+    from tddelta.experiments.running import run_plans
     from tddelta.paper import atari as atari
-    from tddelta.runs import CHECKPOINT_SECONDS
 
     variants = options.experiment == "atari-variants"
     out = default_out() if options.out is None else options.out
@@ -252,28 +250,25 @@ def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:
         steps=atari.STEPS if options.steps is None else options.steps,
         out=out,
     )
-    todo, finished = divide(plans, resume=True, shared=True)
     if options.listed:
+        divide(plans, resume=True, shared=True)  # which refuses runs of another plan
         _show(plans)
         return 0
-    with Display(todo, finished, live=sys.stderr.isatty(), say=describe) as display:
-        every = CHECKPOINT_SECONDS if options.checkpoint_every is None else options.checkpoint_every
-        outcomes, number = execute(todo, display, checkpoint_every=every, command=command, shared=True)
-    failed = [outcome for outcome in outcomes if outcome.error is not None]
-    explain(failed, options)
-    if number is not None:
-        done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
+    outcomes = run_plans(
+        plans, resume=True, shared=True, checkpoint_every=options.checkpoint_every, command=command, **shown()
+    )
+    explain(outcomes, options)
+    if outcomes.signal is not None:
         again = [*command, *([] if options.out else ["--out", str(out)])]
-        print(f"stopped: {done} of {len(plans)} runs are finished; so far: tddelta report {out}", file=sys.stderr)
-        print(f"to go on: {shlex.join(again)}", file=sys.stderr)
-        return 128 + number
+        text = f"{outcomes.finished} of {len(plans)} runs are finished; so far: tddelta report {out}"
+        return stopped(outcomes.signal, text, again)
     unmeasured = atari.measure(plans, _tell)
     for plan, error in unmeasured:
         _tell(f"tddelta: {plan.name} could not be measured: {error}")
-    if len(failed) < len(plans):
+    if len(outcomes.failed) < len(plans):
         correct = tuple(dict.fromkeys(plan.agent for plan in plans if plan.agent in atari.AGENTS))
         print_report([out], baselines=correct if variants and correct else None)
-    return 1 if failed or unmeasured else 0
+    return 1 if outcomes.failed or unmeasured else 0
 
 
 def _show(plans: "Sequence[RunPlan]") -> None:

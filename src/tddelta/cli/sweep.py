@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta.cli.reading import print_report
-from tddelta.cli.training import Tracker, keywords
+from tddelta.cli.training import Tracker, explain, folder_and_resumption, settings_of, shown, stopped
 from tddelta.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from tddelta.experiments.display import RunState
-    from tddelta.experiments.running import Outcome
     from tddelta.experiments.sweeping import Planned
     from tddelta.experiments.tuning import Tuned
 
@@ -71,27 +68,18 @@ class Tune:
 
     def run(self, command: Sequence[str]) -> int:
         """Search, compare, report."""
-        from tddelta.experiments.plan import default_out
         from tddelta.experiments.tuning import Stopped, run_search
 
-        if self.resume and self.out is None:
-            raise ConfigError("--resume needs --out: name the folder to go on in, as in --out runs/20260101-120000")
-        out = default_out() if self.out is None else self.out
-        changed: dict[str, Any] = dataclasses.asdict(self).get("settings", {})
-        settings = {name: value for name, value in changed.items() if value is not None}
-        if self.env_kwargs:
-            settings["environment_kwargs"] = keywords(self.env_kwargs)
+        out, again = folder_and_resumption(self, command)
         try:
             tuned = run_search(
                 self.environment, self.agent, trials=self.trials, steps=self.steps, search=self.search,
                 search_seeds=self.search_seeds, evaluation_seeds=self.evaluation_seeds, seed=self.seed,
                 pruner=self.pruner, out=out, resume=self.resume, track=self.track,
-                progress=not self.json, command=command, **settings,
+                progress=not self.json, command=command, **settings_of(self),
             )  # fmt: skip
-        except Stopped as stopped:
-            again = [*command, *([] if self.out else ["--out", str(out)]), *([] if self.resume else ["--resume"])]
-            print(f"stopped: what was in progress is saved\nto go on: {shlex.join(again)}", file=sys.stderr)
-            return 128 + stopped.number
+        except Stopped as error:
+            return stopped(error.number, "what was in progress is saved", again)
         # without its table, which is too wide where agents differ in all that was searched
         print_report([out / "evaluation"], out, baselines(tuned), table=False)
         print(json.dumps(summarize(tuned), allow_nan=False) if self.json else "\n".join(describe(tuned)))
@@ -190,50 +178,41 @@ class Sweep:
         if self.status:
             return self._status()
         if self.only is None:
-            if self.ray is None and not self.slurm:
-                _check_platforms()
             _plan_on_cpu()
-        from tddelta.experiments import slurm
-        from tddelta.experiments.display import Board, describe, entries, summarize
-        from tddelta.experiments.sweeping import executor, plan, remember, work, work_on_one
+        from tddelta.experiments.sweeping import plan, trainer, work, work_on_one
 
         planned = plan(self.study, self.add_seeds, **self._changes())
         if self.slurm:
-            text = slurm.script(planned.study, Board(entries(planned.plans)).look(), self._options())
-            remember(planned)
-            (planned.study.out / "slurm").mkdir(exist_ok=True)
-            print(text, end="")
-            if (arrays := text.count("#SBATCH --array")) > 1:
-                print(
-                    f"tddelta: {arrays} arrays of at most {slurm.LARGEST_ARRAY:,} jobs, since clusters take no larger "
-                    "indices (MaxArraySize): pipe this script into bash in place of sbatch, and it submits them all",
-                    file=sys.stderr,
-                )
+            self._print_script(planned)
             return 0
-
-        def say(outcome: "Outcome") -> str:
-            return json.dumps(summarize(outcome), allow_nan=False) if self.json else describe(outcome)
-
         if self.only is not None:
-            outcomes, number = work_on_one(planned, self.only, say=say, command=command)
+            outcomes = work_on_one(planned, self.only, command=command, **shown(json=self.json))
         else:
-            trainer = executor(planned, workers=self.workers, ray=self.ray, ray_fetch=self.ray_fetch, command=command)
-            outcomes, number = work(planned, trainer, live=sys.stderr.isatty(), say=say)
-        return self._end(planned, outcomes, number, command)
-
-    def _end(
-        self, planned: "Planned", outcomes: "Sequence[Outcome]", number: int | None, command: Sequence[str]
-    ) -> int:
-        from tddelta.cli.training import explain
-
-        explain([outcome for outcome in outcomes if outcome.error is not None], self)
-        out = sys.stderr if self.json or number is not None else sys.stdout
-        done = sum(outcome.state == "finished" for outcome in outcomes)
+            processes = trainer(planned, workers=self.workers, ray=self.ray, ray_fetch=self.ray_fetch, command=command)
+            outcomes = work(planned, processes, **shown(json=self.json))
+        explain(outcomes, self)
+        done, number = outcomes.finished, outcomes.signal
         count = len(planned.plans) if self.only is None else 1
+        out = sys.stderr if self.json or number is not None else sys.stdout
         print(f"{done} of {count} runs are finished: {planned.study.out}", file=out)
         if done < count:
             print(f"to go on: {shlex.join(_without_seeds(command))}", file=sys.stderr)
         return 128 + number if number is not None else 0 if done == count else 1
+
+    def _print_script(self, planned: "Planned") -> None:
+        from tddelta.experiments.display import Board, entries
+        from tddelta.experiments.sweeping import LARGEST_ARRAY, remember, slurm_script
+
+        text = slurm_script(planned.study, Board(entries(planned.plans)).look(), self._options())
+        remember(planned)
+        (planned.study.out / "slurm").mkdir(exist_ok=True)
+        print(text, end="")
+        if (arrays := text.count("#SBATCH --array")) > 1:
+            print(
+                f"tddelta: {arrays} arrays of at most {LARGEST_ARRAY:,} jobs, since clusters take no larger "
+                "indices (MaxArraySize): pipe this script into bash in place of sbatch, and it submits them all",
+                file=sys.stderr,
+            )
 
     def _changes(self) -> dict[str, Any]:
         """Fields of the study in whose place an option stands."""
@@ -264,7 +243,7 @@ class Sweep:
             )
 
     def _status(self) -> int:
-        from tddelta.experiments.display import Board, summary
+        from tddelta.experiments.display import Board, summary, table
         from tddelta.experiments.sweeping import known
 
         board = Board(known(self.study))
@@ -275,8 +254,6 @@ class Sweep:
                 print(json.dumps(state.to_dict(), allow_nan=False))
         else:
             from rich.console import Console
-
-            from tddelta.experiments.sweeping import table
 
             console = Console()
             states = board.look()
@@ -293,7 +270,7 @@ def _watch(look: Callable[[], "list[RunState]"]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from tddelta.experiments.sweeping import sweep_table
+    from tddelta.experiments.display import sweep_table
 
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
@@ -303,15 +280,6 @@ def _watch(look: Callable[[], "list[RunState]"]) -> None:
             if not any(state.state in ("running", "waiting") for state in states):
                 return
             time.sleep(1.0)
-
-
-def _check_platforms() -> None:
-    """Refuse a JAX_PLATFORMS that would end every process that trains: one process tries it."""
-    if os.environ.get("JAX_PLATFORMS") in (None, "", "cpu"):
-        return
-    tried = subprocess.run([sys.executable, "-c", "import tddelta.deep"], stderr=subprocess.PIPE, text=True)
-    if tried.returncode:
-        raise ConfigError(tried.stderr.rpartition("ConfigError: ")[2].strip())
 
 
 def _plan_on_cpu() -> None:

@@ -18,8 +18,7 @@ from tddelta.cli.reading import NUMBERS_OR_LADDER, print_report, words_of
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
 if TYPE_CHECKING:
-    from tddelta.experiments.plan import RunPlan
-    from tddelta.experiments.running import Outcome
+    from tddelta.experiments.plan import Outcomes, RunPlan
 
 _HELP = {
     "network": "Network: mlp, minatar-conv, nature-conv, or package.module:function."
@@ -138,20 +137,34 @@ def _run(
     seeds: int | list[int],
     command: Sequence[str],
 ) -> int:
-    from tddelta.experiments.plan import default_out, plan_runs
+    from tddelta.experiments.plan import plan_runs
+
+    out, again = folder_and_resumption(options, command)
+    plans = plan_runs(
+        environments, agents, seeds=seeds, steps=options.steps, out=out, presets=options.preset, **settings_of(options)
+    )
+    return _work_through(options, plans, out, command, again)
+
+
+def folder_and_resumption(options: Any, command: Sequence[str]) -> tuple[Path, list[str]]:
+    """Folder of a command with `--out` and `--resume`, and the command that goes on there.
+
+    Raises:
+        ConfigError: There is nothing to go on in.
+    """
+    from tddelta.experiments.plan import default_out
 
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out: name the folder to go on in, as in --out runs/20260101-120000")
     out = default_out() if options.out is None else options.out
+    return out, [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
+
+
+def settings_of(options: Any) -> dict[str, Any]:
+    """Settings of `ppo.Config` that the options of a command change."""
     changed = dataclasses.asdict(options).get("settings", {})
     settings = {name: value for name, value in changed.items() if value is not None}
-    if options.env_kwargs:
-        settings["environment_kwargs"] = keywords(options.env_kwargs)
-    plans = plan_runs(
-        environments, agents, seeds=seeds, steps=options.steps, out=out, presets=options.preset, **settings
-    )
-    again = [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
-    return _work_through(options, plans, out, command, again)
+    return settings | ({"environment_kwargs": keywords(options.env_kwargs)} if options.env_kwargs else {})
 
 
 def _go_on(options: Train, command: Sequence[str]) -> int:
@@ -184,56 +197,55 @@ def _work_through(
     options: Train | Compare, plans: "list[RunPlan]", out: Path, command: Sequence[str], again: Sequence[str]
 ) -> int:
     """Train what is not finished yet, and say how it went; `again` is the command that goes on."""
-    from tddelta.experiments.display import Display, describe, summarize
-    from tddelta.experiments.plan import divide
-    from tddelta.experiments.running import execute
+    from tddelta.experiments.running import run_plans
 
-    todo, finished = divide(plans, resume=options.resume)
-
-    def say(outcome: "Outcome") -> str:
-        return json.dumps(summarize(outcome), allow_nan=False) if options.json else describe(outcome)
-
-    with Display(todo, finished, live=sys.stderr.isatty(), say=say) as display:
-        outcomes, number = execute(
-            todo,
-            display,
-            eval_every=options.eval_every,
-            checkpoint_every=options.checkpoint_every,
-            track=options.track,
-            command=command,
-        )
-    failed = [outcome for outcome in outcomes if outcome.error is not None]
-    explain(failed, options)
-    if number is not None:
-        done = len(finished) + sum(outcome.state == "finished" for outcome in outcomes)
-        print(
-            f"stopped: {done} of {len(plans)} runs are finished; the run directories in {out} can be read\n"
-            f"to go on: {shlex.join(again)}",
-            file=sys.stderr,
-        )
-        return 128 + number
-    if any(isinstance(outcome.error, StorageError) for outcome in failed):
+    outcomes = run_plans(
+        plans,
+        resume=options.resume,
+        eval_every=options.eval_every,
+        checkpoint_every=options.checkpoint_every,
+        track=options.track,
+        command=command,
+        **shown(json=options.json),
+    )
+    explain(outcomes, options)
+    if outcomes.signal is not None:
+        hint = f"the run directories in {out} can be read"
+        return stopped(outcomes.signal, f"{outcomes.finished} of {len(plans)} runs are finished; {hint}", again)
+    if any(isinstance(error, StorageError) for _, error in outcomes.failed):
         print(f"to go on: {shlex.join(again)}", file=sys.stderr)
     if isinstance(options, Compare):
-        if len(failed) < len(plans):
+        if len(outcomes.failed) < len(plans):
             print_report([out], table=not options.json)
-    elif not failed:
+    elif not outcomes.failed:
         print(f"run: {plans[0].path}", file=sys.stderr if options.json else sys.stdout)
-    return 1 if failed else 0
+    return 1 if outcomes.failed else 0
 
 
-def explain(failed: Sequence["Outcome"], options: Any) -> None:
+def shown(*, json: bool = False) -> dict[str, Any]:
+    """What a command shows of runs: a table on a terminal, and a line for each one that ends."""
+    from tddelta.experiments.display import describe, to_json
+
+    return {"live": sys.stderr.isatty(), "say": to_json if json else describe}
+
+
+def stopped(number: int, text: str, again: Sequence[str]) -> int:
+    """Say what was done when a signal came, and how to go on; return the exit code."""
+    print(f"stopped: {text}\nto go on: {shlex.join(again)}", file=sys.stderr)
+    return 128 + number
+
+
+def explain(outcomes: "Outcomes", options: Any) -> None:
     """Say what made runs fail: in a sentence, or once with its traceback where nobody expected it."""
-    unexpected: dict[tuple[type, str], list[Outcome]] = {}
-    for outcome in failed:
-        if isinstance(outcome.error, TDDeltaError):
-            said = words_of(options, str(outcome.error))
-            print(printable(f"tddelta: {outcome.plan.name} failed: {said}"), file=sys.stderr)
+    unexpected: dict[tuple[type, str], list[tuple[RunPlan, Exception]]] = {}
+    for plan, error in outcomes.failed:
+        if isinstance(error, TDDeltaError):
+            print(printable(f"tddelta: {plan.name} failed: {words_of(options, str(error))}"), file=sys.stderr)
         else:
-            unexpected.setdefault((type(outcome.error), str(outcome.error)), []).append(outcome)
-    for outcomes in unexpected.values():
-        print(f"tddelta: {'; '.join(outcome.plan.name for outcome in outcomes)} failed:", file=sys.stderr)
-        print(printable("".join(traceback.format_exception(outcomes[0].error))), end="", file=sys.stderr)
+            unexpected.setdefault((type(error), str(error)), []).append((plan, error))
+    for alike in unexpected.values():
+        print(f"tddelta: {'; '.join(plan.name for plan, _ in alike)} failed:", file=sys.stderr)
+        print(printable("".join(traceback.format_exception(alike[0][1]))), end="", file=sys.stderr)
 
 
 def keywords(given: Sequence[str]) -> dict[str, Any]:

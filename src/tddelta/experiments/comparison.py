@@ -1,25 +1,15 @@
 """Train one agent, or compare several: the two calls of the Python interface."""
 
 import os
-import signal
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tddelta._plain import plain
-from tddelta._streams import lasting_streams
 from tddelta.errors import ConfigError, own_checks
-from tddelta.experiments.display import Display, describe
-from tddelta.experiments.plan import RunPlan, begun, divide, plan_runs
-from tddelta.experiments.running import execute, recorded_plan
+from tddelta.experiments.display import Report, shown
+from tddelta.experiments.plan import begun, plan_runs
+from tddelta.experiments.running import recorded_plan, run_plans
 from tddelta.runs import Run, Runs, Track
-
-if TYPE_CHECKING:
-    from tddelta.deep.training import Progress
-
-Report = Callable[[RunPlan, "Progress"], None]
-"""What is called with the state of a run every second or so."""
 
 
 @own_checks
@@ -86,8 +76,10 @@ def train(
         raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}: compare(seeds=...) takes several")
     else:
         plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, presets=presets, **settings)
-    failures = _work_through(plans, resume=resume, progress=progress, **options)
-    for _, error in failures:
+    options["track"] = options["track"] or ()
+    outcomes = run_plans(plans, resume=resume, **options, **shown(progress))
+    outcomes.raise_signal()
+    for _, error in outcomes.failed:
         raise error
     return Run(plans[0].path)
 
@@ -137,37 +129,9 @@ def compare(
     """
     plans = plan_runs(environments, agents, seeds=seeds, steps=steps, out=out, presets=presets, **settings)
     options: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track}
-    failures = _work_through(plans, resume=resume, progress=progress, **options)
-    if len(failures) == len(plans):
-        raise failures[0][1]
-    if failures:
-        texts = "; ".join(f"{plan.name}: {type(error).__name__}: {error}" for plan, error in failures)
-        warnings.warn(f"{len(failures)} of {len(plans)} runs failed: {texts}", RuntimeWarning, stacklevel=2)
+    outcomes = run_plans(plans, resume=resume, **options, **shown(progress))
+    outcomes.raise_signal()
+    if len(outcomes.failed) == len(plans):
+        raise outcomes.failed[0][1]
+    outcomes.warn(len(plans), stacklevel=2)
     return begun(plans)
-
-
-@lasting_streams()
-def _work_through(
-    plans: list[RunPlan],
-    *,
-    resume: bool,
-    progress: "bool | Report | None",
-    eval_every: int | None = None,
-    checkpoint_every: float | None = None,
-    track: Track | None = None,
-) -> list[tuple[RunPlan, Exception]]:
-    todo, finished = divide(plans, resume=resume)
-    terminal = sys.stderr.isatty()
-    shown = terminal if progress is None else progress is True
-    with Display(
-        todo,
-        finished,
-        live=shown and terminal,
-        say=describe if shown else None,
-        report=progress if callable(progress) else None,
-    ) as display:
-        pauses: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
-        outcomes, number = execute(todo, display, track=track or (), **pauses)
-    if number is not None:
-        signal.raise_signal(number)  # the runs are saved: now it does what it always does
-    return [(outcome.plan, outcome.error) for outcome in outcomes if outcome.error is not None]

@@ -18,17 +18,29 @@ from rich.table import Table
 from rich.text import Text
 
 from tddelta.errors import CheckpointError, printable
-from tddelta.experiments.plan import RunPlan
-from tddelta.experiments.running import Outcome
+from tddelta.experiments.plan import Outcome, RunPlan
 from tddelta.runs import Run, is_being_written
 from tddelta.runs.files import Arrays, number_in, read_status
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
 
+Report = Callable[[RunPlan, "Progress"], None]
+"""Function called with the state of a run every second or so."""
+
+_REDRAWN = 0.2  # seconds between two pictures of the runs in progress
+_LOOKED = 1.0  # seconds between two looks at the run directories of a board
 
 LAST_EPISODES = 100
 """The recent return is the mean of this many last training episodes."""
+
+
+def shown(progress: "bool | Report | None") -> dict[str, Any]:
+    """Arguments of `Display` for what a caller asks for: True, False, a function, or None for True on a terminal."""
+    terminal = sys.stderr.isatty()
+    wanted = terminal if progress is None else progress is True
+    report = progress if callable(progress) else None
+    return {"live": wanted and terminal, "say": describe if wanted else None, "report": report}
 
 
 def summarize(outcome: Outcome) -> dict[str, Any]:
@@ -61,6 +73,11 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
     return summary
 
 
+def to_json(outcome: Outcome) -> str:
+    """Return one finished run as a line of JSON."""
+    return json.dumps(summarize(outcome), allow_nan=False)
+
+
 def recent_return(episodes: Arrays) -> float | None:
     """Mean return of the last training episodes of a run, of its `episodes`; None if none ended."""
     returns = episodes["returns"][-LAST_EPISODES:]
@@ -84,16 +101,6 @@ def describe(outcome: Outcome) -> str:
     if row.get("return_mean") is not None:
         text += f", return {row['return_mean']:.4g}"
     return text
-
-
-def redrawn(live: Live | None, console: Console, table: RenderableType) -> Live:
-    """Draw a table below what was said, in the place of the one before if it is there."""
-    if live is None:
-        # redirection would send what belongs on the standard output to the standard error
-        live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-        live.start()
-    live.update(table, refresh=True)
-    return live
 
 
 def duration(seconds: float) -> str:
@@ -123,14 +130,15 @@ class _Row:
 
 
 class Display:
-    """Shows the runs in progress on a terminal, and says a line for each one that ends.
+    """Shows runs on a terminal while they are trained, and says a line for each one that ends.
 
     Args:
         todo: The runs to come.
         finished: Runs that are finished already.
-        live: Whether to draw a table on the standard error while runs are in progress.
+        live: Whether to draw a table on the standard error: of the runs in progress, or of the board.
         say: Makes the line for a run that ended; None says nothing.
         report: Called with every state of progress.
+        board: All runs of a study, whose states are read from their files.
     """
 
     def __init__(
@@ -138,21 +146,27 @@ class Display:
         todo: Sequence[RunPlan],
         finished: Sequence[RunPlan] = (),
         *,
-        live: bool,
+        live: bool = False,
         say: Callable[[Outcome], str] | None = None,
-        report: "Callable[[RunPlan, Progress], None] | None" = None,
+        report: Report | None = None,
+        board: "Board | None" = None,
     ) -> None:
-        self._finished, self._say, self._report = finished, say, report
+        self._finished, self._say, self._report, self._board = finished, say, report, board
         self._rows: dict[Path, _Row] = {}
         self._count, self._ended = len(todo), 0
         self._total_steps = sum(plan.steps for plan in todo)
         self._ended_steps, self._planned_ended_steps, self._steps_before = 0, 0, 0
-        self._began = time.monotonic()
+        self._began, self._looked = time.monotonic(), 0.0
         self._stopping = False
         names = [("environment", "agent"), *((plan.environment, plan.agent) for plan in todo)]
         self._longest = [max(map(len, column)) for column in zip(*names, strict=True)]
         self._drawn, self._console = live, Console(stderr=True)
         self._live: Live | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds between redraws; None if no table is drawn."""
+        return (_REDRAWN if self._board is None else _LOOKED) if self._drawn else None
 
     def __enter__(self) -> "Display":
         for plan in self._finished:
@@ -167,7 +181,6 @@ class Display:
     def begin(self, plan: RunPlan) -> None:
         """Show a run as starting."""
         self._rows[plan.path] = _Row(plan, plan.steps)
-        self.tick()
 
     def progress(self, plan: RunPlan, progress: "Progress") -> None:
         """Show how far a run has come."""
@@ -179,28 +192,49 @@ class Display:
         row.speed, row.left, row.recent = progress.steps_per_second, progress.seconds_left, progress.recent_return
         if self._report is not None:
             self._report(plan, progress)
-        self.tick()
+
+    def leave(self, plan: RunPlan) -> int:
+        """Take a run out of the table, and return the steps that it came to."""
+        row = self._rows.pop(plan.path, None)
+        return 0 if row is None else row.steps
+
+    def again(self, outcome: Outcome) -> None:
+        """Say that a run will be tried again."""
+        self.leave(outcome.plan)
+        if self._say is not None:
+            self._clear()
+            why = outcome.state if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
+            print(printable(f"{outcome.plan.name}: tried again later: {why}"), file=sys.stderr, flush=True)
 
     def end(self, outcome: Outcome) -> None:
-        """Take a run out of the table and say how it ended."""
-        row = self._rows.pop(outcome.plan.path)
+        """Take a run out of the table and say how it ended, unless it was called off before it began."""
         self._ended += 1
-        self._ended_steps += row.steps
+        self._ended_steps += self.leave(outcome.plan)
         self._planned_ended_steps += outcome.plan.steps
-        self._speak(outcome)
-        self.tick()
+        if outcome.error is not None or outcome.plan.path.exists():
+            self._speak(outcome)
 
     def stopping(self) -> None:
         """Say that the runs are being stopped."""
-        self._stopping = True
+        self._stopping, self._looked = True, 0.0
         if not self._drawn:
             print("stopping: every run saves what it has", file=sys.stderr, flush=True)
-        self.tick()
 
     def tick(self) -> None:
-        """Draw the table again."""
-        if self._drawn:
-            self._live = redrawn(self._live, self._console, self._table(self._console.width))
+        """Draw the table again; a board only if that is some time ago, since it reads files."""
+        if not self._drawn or (self._board is not None and time.monotonic() - self._looked < 0.9 * _LOOKED):
+            return
+        self._looked = time.monotonic()
+        size = self._console.size
+        if self._board is None:
+            shown = self._table(size.width)
+        else:
+            shown = sweep_table(self._board.look(), width=size.width, height=size.height - 2)
+        if self._live is None:
+            # redirection would send what belongs on the standard output to the standard error
+            self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+            self._live.start()
+        self._live.update(Group(shown, Text(self._hint(), style="dim")), refresh=True)
 
     def _speak(self, outcome: Outcome) -> None:
         if self._say is None:
@@ -211,7 +245,7 @@ class Display:
     def _clear(self) -> None:
         if self._live is not None:
             self._live.stop()
-            self._live = None
+            self._live, self._looked = None, 0.0
 
     def _table(self, width: int) -> RenderableType:
         """The runs in progress: numbers are always whole, names are cut short where there is no room."""
@@ -236,7 +270,7 @@ class Display:
                           f"{row.steps / row.total:.0%}" if narrow else steps,
                           number(row.speed, ",.0f"), left, number(row.recent, ".4g"))  # fmt: skip
         shown = [table] if self._rows else []
-        return Group(*shown, Text(self._overall(), style="bold"), Text(self._hint(), style="dim"))
+        return Group(*shown, Text(self._overall(), style="bold"))
 
     def _overall(self) -> str:
         done = self._ended_steps + sum(row.steps for row in self._rows.values())
@@ -411,3 +445,38 @@ def summary(states: Sequence[RunState]) -> str:
     parts += [f"{count[name]} {name}" for name in STATES if name != "finished" and count[name]]
     done = sum(min(state.steps, state.entry.steps) for state in states)
     return f"{', '.join(parts)}; {done:,} of {sum(state.entry.steps for state in states):,} steps"
+
+
+def sweep_table(states: Sequence[RunState], *, width: int, height: int) -> RenderableType:
+    """Draw the table and the sums below it; see `table`."""
+    return Group(table(states, width=width, height=height), Text(summary(states), style="bold"))
+
+
+def table(states: Sequence[RunState], *, width: int, height: int | None = None) -> RenderableType:
+    """Draw the states of runs: those in progress first, then what needs attention, then the rest.
+
+    Args:
+        states: The runs.
+        width: Columns of the terminal.
+        height: Lines that there is room for; None is any number.
+    """
+    rows = sorted(states, key=lambda state: STATES.index(state.state) if state.state in STATES else -1)
+    room = len(rows) if height is None else max(1, height - 3)
+    room -= room < len(rows)  # a line says how many more there are
+    wide = width >= 100
+    drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("environment", "agent"):
+        drawn.add_column(name, no_wrap=True, overflow="ellipsis")
+    for name in ("seed", "state", "steps", *(("steps/s",) if wide else ()), "return", "left"):
+        drawn.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    for row in rows[:room]:
+        share = f"{row.steps / row.entry.steps:.0%}" if row.entry.steps else ""
+        speed = [number(row.steps_per_second, ",.0f")] if wide else []
+        left = "" if row.seconds_left is None else duration(row.seconds_left)
+        # as texts: brackets in a name are no markup
+        environment, agent = (Text(printable(name)) for name in (row.entry.environment, row.entry.agent))
+        names = environment, agent, str(row.entry.seed), Text(row.state)
+        steps = f"{row.steps:,} {share:>4}" if wide else share
+        drawn.add_row(*names, steps, *speed, number(row.return_mean, ".4g"), left)
+    more = [Text(f"… and {len(rows) - room:,} more")] if room < len(rows) else []
+    return Group(drawn, *more)

@@ -10,7 +10,9 @@ import itertools
 import json
 import os
 import re
+import signal
 import tomllib
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,6 +65,58 @@ class RunPlan:
     def steps(self) -> int:
         """Environment steps of the whole run: whole updates."""
         return self.config.updates * self.config.batch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        plan: The run.
+        state: "finished", "interrupted" or "failed".
+        error: What made it fail.
+        skipped: Whether it had been finished before, or elsewhere.
+    """
+
+    plan: RunPlan
+    state: str
+    error: Exception | None = None
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How the runs of a plan ended.
+
+    Attributes:
+        runs: Those that had been finished before, then one per run that was started, in order of the plan.
+        signal: Number of the signal that stopped them; None if none did.
+    """
+
+    runs: Sequence[Outcome]
+    signal: int | None = None
+
+    @property
+    def failed(self) -> list[tuple[RunPlan, Exception]]:
+        """The runs that failed, and why."""
+        return [(outcome.plan, outcome.error) for outcome in self.runs if outcome.error is not None]
+
+    @property
+    def finished(self) -> int:
+        """Number of finished runs."""
+        return sum(outcome.state == "finished" for outcome in self.runs)
+
+    def raise_signal(self) -> None:
+        """Do what the signal that stopped the runs always does: they are saved."""
+        if self.signal is not None:
+            signal.raise_signal(self.signal)
+
+    def warn(self, count: int, stacklevel: int) -> None:
+        """Warn of the runs that failed, of so many, at the place of a caller."""
+        if self.failed:
+            texts = "; ".join(f"{plan.name}: {type(error).__name__}: {error}" for plan, error in self.failed)
+            text = f"{len(self.failed)} of {count} runs failed: {texts}"
+            warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 @own_checks

@@ -1,166 +1,23 @@
-"""Working through a study: skip what is finished, go on with what was interrupted, try again what failed."""
+"""Sweeps: work through a study, say how far it is, make a job array for Slurm of it."""
 
+import math
 import os
-import signal
+import shlex
 import sys
-import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
-
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from typing import IO, Any
 
 from tddelta._plain import whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import CheckpointError, ConfigError, own_checks, printable
-from tddelta.experiments.display import (
-    STATES,
-    Board,
-    Display,
-    Entry,
-    RunState,
-    describe,
-    duration,
-    entries,
-    number,
-    redrawn,
-    summary,
-)
-from tddelta.experiments.plan import RunPlan, Study, begun, divide, plan_study, read_study
-from tddelta.experiments.processes import Processes
-from tddelta.experiments.running import Executor, Outcome, execute, work_through
+from tddelta.errors import CheckpointError, ConfigError, own_checks
+from tddelta.experiments.display import Board, Display, Entry, RunState, entries, shown
+from tddelta.experiments.plan import Outcomes, RunPlan, Study, begun, divide, plan_study, read_study
+from tddelta.experiments.running import Trainer, run_plans, work_through
+from tddelta.experiments.workers import Processes, RayCluster
 from tddelta.runs import FORMAT, Runs, check_trackers, files
 from tddelta.runs.files import lock_file
-
-if TYPE_CHECKING:
-    from tddelta.deep.training import Progress
-
-
-_SECONDS = 1.0  # between two looks at the run directories
-
-
-class SweepDisplay:
-    """Shows all runs of a study on a terminal, and says a line for each one that ends.
-
-    Args:
-        board: The runs.
-        finished: Runs that are finished already.
-        live: Whether to draw a table on the standard error.
-        say: Makes the line for a run that ended; None says nothing.
-    """
-
-    def __init__(
-        self,
-        board: Board,
-        finished: Sequence[RunPlan] = (),
-        *,
-        live: bool,
-        say: Callable[[Outcome], str] | None = None,
-    ) -> None:
-        self._board, self._finished, self._drawn, self._say = board, finished, live, say
-        self._console = Console(stderr=True)
-        self._live: Live | None = None
-        self._looked, self._stopping = 0.0, False
-
-    @property
-    def seconds(self) -> float | None:
-        """How long the table may stay as it is; without one there is nothing to wake up for."""
-        return _SECONDS if self._drawn else None
-
-    def __enter__(self) -> "SweepDisplay":
-        if self._say is not None:
-            for plan in self._finished:
-                print(self._say(Outcome(plan, "finished", skipped=True)), flush=True)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clear()
-
-    def begin(self, plan: RunPlan) -> None:
-        """The table finds out by itself."""
-
-    def progress(self, plan: RunPlan, progress: "Progress") -> None:
-        """The table finds out by itself."""
-
-    def end(self, outcome: Outcome) -> None:
-        """Say how a run ended, unless it was called off before it began."""
-        if self._say is not None and (outcome.error is not None or outcome.plan.path.exists()):
-            self._clear()  # the table makes way, and comes back below the line
-            print(self._say(outcome), flush=True)
-
-    def again(self, outcome: Outcome) -> None:
-        """Say that a run will be tried again."""
-        if self._say is not None:
-            self._clear()
-            why = outcome.state if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
-            print(printable(f"{outcome.plan.name}: tried again later: {why}"), file=sys.stderr, flush=True)
-
-    def stopping(self) -> None:
-        """Say that the runs are being stopped."""
-        self._stopping, self._looked = True, 0.0
-        if not self._drawn:
-            print("stopping: every run saves what it has", file=sys.stderr, flush=True)
-
-    def tick(self) -> None:
-        """Draw the table again, if that is some time ago."""
-        if not self._drawn or time.monotonic() - self._looked < 0.9 * _SECONDS:
-            return
-        self._looked = time.monotonic()
-        hint = "Ctrl-C saves the runs in progress and stops"
-        if self._stopping:
-            hint = "stopping: every run saves what it has; Ctrl-C again stops at once"
-        size = self._console.size
-        shown = sweep_table(self._board.look(), width=size.width, height=size.height - 2)
-        self._live = redrawn(self._live, self._console, Group(shown, Text(hint, style="dim")))
-
-    def _clear(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live, self._looked = None, 0.0
-
-
-def sweep_table(states: Sequence[RunState], *, width: int, height: int) -> RenderableType:
-    """Draw the table and the sums below it; see `table`."""
-    return Group(table(states, width=width, height=height), Text(summary(states), style="bold"))
-
-
-def table(states: Sequence[RunState], *, width: int, height: int | None = None) -> RenderableType:
-    """Draw the states of runs: those in progress first, then what needs attention, then the rest.
-
-    Args:
-        states: The runs.
-        width: Columns of the terminal.
-        height: Lines that there is room for; None is any number.
-    """
-    rows = sorted(states, key=lambda state: STATES.index(state.state) if state.state in STATES else -1)
-    room = len(rows) if height is None else max(1, height - 3)
-    room -= room < len(rows)  # a line says how many more there are
-    wide = width >= 100
-    drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("environment", "agent"):
-        drawn.add_column(name, no_wrap=True, overflow="ellipsis")
-    for name in ("seed", "state", "steps", *(("steps/s",) if wide else ()), "return", "left"):
-        drawn.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
-    for row in rows[:room]:
-        share = f"{row.steps / row.entry.steps:.0%}" if row.entry.steps else ""
-        speed = [number(row.steps_per_second, ",.0f")] if wide else []
-        left = "" if row.seconds_left is None else duration(row.seconds_left)
-        # as texts: brackets in a name are no markup
-        environment, agent = (Text(printable(name)) for name in (row.entry.environment, row.entry.agent))
-        names = environment, agent, str(row.entry.seed), Text(row.state)
-        steps = f"{row.steps:,} {share:>4}" if wide else share
-        drawn.add_row(*names, steps, *speed, number(row.return_mean, ".4g"), left)
-    more = [Text(f"… and {len(rows) - room:,} more")] if room < len(rows) else []
-    return Group(drawn, *more)
-
 
 MEMORY = "study.json"
 """File in the folder of a study's runs that says which runs it has, and how many seeds were added."""
@@ -282,53 +139,41 @@ def _claim(out: Path, *, shared: bool = False) -> IO[bytes]:
     return lock_file(out / ".sweep.lock", "watch it with --status --watch", shared=shared)
 
 
-def executor(
+def trainer(
     planned: Planned,
     *,
     workers: int | None = None,
     ray: str | None = None,
     ray_fetch: bool = False,
     command: Sequence[str] = (),
-) -> Executor:
-    """Return who trains the runs: processes of this machine, or a Ray cluster; see `sweep`.
+) -> Trainer:
+    """Return what trains the runs: processes of this machine, or a Ray cluster; see `sweep`.
 
     Raises:
         ConfigError: The arguments contradict each other.
         MissingExtra: Ray is not installed.
     """
+    study = planned.study
+    shared: dict[str, Any] = {"options": planned.options, "command": command}
     if ray is None:
         if ray_fetch:
             raise ConfigError("ray_fetch is for a Ray cluster; got no address: name it with ray=")
-        return Processes(workers, options=planned.options, command=command)
+        return Processes(workers, **shared)
     if workers is not None:
         raise ConfigError(f"workers is for processes of this machine; got {workers} and a Ray cluster: drop one")
-    from tddelta.experiments.ray_cluster import RayCluster
-
-    study = planned.study
-    return RayCluster(
-        ray,
-        fetch=ray_fetch,
-        cpus=study.cpus,
-        gpus=study.gpus,
-        retries=study.retries,
-        options=planned.options,
-        command=command,
-    )
+    return RayCluster(ray, fetch=ray_fetch, cpus=study.cpus, gpus=study.gpus, retries=study.retries, **shared)
 
 
-def work(
-    planned: Planned, executor: Executor, *, live: bool = False, say: Callable[[Outcome], str] | None = None
-) -> tuple[list[Outcome], int | None]:
+def work(planned: Planned, trainer: Trainer, **shown: Any) -> Outcomes:
     """Train every run of a study that is not finished.
 
     Args:
         planned: The study.
-        executor: Who trains them.
-        live: Whether to draw a table of all runs on the standard error.
-        say: Makes the line for a run that ended; None says nothing.
+        trainer: Where they are trained.
+        **shown: What is shown: `live` and `say` of `Display`.
 
     Returns:
-        How every run ended, those finished before first, and the signal that stopped them, if one did.
+        How every run ended.
 
     Raises:
         ConfigError: Another sweep works on the study, or a run directory is not what the study says.
@@ -338,36 +183,24 @@ def work(
             raise ConfigError(f"another sweep added seeds meanwhile, {now} in place of {planned.added}: start it again")
         todo, finished = divide(planned.plans, resume=True)
         remember(planned)
-        with SweepDisplay(Board(entries(planned.plans), locks=False), finished, live=live, say=say) as display:
-            outcomes, number = work_through(
-                todo,
-                executor,
-                display,
-                retries=planned.study.retries,
-                again=display.again,
-                every=display.seconds,
-            )
-    return [*(Outcome(plan, "finished", skipped=True) for plan in finished), *outcomes], number
+        board = Board(entries(planned.plans), locks=False)
+        with Display(todo, finished, board=board, **shown) as display:
+            return work_through(todo, trainer, display, finished, retries=planned.study.retries)
 
 
-def work_on_one(
-    planned: Planned, index: int, *, say: Callable[[Outcome], str] | None = None, command: Sequence[str] = ()
-) -> tuple[list[Outcome], int | None]:
+def work_on_one(planned: Planned, index: int, *, command: Sequence[str] = (), **shown: Any) -> Outcomes:
     """Train one run of a study in this process, as a job of a cluster does; see `work`.
 
     Args:
         planned: The study.
         index: Place of the run in the study, from 0.
-        say: Makes the line for the run when it has ended; None says nothing.
         command: The command line, for `timing.jsonl`.
+        **shown: What is shown: `live` and `say` of `Display`.
     """
     if not 0 <= index < len(planned.plans):
         raise ConfigError(f"the study has the runs 0 to {len(planned.plans) - 1}; got {index}: name one of them")
     with _claim(planned.study.out, shared=True):
-        todo, finished = divide([planned.plans[index]], resume=True)
-        with Display(todo, finished, live=False, say=say) as display:
-            outcomes, number = execute(todo, display, command=command, **planned.options)
-    return [*(Outcome(plan, "finished", skipped=True) for plan in finished), *outcomes], number
+        return run_plans([planned.plans[index]], resume=True, command=command, **planned.options, **shown)
 
 
 @own_checks
@@ -400,14 +233,96 @@ def sweep(
         KeyboardInterrupt: Ctrl-C, after the runs in progress were saved.
     """
     planned = plan(Path(study), add_seeds)
-    terminal = sys.stderr.isatty()
-    shown = terminal if progress is None else progress
-    trainer = executor(planned, workers=workers, ray=ray, ray_fetch=ray_fetch)
-    outcomes, number = work(planned, trainer, live=shown and terminal, say=describe if shown else None)
-    if number is not None:
-        signal.raise_signal(number)  # the runs are saved: now it does what it always does
-    failed = [outcome for outcome in outcomes if outcome.error is not None]
-    if failed:
-        texts = "; ".join(f"{one.plan.name}: {type(one.error).__name__}: {one.error}" for one in failed)
-        warnings.warn(f"{len(failed)} of {len(planned.plans)} runs failed: {texts}", RuntimeWarning, stacklevel=3)
+    processes = trainer(planned, workers=workers, ray=ray, ray_fetch=ray_fetch)
+    outcomes = work(planned, processes, **shown(progress))
+    outcomes.raise_signal()
+    outcomes.warn(len(planned.plans), stacklevel=3)
     return begun(planned.plans)
+
+
+_NOTICE = 120
+"""Seconds before the end of a job's time in which it can save its run."""
+
+
+LARGEST_ARRAY = 1000
+"""Jobs of one array. Clusters take indices up to 1000 unless they say otherwise (MaxArraySize 1001)."""
+
+
+def slurm_script(study: Study, states: Sequence[RunState], further: Sequence[str] = ()) -> str:
+    """Return the script that `sbatch` takes; for more runs than one array has jobs, one for `bash` that calls `sbatch`.
+
+    A job looks its run up in the list of open runs and runs `tddelta sweep STUDY --only RUN`: it skips a run that is
+    finished meanwhile and goes on with one that was interrupted. Two minutes before its time is over Slurm sends it
+    SIGTERM, and it saves its run; the next script goes on from there.
+
+    Args:
+        study: The study.
+        states: How far its runs are, in the order of the study.
+        further: Options of `tddelta sweep` that every job is to have.
+
+    Raises:
+        ConfigError: All runs are finished.
+    """
+    left = [index for index, state in enumerate(states) if state.state != "finished"]
+    if not left:
+        raise ConfigError(f"all {len(states)} runs of {study.path} are finished: add seeds with --add-seeds")
+    folder = study.path.absolute().parent
+    if not all(character.isprintable() for character in str(study.path.absolute())):
+        raise ConfigError(f"the name of a study must be printable; got {str(study.path)!r}: rename it or its folder")
+    logs = study.out.absolute() / "slurm"
+    options = {
+        "job-name": study.path.stem,
+        "output": f"{logs}/%A_%a.out",
+        "cpus-per-task": str(math.ceil(study.cpus)),
+        **({"gpus-per-task": str(math.ceil(study.gpus)), "ntasks": "1"} if study.gpus else {}),
+        "signal": f"B:TERM@{_NOTICE}",
+        "requeue": "",
+        **study.slurm,
+    }
+    directives = [f"#SBATCH --{name}{'=' + _quoted(value) if value else ''}" for name, value in options.items()]
+    command = [*_program(), "sweep", study.path.name, *further, "--only"]
+    opening = f"# {len(left)} of {len(states)} runs; to start them: tddelta sweep {study.path.name} --slurm |"
+
+    def array(runs: Sequence[int]) -> list[str]:
+        return [
+            "#!/bin/bash",
+            *directives,
+            f"#SBATCH --array=0-{len(runs) - 1}",
+            "set -eu",
+            f"cd {shlex.quote(str(folder))}",
+            f"runs=({_ranges(runs)})",
+            # in the place of the shell, so that the signal reaches it
+            f'exec {shlex.join(command)} "${{runs[$SLURM_ARRAY_TASK_ID]}}"',
+        ]
+
+    chunks = [left[begin : begin + LARGEST_ARRAY] for begin in range(0, len(left), LARGEST_ARRAY)]
+    if len(chunks) == 1:
+        first, *others = array(left)
+        lines = [first, f"{opening} sbatch", *others]
+    else:
+        lines = ["#!/bin/bash", f"{opening} bash", "set -eu"]
+        for chunk in chunks:
+            lines += ["sbatch <<'END'", *array(chunk), "END"]
+    return "\n".join(lines) + "\n"
+
+
+def _program() -> list[str]:
+    """The command of this installation, which the machines of a cluster share."""
+    beside = Path(sys.executable).with_name("tddelta")
+    return [str(beside)] if beside.exists() else ["tddelta"]
+
+
+def _quoted(value: str) -> str:
+    """A value of a directive: `sbatch` reads double quotes, and no shell reads it."""
+    return value if value.isascii() and not set(value) & set(" \"'\\") else '"' + value.replace('"', "'") + '"'
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write increasing numbers as bash reads them, as in "{0..3} 7"."""
+    parts: list[list[int]] = []
+    for index in numbers:
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], index]
+        else:
+            parts.append([index])
+    return " ".join(f"{{{part[0]}..{part[1]}}}" if len(part) == 2 else str(part[0]) for part in parts)

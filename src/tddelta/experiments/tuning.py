@@ -23,9 +23,9 @@ import numpy as np
 from tddelta._plain import plain, whole
 from tddelta._streams import lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra, own_checks
-from tddelta.experiments.display import LAST_EPISODES, Display, recent_return
-from tddelta.experiments.plan import RunPlan, divide, folder_of, plan_runs
-from tddelta.experiments.running import Outcome, Watcher, available_cores, execute
+from tddelta.experiments.display import LAST_EPISODES, recent_return
+from tddelta.experiments.plan import RunPlan, folder_of, plan_runs
+from tddelta.experiments.running import available_cores, run_plans
 from tddelta.runs import Run, Runs, Track
 from tddelta.runs.files import append_rows, lock, read_rows, storing, upgraded
 from tddelta.timescales import Rule, plain_scales
@@ -398,41 +398,6 @@ class Judge:
         return self._given_up
 
 
-class JudgingWatcher:
-    """Tells another watcher everything, and stops all runs once their trial is given up.
-
-    Args:
-        watcher: The other one.
-        judge: Of the trial.
-        stop: Set to stop the runs.
-    """
-
-    def __init__(self, watcher: Watcher, judge: Judge, stop: threading.Event) -> None:
-        self._watcher, self._judge, self._stop = watcher, judge, stop
-
-    def begin(self, plan: RunPlan) -> None:
-        """A run starts."""
-        self._watcher.begin(plan)
-
-    def progress(self, plan: RunPlan, progress: "Progress") -> None:
-        """A run has come further."""
-        self._watcher.progress(plan, progress)
-        if progress.phase != "compiling" and self._judge.come_to(plan, progress.steps):
-            self._stop.set()
-
-    def end(self, outcome: Outcome) -> None:
-        """A run is over."""
-        self._watcher.end(outcome)
-
-    def stopping(self) -> None:
-        """Ctrl-C or SIGTERM came."""
-        self._watcher.stopping()
-
-    def tick(self) -> None:
-        """Some time has passed."""
-        self._watcher.tick()
-
-
 def compare_scores(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """Difference of two means over seeds, and its 95 % interval by Welch's t.
 
@@ -698,7 +663,7 @@ class _Search:
         trial.set_user_attr("settings", chosen)
         trial.set_user_attr("runs", [plan.path.relative_to(self.out).as_posix() for plan in plans])
         judge = Judge(trial, plans)
-        errors = [outcome.error for outcome in self._train(plans, judge) if outcome.error is not None]
+        errors = self._train(plans, judge)
         for error in errors:
             if not isinstance(error, DataError):
                 raise error  # no fault of the setting: the trial is begun again when the search is resumed
@@ -742,23 +707,28 @@ class _Search:
             warnings.simplefilter("ignore", ContractionWarning)
             return plan_runs(*self._whom, seeds=seeds, out=self.out / part, **self.space.settings(chosen))
 
-    def _train(self, plans: Sequence[RunPlan], judge: Judge | None = None) -> list[Outcome]:
-        """Train what is not finished; a trial that is given up stops its runs."""
-        todo, finished = divide(plans, resume=True)
+    def _train(self, plans: Sequence[RunPlan], judge: Judge | None = None) -> list[Exception]:
+        """Train what is not finished, and return what failed; a trial that is given up stops its runs."""
         stop = threading.Event()
-        with Display(todo, finished, live=self._shown and sys.stderr.isatty()) as display:
-            outcomes, number = execute(
-                todo,
-                display if judge is None else JudgingWatcher(display, judge, stop),
-                track=self._track,
-                stop=stop,
-                command=self._command,
-                # a trial is judged where its slowest seed is: all at a time, also on few cores
-                workers=None if judge is None else max(available_cores(), len(plans)),
-            )
-        if number is not None:
-            raise Stopped(number)
-        return outcomes
+
+        def report(plan: RunPlan, progress: "Progress") -> None:
+            if judge is not None and progress.phase != "compiling" and judge.come_to(plan, progress.steps):
+                stop.set()
+
+        outcomes = run_plans(
+            plans,
+            resume=True,
+            track=self._track,
+            command=self._command,
+            stop=stop,
+            # a trial is judged where its slowest seed is: all at a time, also on few cores
+            workers=None if judge is None else max(available_cores(), len(plans)),
+            live=self._shown and sys.stderr.isatty(),
+            report=report,
+        )
+        if outcomes.signal is not None:
+            raise Stopped(outcomes.signal)
+        return [error for _, error in outcomes.failed]
 
     def conclude(self) -> Tuned:
         """Compare the best trial with the preset on the evaluation seeds, and write the preset file."""
@@ -778,9 +748,8 @@ class _Search:
         chosen = self._chosen(optuna.trial.FixedTrial(best.params)) if not best.user_attrs.get("preset") else {}
         plans = self._plan("evaluation", self.question.evaluation_seeds, {})
         others = self._plan("evaluation", self.question.evaluation_seeds, chosen)
-        for outcome in self._train(list({plan.path: plan for plan in (*plans, *others)}.values())):
-            if outcome.error is not None:
-                raise outcome.error
+        for error in self._train(list({plan.path: plan for plan in (*plans, *others)}.values())):
+            raise error
         preset, tuned = (Runs([Run(plan.path) for plan in some]) for some in (plans, others))
         scores, preset_scores = ([final_score(run) for run in runs] for runs in (tuned, preset))
         difference, interval = compare_scores(scores, preset_scores) if chosen else (0.0, None)

@@ -38,7 +38,7 @@ from tddelta.deep.agents import Agent
 from tddelta.errors import ConfigError, TDDeltaError
 from tddelta.experiments.display import Board, RunState, entries
 from tddelta.experiments.plan import RunPlan, plan_runs
-from tddelta.experiments.running import Outcome, available_cores, describe_origin, execute
+from tddelta.experiments.running import available_cores, describe_origin, run_plans
 from tddelta.runs import Run, append_evaluation, write_reward_density
 from tddelta.runs.files import lock, read_rows
 from tddelta.timescales import TimeScales
@@ -250,7 +250,7 @@ def _on_gpu() -> bool:
 
 
 def _together(plans: Sequence[RunPlan]) -> int:
-    """How many runs `execute` trains at a time."""
+    """Number of runs that `run_plans` trains at a time."""
     if _on_gpu():
         return sum(plan.path.parent == plans[0].path.parent for plan in plans)
     return min(available_cores(), len(plans))
@@ -267,49 +267,26 @@ def _recorded(plan: RunPlan, machine: dict[str, Any]) -> float | None:
     return sum(float(row["steps_per_second"]) * float(row["seconds"]) for row in blocks) / seconds if seconds else None
 
 
-class _Speeds:
-    """Watches a probe, and ends it when every run has told its speed twice: the first one may include warming up."""
-
-    def __init__(self, count: int, seconds: float, stop: threading.Event) -> None:
-        self.found: dict[Path, list[float]] = {}
-        self._count, self._stop = count, stop
-        self._until = time.monotonic() + seconds
-
-    def begin(self, plan: RunPlan) -> None:
-        """Nothing to do."""
-
-    def progress(self, plan: RunPlan, progress: "Progress") -> None:
-        """Take down a speed."""
-        if progress.phase == "training" and progress.steps_per_second is not None:
-            self.found.setdefault(plan.path, []).append(progress.steps_per_second)
-        done = [speeds for speeds in self.found.values() if len(speeds) > 1]
-        late = time.monotonic() > self._until and len(self.found) == self._count
-        if len(done) == self._count or late:
-            self._stop.set()
-
-    def end(self, outcome: Outcome) -> None:
-        """Nothing to do."""
-
-    def stopping(self) -> None:
-        """Nothing to do."""
-
-    def tick(self) -> None:
-        """Nothing to do."""
-
-
 def _probe(plans: Sequence[RunPlan], seconds: float) -> list[float]:
-    """Speeds of some runs in the company of each other."""
-    stop = threading.Event()
-    watcher = _Speeds(len(plans), seconds, stop)
+    """Speeds of some runs in the company of each other, when each has told it twice: the first may be of warming up."""
+    stop, found = threading.Event(), dict[Path, list[float]]()
+    until = time.monotonic() + seconds
+
+    def report(plan: RunPlan, progress: "Progress") -> None:
+        if progress.phase == "training" and progress.steps_per_second is not None:
+            found.setdefault(plan.path, []).append(progress.steps_per_second)
+        late = time.monotonic() > until
+        if len(found) == len(plans) and all(late or len(speeds) > 1 for speeds in found.values()):
+            stop.set()
+
     with tempfile.TemporaryDirectory(prefix="tddelta-probe-") as folder:
         elsewhere = [_at(plan, Path(folder) / str(index)) for index, plan in enumerate(plans)]
-        outcomes, number = execute(elsewhere, watcher, stop=stop)
-    if number is not None:
+        outcomes = run_plans(elsewhere, stop=stop, report=report)
+    if outcomes.signal is not None:
         raise KeyboardInterrupt
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    return [speeds[-1] for speeds in watcher.found.values()]
+    for _, error in outcomes.failed:
+        raise error
+    return [speeds[-1] for speeds in found.values()]
 
 
 def _at(plan: RunPlan, path: Path) -> RunPlan:
