@@ -560,7 +560,7 @@ def _ladder(named: Any, gamma: float | None, shared: Mapping[str, Any]) -> TimeS
     name = settings.pop("ladder")
     if "gamma" in settings and gamma is not None:
         raise ConfigError(f"scales must leave gamma to the algorithm; got {settings!r}: drop it there")
-    gamma = settings.pop("gamma", gamma)
+    gamma = gamma if gamma is not None else settings.pop("gamma", None)
     if gamma is None:
         raise ConfigError(
             f"gamma is needed where scales names no discounts; got scales={named!r}: pass, say, gamma=0.99"
