@@ -554,7 +554,7 @@ def _plain_numbers(given: tuple[Any, ...]) -> tuple[float, ...]:
     return tuple(1 - 1 / number for number in numbers) if math.inf in numbers else numbers
 
 
-def _ladder(named: Any, gamma: float | None, shared: Mapping[str, Any]) -> TimeScales:
+def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
     """A ladder by its name or dict; what the dict says counts more than what is shared."""
     settings = dict(named) if isinstance(named, Mapping) else {"ladder": named or "halving"}
     name = settings.pop("ladder")
