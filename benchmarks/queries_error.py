@@ -1,7 +1,7 @@
 """How far `value_at` is off between trained horizons: exact values of finite processes, and trained agents.
 
     python benchmarks/queries_error.py          exact values; seconds
-    python benchmarks/queries_error.py RUN ...  runs trained with --ladder-factor 1.4142135623730951
+    python benchmarks/queries_error.py RUN ...  runs trained with --scales halving factor=1.4142135623730951
 
 Such a run has twice as many horizons as the usual ladder: every second one is asked for, from the others alone.
 """

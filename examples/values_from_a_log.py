@@ -5,7 +5,7 @@ file with a row for every reading, at irregular times; no state, just a sensor. 
 wrote the log, here: run until it breaks.
 
     python examples/values_from_a_log.py
-    tddelta values pump.csv --horizons 1 8 40 --features vibration --model tiles --time hours --out values
+    tddelta values pump.csv --scales 1 8 40 --features vibration --model tiles --time hours --out values
 """
 
 import csv

@@ -554,13 +554,13 @@ def _plain_numbers(given: tuple[Any, ...]) -> tuple[float, ...]:
     return tuple(1 - 1 / number for number in numbers) if math.inf in numbers else numbers
 
 
-def _ladder(named: Any, gamma: float | None, shared: Mapping[str, Any]) -> TimeScales:
+def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
     """A ladder by its name or dict; what the dict says counts more than what is shared."""
     settings = dict(named) if isinstance(named, Mapping) else {"ladder": named or "halving"}
     name = settings.pop("ladder")
     if "gamma" in settings and gamma is not None:
         raise ConfigError(f"scales must leave gamma to the algorithm; got {settings!r}: drop it there")
-    gamma = settings.pop("gamma", gamma)
+    gamma = gamma if gamma is not None else settings.pop("gamma", None)
     if gamma is None:
         raise ConfigError(
             f"gamma is needed where scales names no discounts; got scales={named!r}: pass, say, gamma=0.99"

@@ -145,7 +145,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"reward_discount": 0.5}, "reward_discount is the discount of normalize_rewards, which is off; got 0.5"),
         ({"filters": 8}, "filters are those of minatar-conv; got 8 for network mlp"),
         (
-            {"network": "test_deep_policy:linear", "activation": "relu"},
+            {"network": "test_policy:linear", "activation": "relu"},
             "activation is for the networks mlp, minatar-conv, nature-conv; got 'relu' for a network of your own",
         ),
         (

@@ -37,7 +37,7 @@ SCALES = TimeScales.from_gammas([0.68, 0.99], lam=0.95)
 
 def config(environment="Catch-bsuite", agent="ppo-delta", seed=0, **settings):
     return {
-        "format": 1,
+        "format": 2,
         "environment": environment,
         "environment_kwargs": {},
         "environment_parameters": {},
@@ -359,9 +359,9 @@ def test_pickles_are_refused_and_never_run(tmp_path):
 def test_a_newer_format_says_which_version_is_needed(tmp_path, versions):
     path = tmp_path / "seed-0"
     needed = rf"install {'tddelta >= 9.1.0' if versions else 'a newer tddelta'}"
-    with RunWriter(path, config() | {"format": 2}, {"versions": versions}) as writer:
+    with RunWriter(path, config() | {"format": 3}, {"versions": versions}) as writer:
         writer.parameters({}, {"format": "2"})
-    with pytest.raises(CheckpointError, match=rf"config\.json has format 2, and .* up to 1: {needed}"):
+    with pytest.raises(CheckpointError, match=rf"config\.json has format 3, and .* up to 2: {needed}"):
         load_runs(path)
     with pytest.raises(CheckpointError, match=rf"parameters\.safetensors has format 2.*{needed}"):
         read_parameters(path)
@@ -445,3 +445,22 @@ def test_a_name_that_the_system_cannot_write_is_a_sentence(monkeypatch):
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
     with pytest.raises(ConfigError, match=r"ppo-γ.seed-0 cannot be the name of a file here, where names are ascii"):
         run_path("o", "Catch", "ppo-γ", 0)
+
+
+@pytest.mark.parametrize(
+    ("former", "scales", "digest"),
+    [
+        ({}, None, "54e9df0c"),
+        ({"horizons": [10.0, 100.0]}, [10.0, 100.0], "fd50e628"),
+        ({"components": 3, "ladder_factor": 4.0}, {"ladder": "halving", "components": 3, "factor": 4.0}, "debbb7d6"),
+        ({"longest_horizon": 50.0}, {"ladder": "halving", "longest_horizon": 50.0}, "e0593575"),
+    ],
+)
+def test_what_format_1_said_of_the_scales_is_read_and_keeps_its_name(tmp_path, former, scales, digest):
+    names = ("horizons", "components", "shortest_horizon", "longest_horizon")
+    settings = {"gamma": 0.9, **dict.fromkeys(names), "ladder_factor": 2.0, **former}
+    with RunWriter(tmp_path / "r", config() | {"format": 1, "settings": settings}, PROVENANCE) as writer:
+        writer.status("finished")
+    run = Run(tmp_path / "r")
+    assert run.config["settings"] == {"gamma": 0.9, "scales": scales} and run.config["format"] == 2
+    assert config_hash(run.config) == digest

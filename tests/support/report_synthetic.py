@@ -56,7 +56,7 @@ def write_run(
     scales = scales_of(agent)
     rng = np.random.default_rng([seed, len(environment), len(agent)])
     config = {
-        "format": 1,
+        "format": 2,
         "environment": environment,
         "environment_kwargs": {},
         "environment_parameters": parameters or {"max_steps_in_episode": 1000},
@@ -71,7 +71,7 @@ def write_run(
             "rollout_length": 128,
             "gamma": 0.99,
             "lam": 0.95,
-            "horizons": None,
+            "scales": None,
             "learning_rate": 0.001,
             "hidden_sizes": [64, 64],
             **(settings or {}),

@@ -40,7 +40,8 @@ def result(states):
     [
         (partial(run, method="n_steps"), "method must be .* got 'n_steps': did you mean 'n_step'"),
         (partial(evaluate, "ring", SCALES), "mdp must be a FiniteMDP; got str"),
-        (partial(evaluate, PROCESS, (0.5, 0.9)), "scales must be a TimeScales; got"),
+        (partial(evaluate, PROCESS, 0.9), "scales must name time scales; got 0.9"),
+        (partial(evaluate, PROCESS, (0.5, 0.9)), "method 'n_step' needs scales with n_steps; these have none"),
         (partial(evaluate, PROCESS, BARE), "method 'n_step' needs scales with n_steps; these have none: .* n_step=16"),
         (partial(evaluate, PROCESS, BARE, method="traces"), "method 'traces' needs scales with trace_decays; .* lam="),
         (partial(run, step_sizes=0.0), "a step size must be a number above 0 or .* got 0.0: pass"),

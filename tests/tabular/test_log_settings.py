@@ -53,7 +53,7 @@ def test_settings_out_of_range_are_explained(options, message):
 def test_lambda_needs_trace_decays():
     with pytest.raises(tdd.ConfigError, match=r"method='lambda' needs trace decays; these scales have none: make them"):
         evaluate_log(small("next_state"), discounts(0.5))
-    with pytest.raises(tdd.ConfigError, match="scales must be a TimeScales"):
+    with pytest.raises(tdd.ConfigError, match=r"scales must name time scales; got 0\.9"):
         evaluate_log(small("next_state"), 0.9)
 
 

@@ -334,12 +334,35 @@ def own_network(network: Any) -> bool:
 
 
 def check(config: Config) -> None:
-    """Refuses settings that cannot work, before anything is compiled.
+    """Refuse settings that cannot work, before anything is compiled.
 
     Raises:
         ConfigError: With the setting, its value and what to do.
     """
     _check_kinds(config)
+    _check_sizes(config)
+    _check_values(config)
+    _check_together(config)
+    # Whether the ladder and the network can be made shows when they are; shapes suffice.
+    last = config.ladder.gammas[-1]
+    environment = config.environment_object()
+    if isinstance(environment, HostEnvironment) and config.shards > 1:
+        raise ConfigError(
+            f"shards are for device environments, and {environment.name} runs on the host; got {config.shards}: "
+            "drop them"
+        )
+    if last == 1 and config.time_limit == "truncate" and (environment.time_limit or math.inf) > 1_000_000:
+        warnings.warn(
+            f"gamma 1 has a finite value only if episodes end, and {environment.name} names no time limit: "
+            "use gamma below 1 unless they do",
+            ContractionWarning,
+            stacklevel=3,
+        )
+    _check_network(config, environment)
+
+
+def _check_sizes(config: Config) -> None:
+    """Whole numbers, and what has to divide what."""
     for name in ("steps", "environments", "rollout_length", "epochs", "minibatches", "filters", "shards"):
         whole(name, getattr(config, name), most=2**63 - 1 if name == "steps" else _MOST)
     for size in config.hidden_sizes if min(config.hidden_sizes, default=0) > 0 else ():
@@ -366,6 +389,10 @@ def check(config: Config) -> None:
             f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
             f"use {_divisor(config.batch, config.minibatches)}"
         )
+
+
+def _check_values(config: Config) -> None:
+    """Each setting by itself: its range, or its name among those that are known."""
     for name in ("learning_rate", "max_gradient_norm", "clip", "adam_epsilon"):
         _check_number(name, getattr(config, name), above=True)
     for name in ("entropy_coefficient", "value_coefficient"):
@@ -387,6 +414,10 @@ def check(config: Config) -> None:
             f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
             "as in hidden_sizes=(64, 64)"
         )
+
+
+def _check_together(config: Config) -> None:
+    """Settings that contradict each other."""
     if config.rule is not None and isinstance(config.scales, Mapping) and {"rule", "trace_decays"} & {*config.scales}:
         raise ConfigError(f"rule is for scales without traces of their own; got {config.rule!r}: drop one")
     if config.reward_discount is not None and not config.normalize_rewards:
@@ -410,26 +441,10 @@ def check(config: Config) -> None:
         )
     if config.component_scale == "horizon" and config.critic_scales.gammas[-1] == 1:
         raise ConfigError("component_scale horizon needs finite horizons; got gamma 1: use running")
-    # Whether the ladder and the network can be made shows when they are; shapes suffice.
-    last = config.ladder.gammas[-1]
-    environment = config.environment_object()
-    if isinstance(environment, HostEnvironment) and config.shards > 1:
-        raise ConfigError(
-            f"shards are for device environments, and {environment.name} runs on the host; got {config.shards}: "
-            "drop them"
-        )
     if config.network == "nature-conv" and config.normalize_observations:
         raise ConfigError(
             "nature-conv sees every pixel as a share of the brightest; got normalize_observations too: drop one"
         )
-    if last == 1 and config.time_limit == "truncate" and (environment.time_limit or math.inf) > 1_000_000:
-        warnings.warn(
-            f"gamma 1 has a finite value only if episodes end, and {environment.name} names no time limit: "
-            "use gamma below 1 unless they do",
-            ContractionWarning,
-            stacklevel=3,
-        )
-    _check_network(config, environment)
 
 
 def _divisor(number: int, wanted: int) -> int:

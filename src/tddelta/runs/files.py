@@ -280,17 +280,12 @@ def parameter_digest(header: Mapping[str, Any], data: bytes) -> str:
     return hashlib.sha256(described + data).hexdigest()
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a `config.json`, and write what older versions said of the time scales as this one does.
-
-    Raises:
-        CheckpointError: It is missing, damaged, not ours, or of a newer format.
-    """
-    config = read_json(path)
-    check_format(path, config.get("format"), CONFIG_FORMAT)
-    if isinstance(config.get("settings"), Mapping):
-        config |= {"format": CONFIG_FORMAT, "settings": upgraded(config["settings"])}
-    return config
+def upgraded_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A `config.json` as this version would have written it."""
+    settings = config.get("settings")
+    if config.get("format") != 1 or not isinstance(settings, Mapping):
+        return dict(config)
+    return {**config, "format": CONFIG_FORMAT, "settings": upgraded(settings)}
 
 
 _FORMER = ("horizons", "components", "shortest_horizon", "longest_horizon", "ladder_factor")

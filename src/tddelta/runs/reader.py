@@ -20,13 +20,14 @@ from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, own_
 from tddelta.runs.files import (
     CONFIG_FORMAT,
     Arrays,
+    check_format,
     downgraded,
     plain,
     read_arrays,
-    read_config,
     read_json,
     read_rows,
     read_status,
+    upgraded_config,
 )
 from tddelta.timescales import TimeScales
 
@@ -315,7 +316,8 @@ class Run:
             self._monitor = MonitorLog(self.path)
             self.config = self._monitor.config
             return
-        self.config = read_config(config)
+        self.config = upgraded_config(read_json(config))
+        check_format(config, self.config.get("format"), CONFIG_FORMAT)
         missing = [key for key in ("environment", "agent", "seed", "settings", "scales") if key not in self.config]
         if missing:
             raise CheckpointError(f"{config} lacks {', '.join(missing)}: it is no complete config of a run")

@@ -25,7 +25,6 @@ from tddelta.runs.files import (
     lock,
     number_in,
     parameter_digest,
-    read_config,
     read_json,
     read_rows,
     read_status,
@@ -34,6 +33,7 @@ from tddelta.runs.files import (
     storing,
     sync,
     to_json,
+    upgraded_config,
 )
 from tddelta.runs.trackers import TrackerFactory, Tracking
 
@@ -132,7 +132,7 @@ class RunWriter:
     def _check_unfinished(self, config: Mapping[str, Any]) -> None:
         if not (self.path / "config.json").exists():
             return  # cut off before it began
-        if read_config(self.path / "config.json") != json.loads(to_json(config)):
+        if upgraded_config(read_json(self.path / "config.json")) != upgraded_config(json.loads(to_json(config))):
             raise ConfigError(f"{self.path} was started with other settings: choose another folder with out=")
         if read_status(self.path / "status.json")["state"] == "finished":
             raise ConfigError(f"{self.path} is finished: there is nothing to go on with")

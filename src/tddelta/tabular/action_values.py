@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain, timescales
-from tddelta._arrays import check_scales
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError, own_checks
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
@@ -78,7 +77,7 @@ class ControlResult:
 @own_checks
 def control(
     mdp: FiniteMDP,
-    scales: TimeScales,
+    scales: Any,
     *,
     method: Method = "sarsa",
     step_size: Any = 0.1,
@@ -110,7 +109,7 @@ def control(
 
     Args:
         mdp: The process.
-        scales: The time scales; γ_Z is the discount that the policy is optimised for.
+        scales: The time scales, as of `TimeScales.of`; γ_Z is the discount that the policy is optimised for.
         method: One of the above.
         step_size: α above 0, or "1/n": 1 over the number of updates of the state and action; or one of these per scale.
         epsilon: Probability ε in [0, 1] of an action at random, or a pair: from the first to the last step it goes in
@@ -149,7 +148,7 @@ def control(
         Sutton and Barto, "Reinforcement Learning", 2018, chapters 6, 7 and 12; Watkins, "Learning from delayed
         rewards", 1989. The components are those of Romoff et al. 2019.
     """
-    check_scales(scales)
+    scales = TimeScales.of(scales)
     check_mdp(mdp)
     _checks.method(method, METHODS)
     alphas, decaying = _checks.step_sizes([step_size], len(scales))

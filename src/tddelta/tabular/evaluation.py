@@ -83,7 +83,7 @@ class TabularResult:
 @own_checks
 def evaluate(
     mdp: FiniteMDP,
-    scales: TimeScales,
+    scales: Any,
     *,
     method: Method | Callable[..., Any] = "n_step",
     step_sizes: Any = None,
@@ -126,7 +126,7 @@ def evaluate(
 
     Args:
         mdp: The process and its policy, which give the steps and the exact values.
-        scales: The time scales, with `n_steps` or `trace_decays` as the method needs.
+        scales: The time scales, as of `TimeScales.of`, with `n_steps` or `trace_decays` as the method needs.
         method: One of the above.
         step_sizes: Settings to try, A of them, each a number above 0, or "1/n": 1 over the number of visits to the
             state; or one of these per scale, as in [(0.1, "1/n", 0.1)], which "n_step" does not mix. None means 0.1;
@@ -171,7 +171,7 @@ def evaluate(
     Reference:
         Romoff et al., "Separating value functions across time-scales", ICML 2019: sections 4 and 5.
     """
-    check_scales(scales)
+    scales = TimeScales.of(scales)
     check_mdp(mdp)
     _check_use(
         method, time_limit=time_limit, trajectory=trajectory, features=features, chunk=chunk,

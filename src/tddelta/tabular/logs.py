@@ -22,7 +22,6 @@ from scipy import linalg, sparse
 from scipy.sparse import linalg as sparse_linalg
 
 from tddelta import _plain
-from tddelta._arrays import check_scales
 from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, DataError, own_checks
 from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
@@ -172,7 +171,7 @@ class LogValues:
 @own_checks
 def evaluate_log(
     log: Any,
-    scales: TimeScales,
+    scales: Any,
     *,
     features: Sequence[str] | None = None,
     model: Model | None = None,
@@ -216,7 +215,8 @@ def evaluate_log(
     Args:
         log: A mapping of arrays, a structured array, a pandas, Polars or pyarrow table, a path to a file (.npz, .csv,
             .tsv, .parquet), a Minari dataset, or "minari:NAME".
-        scales: The time scales, with trace decays for "lambda".
+        scales: The time scales, as of `TimeScales.of`, for "lambda" with trace decays: those of λ = 0.95 where they are
+            no `TimeScales`.
         features: Columns of continuous sensors, in place of `state`; a column may have two axes. Needs `model`.
         model: None for labels. "tiles": a weight for each tile that was visited, tiles over all features together, good
             for up to about three; outside of what was seen in training the nearest point counts. "linear": in the
@@ -270,7 +270,8 @@ def evaluate_log(
     Reference:
         Boyan, "Technical update: least-squares temporal difference learning", Machine Learning 49, 2002.
     """
-    check_scales(scales)
+    traced = method == "lambda" and not isinstance(scales, TimeScales)
+    scales = TimeScales.of(scales, lam=0.95 if traced else None)
     columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated, "time": time}
     reading = {"time_unit": time_unit, "next_prefix": next_prefix, "last_row": last_row}
     names = _names(features, model, state, columns | reading)
