@@ -7,7 +7,7 @@ from targets_literal import make_scales
 from tddelta import TimeScales
 from tddelta.tabular import FiniteMDP, add_scale, control
 
-# Six methods, two loops to compile.
+# Six methods, and their loop to compile.
 pytestmark = pytest.mark.slow
 
 METHODS = ("sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa_lambda", "watkins")

@@ -108,7 +108,7 @@ def seed_by_seed(
 ) -> None:
     """Learn for several seeds, a group at a time, saving after a group; go on from the newest checkpoint.
 
-    Every seed does the same arithmetic in any group: the bytes are those of `learn(0, count)`.
+    Every seed does the same arithmetic in any group, so that the bytes are those of `learn(0, count)`.
 
     Args:
         learn: Learns for the seeds first ≤ n < last, which depend on no other.
