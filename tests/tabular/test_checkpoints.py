@@ -179,8 +179,8 @@ import numpy as np
 from tddelta import TimeScales
 from tddelta.tabular import FiniteMDP, evaluate
 scales = TimeScales.halving(0.99, lam=0.9)
-result = evaluate(FiniteMDP.ring(), scales, method="true_online", seeds=3, steps=300_000, step_sizes=[0.01],
-                  record=(300_000,), threads=1, checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
+result = evaluate(FiniteMDP.ring(), scales, method="true_online", seeds=3, steps=100_000, step_sizes=[0.01],
+                  record=(100_000,), threads=1, checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
                   checkpoint_every=0.0)
 print(result.deltas.tobytes().hex(), result.rms_error.tobytes().hex())
 """

@@ -140,15 +140,6 @@ def test_a_step_size_that_is_too_large_diverges_silently():
         assert not np.isfinite(lost.action_values).all()
 
 
-def test_watkins_without_exploring_is_sarsa_lambda():
-    start = np.random.default_rng(1).normal(size=(6, 3, 3))
-    scales = make_scales(GAMMAS, (0.0, 0.5, 0.8))
-    options = {"epsilon": 0.0, "steps": 300, "time_limit": LIMIT, "initial_deltas": start}
-    watkins = control(PROCESS, scales, method="watkins", **options)
-    sarsa = control(PROCESS, scales, method="sarsa_lambda", **options)
-    np.testing.assert_allclose(watkins.deltas, sarsa.deltas, rtol=1e-12, atol=1e-12)
-
-
 def test_components_become_values_of_the_one_policy_that_the_sum_chooses():
     """A maximum per component would give each scale a policy of its own: here the short one would take the 1."""
     # state 0: action 0 ends with reward 1; action 1 goes on to states 1 and 2, and ends with reward 3
