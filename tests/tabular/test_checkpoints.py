@@ -132,9 +132,10 @@ def test_a_checkpoint_that_lacks_arrays_is_refused(name, tmp_path, often, breaki
             learned(**options)
 
 
-def test_what_another_version_learned_is_refused(tmp_path, monkeypatch):
-    learned(checkpoint=tmp_path)
-    monkeypatch.setattr(loops, "ALGORITHM", 2)
+def test_what_another_version_learned_is_refused(tmp_path):
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr(loops, "ALGORITHM", 1)
+        learned(checkpoint=tmp_path)
     with pytest.raises(ConfigError, match="other arguments: algorithm 1 there and 2 now: pass the same, or another"):
         learned(checkpoint=tmp_path)
 

@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise MissingExtra('the tabular loops need numba: pip install "tddelta[tabular]"') from error
 
-ALGORITHM = 1
+ALGORITHM = 2
 """Version of what is learned and of the arrays it is saved in. None goes on with another one's checkpoints."""
 
 GROUP_SECONDS = 0.5
