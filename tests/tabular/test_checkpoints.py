@@ -132,9 +132,10 @@ def test_a_checkpoint_that_lacks_arrays_is_refused(name, tmp_path, often, breaki
             learned(**options)
 
 
-def test_what_another_version_learned_is_refused(tmp_path, monkeypatch):
-    learned(checkpoint=tmp_path)
-    monkeypatch.setattr(loops, "ALGORITHM", 2)
+def test_what_another_version_learned_is_refused(tmp_path):
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr(loops, "ALGORITHM", 1)
+        learned(checkpoint=tmp_path)
     with pytest.raises(ConfigError, match="other arguments: algorithm 1 there and 2 now: pass the same, or another"):
         learned(checkpoint=tmp_path)
 
@@ -179,8 +180,8 @@ import numpy as np
 from tddelta import TimeScales
 from tddelta.tabular import FiniteMDP, evaluate
 scales = TimeScales.halving(0.99, lam=0.9)
-result = evaluate(FiniteMDP.ring(), scales, method="true_online", seeds=3, steps=300_000, step_sizes=[0.01],
-                  record=(300_000,), threads=1, checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
+result = evaluate(FiniteMDP.ring(), scales, method="true_online", seeds=3, steps=100_000, step_sizes=[0.01],
+                  record=(100_000,), threads=1, checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
                   checkpoint_every=0.0)
 print(result.deltas.tobytes().hex(), result.rms_error.tobytes().hex())
 """

@@ -7,7 +7,7 @@ from targets_literal import make_scales
 from tddelta import TimeScales
 from tddelta.tabular import FiniteMDP, add_scale, control
 
-# Six methods, two loops to compile.
+# Six methods, and their loop to compile.
 pytestmark = pytest.mark.slow
 
 METHODS = ("sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa_lambda", "watkins")
@@ -138,15 +138,6 @@ def test_a_step_size_that_is_too_large_diverges_silently():
     for method in METHODS:  # warnings are errors here
         lost = control(PROCESS, make_scales(GAMMAS, (0.5,) * 3, (3,) * 3), method=method, step_size=1e9, steps=500)
         assert not np.isfinite(lost.action_values).all()
-
-
-def test_watkins_without_exploring_is_sarsa_lambda():
-    start = np.random.default_rng(1).normal(size=(6, 3, 3))
-    scales = make_scales(GAMMAS, (0.0, 0.5, 0.8))
-    options = {"epsilon": 0.0, "steps": 300, "time_limit": LIMIT, "initial_deltas": start}
-    watkins = control(PROCESS, scales, method="watkins", **options)
-    sarsa = control(PROCESS, scales, method="sarsa_lambda", **options)
-    np.testing.assert_allclose(watkins.deltas, sarsa.deltas, rtol=1e-12, atol=1e-12)
 
 
 def test_components_become_values_of_the_one_policy_that_the_sum_chooses():

@@ -153,36 +153,6 @@ def test_a_trace_decays_on_the_way_in(method):
     np.testing.assert_allclose(result.values[0, 0, :2, 0], [0.09, 0.1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-@pytest.mark.parametrize("method", ["traces", "true_online", "lambda_return", "lambda_difference", "n_step"])
-def test_nothing_survives_an_end(method, end):
-    """The kind of B29: what happens in one episode does not move the states of the one before."""
-    count = 7
-    process = FiniteMDP(np.eye(count, k=1) + np.diag([0.0] * 6 + [1.0]), 0.0, terminal=np.arange(count) == 6)
-    first = [0, 1], [1, 6 if end == "terminated" else 2]
-    second = [3, 4, 5], [4, 5, 6]
-    scales = make_scales((0.5, 0.9), (0.5, 0.9), (3, 3))
-
-    def learn(parts, reward):
-        states, after = (np.concatenate([part[i] for part in parts]).astype(int) for i in (0, 1))
-        flags = np.zeros((2, len(states)), bool)
-        if parts[0] is first:
-            flags[0 if end == "terminated" else 1, 1] = True
-        flags[0, -1] |= parts[-1] is second
-        rewards = np.where(states < 3, 1.0, reward)
-        steps = Trajectory(states, np.zeros_like(states), rewards, after, flags[0], flags[1])
-        table = np.zeros((count, 2))
-        table[2] = 1.0, 3.0  # where the first episode is cut
-        return evaluate(process, scales, method=method, trajectory=steps, step_sizes=0.5, initial_deltas=table).deltas[
-            0, 0
-        ]
-
-    both = learn([first, second], 100.0)
-    np.testing.assert_allclose(both[:3], learn([first], 1.0)[:3], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(both[3:], learn([second], 100.0)[3:], rtol=0, atol=1e-12)
-    assert both[0].any() and both[3].any()
-
-
 @pytest.mark.parametrize("worst", [np.nan, np.inf])
 @pytest.mark.parametrize(
     "method", ["td0", "n_step", "traces", "true_online", "lambda_return", "lambda_difference", "phased", lambda_targets]
@@ -209,14 +179,6 @@ def test_all_methods_approach_the_exact_values():
         result = evaluate(process, scales, method=method, trajectory=steps, step_sizes=0.01)
         error = np.abs((result.values - result.exact)[0].mean(0)[inner])
         assert error.max() < 0.15 * np.abs(result.exact[inner]).max(), method
-
-
-def test_truncation_does_not_bias_the_values():
-    # With a time limit of two steps and bootstrapping the endless values are found; as ends they would be far off.
-    ring, scales = FiniteMDP([[1.0]], 1.0), make_scales((0.5, 0.9), (0.5, 0.5), (4, 4))
-    for method in ("td0", "n_step", "traces", "true_online", "lambda_return", lambda_targets):
-        result = evaluate(ring, scales, method=method, step_sizes=0.4, steps=600, time_limit=2)
-        np.testing.assert_allclose(result.values[0, 0, 0], [2.0, 10.0], rtol=1e-5)
 
 
 def test_sampled_and_given_steps_are_the_same():

@@ -1,4 +1,4 @@
-"""The tabular laboratory: finite MDPs, exact values, and TD(Δ) in compiled loops.
+"""The tabular laboratory: finite MDPs, exact values, and TD(Δ) in compiled loops. Algorithm 1 is in `n_step`.
 
 The public names, resolved when they are first used: importing this package loads neither numba nor polars.
 """

@@ -218,7 +218,7 @@ def step_sizes(value: Any, scales: int) -> tuple[FloatArray, BoolArray]:
 
 
 def _row(setting: Any, scales: int) -> list[float]:
-    """One setting, a number for every scale; not a number where it is "1/n"."""
+    """One setting, a number for every scale; NaN where it is "1/n"."""
     try:
         row = [_rate(entry) for entry in ((setting,) * scales if _single(setting) else setting)]
     except (TypeError, ValueError, OverflowError):
@@ -315,13 +315,6 @@ def visits(value: Any, seeds: int, states: int) -> IntArray:
             "pass its deltas or weights, as an array, to begin with them elsewhere"
         )
     return np.array(np.broadcast_to(value, (seeds, states)), order="C")
-
-
-def unused(method: str, given: dict[str, Any], why: str) -> None:
-    """ConfigError if an argument is given that the method does not look at."""
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name} has no meaning for method {method!r}; got {value!r:.80}: {why}")
 
 
 def needed(scales: Iterable[Any] | None, argument: str, example: str, method: str) -> tuple[Any, ...]:

@@ -104,8 +104,8 @@ def control(
     - "watkins": as "q_learning", with traces that are all cut when the next action is not a*.
 
     The next action is chosen before the update. A truncated episode bootstraps from its true successor; no trace and
-    no window goes across an end. The policy of `mdp` does not matter. Components of a step size that is too large
-    become inf or nan, as in `evaluate`, and the policy has no meaning: `np.isfinite(result.deltas)` tells.
+    no window goes across an end. The policy of `mdp` does not matter. With a step size that is too large components
+    become inf or nan, as in `evaluate`, and the policy has no meaning.
 
     Args:
         mdp: The process.
@@ -130,8 +130,7 @@ def control(
         ConfigError: A setting is out of range, or missing for the method; γ_Z is 1 and the optimal values do not
             converge; the checkpoint is of a call with other arguments.
         ShapeError: `initial_deltas` has another shape.
-        CheckpointError: The checkpoint is of a newer format.
-        StorageError: The checkpoint cannot be written.
+        CheckpointError, StorageError: The checkpoint is of a newer format, or cannot be written.
         MissingExtra: numba is not installed.
 
     Example:

@@ -102,18 +102,16 @@ def evaluate(
 ) -> TabularResult:
     """Learn the values of a policy at all scales, from sampled or given steps.
 
-    Every component has its own step size: W_z(s_t) moves by α_z towards its target. With one scale each method is the
-    ordinary one. Episodes that end are learned to their end; where one is truncated the true successor is bootstrapped
-    from; no trace, window or λ-return goes across an end, and nothing is read of a terminal successor.
+    W_z(s_t) moves by α_z towards its target. With one scale each method is the ordinary one. Where an episode is
+    truncated the true successor is bootstrapped from; no trace, window or λ-return goes across an end.
 
     - "td0": after every step towards W_z(s_t) + δ^z_t; see `tddelta.td_errors`.
-    - "n_step": Algorithm 1 with windows `scales.n_steps`; see `tddelta.n_step_targets`. A state moves once its longest
-      window is full, and at an episode's end; the last states of a stream that goes on are not learned.
+    - "n_step": Algorithm 1, see `tddelta.tabular.n_step`. A state moves once its longest window is full, and at an
+      episode's end; the last states of a stream that goes on are not learned.
     - "traces": TD(λ), online, accumulating: e_z ← c_z e_z + φ(s_t), θ_z += α_z δ^z_t e_z.
     - "true_online": true online TD(λ), equal to the online λ-return.
-    - "lambda_return", "lambda_difference": offline λ-returns in the bootstrap or the difference form; see
-      `tddelta.lambda_targets`. At an episode's end, or after `chunk` steps, its targets are computed from one table;
-      then the states move one after another, in their order.
+    - "lambda_return", "lambda_difference": offline λ-returns in the bootstrap or the difference form. At an episode's
+      end, or after `chunk` steps, targets are computed from one table; then the states move one after another.
     - a function like `tddelta.lambda_targets`, `f(rewards, deltas, next_deltas, *, terminated, truncated, scales)`:
       the same with its targets. Axes are (steps, step sizes), for components also scales.
     - "linear": semi-gradient TD(λ) with accumulating traces on `features`; TD(0) if the scales have no trace decays.
@@ -121,8 +119,7 @@ def evaluate(
     - "phased": `trajectories` from every state, shared by all components and step sizes; all states move towards the
       mean of their n-step targets, bootstrapped from the table of the phase before.
 
-    Where a step size is too large for a method, learning diverges: components and errors of that setting grow until
-    they are inf or nan, without a warning, and no other setting is touched. `np.isfinite(result.rms_error)` tells.
+    With a step size that is too large, components and errors of that setting become inf or nan, without a warning.
 
     Args:
         mdp: The process and its policy, which give the steps and the exact values.
@@ -145,9 +142,8 @@ def evaluate(
         trajectories: Trajectories n from every state in each phase of "phased". None means 1.
         threads: Threads; None means one per core. The result does not depend on it. A function of one's own is always
             called from one.
-        checkpoint: Folder in which what was learned so far is saved. A call with the same arguments goes on from
-            there, whatever ended the one before, and returns the same bytes as one without a break; what has come
-            to its end is read and returned at once.
+        checkpoint: Folder in which the seeds that are done are saved. A call with the same arguments goes on from
+            there, whatever ended the one before, and returns the same bytes as one without a break.
         checkpoint_every: Seconds between two checkpoints at least; more where one takes over a hundredth of that.
 
     Returns:
@@ -156,10 +152,8 @@ def evaluate(
     Raises:
         ConfigError: A setting is out of range, is missing, or has no meaning for the method; a discount is 1 and the
             values do not converge; the checkpoint is of a call with other arguments.
-        ShapeError: An array has a shape that does not fit.
-        DataError: A trajectory is broken, or leads to states that do not exist.
-        CheckpointError: The checkpoint is of a newer format.
-        StorageError: The checkpoint cannot be written.
+        ShapeError, DataError: An array does not fit, or a trajectory is broken.
+        CheckpointError, StorageError: The checkpoint is of a newer format, or cannot be written.
         MissingExtra: numba is not installed.
 
     Example:
@@ -242,8 +236,10 @@ def _check_use(method: Any, **given: Any) -> None:
     else:
         name = _checks.method(method, METHODS, also="a target function or ")
 
-    def unused(*names: str, why: str) -> None:
-        _checks.unused(name, {one: given[one] for one in names}, why)
+    def unused(*arguments: str, why: str) -> None:
+        for one in arguments:
+            if given[one] is not None:
+                raise ConfigError(f"{one} has no meaning for method {name!r}; got {given[one]!r:.80}: {why}")
 
     if method == "phased":
         why = "it follows short trajectories from every state, to fill a table; leave it out"
@@ -277,10 +273,9 @@ def add_scale(
     trace_decay: float | None = None,
     n_step: int | None = None,
 ) -> tuple[TimeScales, FloatArray]:
-    """Add a longer scale to what was learned: its component starts at W = 0.
+    """Add a longer scale to what was learned: its component starts at W = 0, the others stay what they are.
 
-    At that moment the value at the new discount is the one at the longest discount so far, exactly, and the other
-    components stay what they are: the learner goes on from its best answer, and has one at any time.
+    At that moment the value at the new discount is the one at the longest discount so far, exactly.
 
     Args:
         scales: The ladder so far.

@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise MissingExtra('the tabular loops need numba: pip install "tddelta[tabular]"') from error
 
-ALGORITHM = 1
+ALGORITHM = 2
 """Version of what is learned and of the arrays it is saved in. None goes on with another one's checkpoints."""
 
 GROUP_SECONDS = 0.5
@@ -108,7 +108,7 @@ def seed_by_seed(
 ) -> None:
     """Learn for several seeds, a group at a time, saving after a group; go on from the newest checkpoint.
 
-    Every seed does the same arithmetic in any group: the bytes are those of `learn(0, count)`.
+    Every seed does the same arithmetic in any group, so that the bytes are those of `learn(0, count)`.
 
     Args:
         learn: Learns for the seeds first ≤ n < last, which depend on no other.

@@ -37,7 +37,7 @@ same bytes for any number of threads, and for a seed or step size alone or among
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, no_type_check
+from typing import Any, Literal, NamedTuple, no_type_check
 
 import numpy as np
 import numpy.typing as npt
@@ -138,18 +138,12 @@ def run(
             raise ShapeError(
                 f"{name} must lie in 0…{table - 1}; got {array.min()}…{array.max()}: exact_last has {table} states"
             )
-    count = len(alphas)
-    first = np.zeros((table, scales)) if initial is None else np.asarray(initial, np.float64, "C")
-    slows = np.zeros(count, np.bool_) if decaying is None else np.asarray(decaying, np.bool_, "C")
-    weights = np.ones(table, np.bool_) if counted is None else np.asarray(counted, np.bool_, "C")
-    for name, array, shape in (
-        ("initial", first, (table, scales)), ("decaying", slows, (count,)), ("counted", weights, (table,))
-    ):  # fmt: skip
-        if array.shape != shape:
-            raise ShapeError(f"{name} must have shape {shape}; got {array.shape}")
+    first = _shaped("initial", initial, np.zeros((table, scales)))
+    slows = _shaped("decaying", decaying, np.zeros(len(alphas), np.bool_))
+    weights = _shaped("counted", counted, np.ones(table, np.bool_))
     checkpoints, averaged = _checks.recorded(record, length)
-    deltas = np.empty((count, seeds, table, scales))
-    errors = np.empty((2, count, seeds, len(checkpoints)))
+    deltas = np.empty((len(alphas), seeds, table, scales))
+    errors = np.empty((2, len(alphas), seeds, len(checkpoints)))
     # longer ones never fill either, and flush the same
     windows = np.array([min(steps, length + 1) for steps in lengths], np.int64)
     powers = discounts[:, None] ** np.arange(min(int(windows.max()), length) + 1)
@@ -167,6 +161,14 @@ def run(
 
     over_blocks(block, seeds, threads)
     return NStepResult(deltas, errors[0], errors[1])
+
+
+def _shaped(name: str, value: Any, default: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array of the shape and type of the default, which stands for None."""
+    array = default if value is None else np.asarray(value, default.dtype, "C")
+    if array.shape != default.shape:
+        raise ShapeError(f"{name} must have shape {default.shape}; got {array.shape}")
+    return array
 
 
 @compiled
