@@ -301,14 +301,15 @@ def test_rewards_are_cast_to_the_dtype_of_deltas(kind):
 def test_check_targets_takes_other_frameworks_and_half_precision(torch):
     check_targets(lambda_targets, asarray=jnp.asarray, rollouts=1)
     check_targets(lambda_targets, asarray=torch.asarray, rollouts=3)
-    check_targets(
-        lambda_targets, asarray=lambda array: array.astype(array.dtype if array.dtype == bool else "bfloat16")
-    )
-    check_targets(
-        lambda_targets,
-        asarray=lambda array: torch.asarray(array).to(torch.bool if array.dtype == bool else torch.bfloat16),
-        rollouts=10,
-    )
+
+    def halved(array):
+        return array if array.dtype == bool else array.astype("bfloat16")
+
+    def torch_halved(array):
+        return torch.asarray(array).to(torch.bool if array.dtype == bool else torch.bfloat16)
+
+    for asarray in (halved, torch_halved):
+        check_targets(lambda_targets, asarray=asarray, rollouts=10)
 
 
 # PyTorch
