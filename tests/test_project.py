@@ -102,7 +102,7 @@ HEAVY = (
     [
         "import tddelta",
         "import tddelta; tddelta.TimeScales; tddelta.compose; dir(tddelta)",
-        "import tddelta.targets, numpy as np\n"
+        "import tddelta.targets, tddelta.testing, numpy as np\n"
         "import tddelta as tdd\n"
         "flags = np.zeros(3, dtype=bool)\n"
         "tdd.lambda_targets(np.ones(3), np.zeros((3, 2)), np.zeros((3, 2)), terminated=flags, truncated=flags,\n"

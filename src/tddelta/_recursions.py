@@ -9,7 +9,7 @@ of one framework whose shapes fit, as `_arrays.check_steps` leaves them. Only `_
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, is_jax_array
@@ -21,6 +21,17 @@ from tddelta.timescales import TimeScales
 # Up to here the sum over smaller scales is written out term by term: quadratic, but compiled into vector instructions,
 # where a cumulative sum along a short last axis takes several times as long.
 _WRITTEN_OUT = 16
+
+
+class Steps(NamedTuple):
+    """Arguments of a target function, as `tddelta.targets` describes them: arrays of one framework whose shapes fit."""
+
+    rewards: Shaped[Array, " T *batch"]
+    deltas: Float[Array, "T *batch Z"]
+    next_deltas: Float[Array, "T *batch Z"]
+    terminated: Bool[Array, " T *batch"]
+    truncated: Bool[Array, " T *batch"] | None
+    durations: Shaped[Array, " T *batch"] | None
 
 
 def plain_targets(
@@ -46,89 +57,58 @@ def plain_targets(
     return targets
 
 
-def one_step_errors(
-    rewards: Shaped[Array, " T *batch"],
-    deltas: Float[Array, "T *batch Z"],
-    next_deltas: Float[Array, "T *batch Z"],
-    terminated: Bool[Array, " T *batch"],
-    durations: Shaped[Array, " T *batch"] | None,
-    *,
-    scales: TimeScales,
-) -> Float[Array, "T *batch Z"]:
+def one_step_errors(steps: Steps, *, scales: TimeScales) -> Float[Array, "T *batch Z"]:
     """TD errors δ^z of all scales."""
+    deltas = steps.deltas
     xp = array_namespace(deltas)
-    rewards, durations = _cast(rewards, deltas, xp), _cast(durations, deltas, xp)
+    rewards, durations = _cast(steps.rewards, deltas, xp), _cast(steps.durations, deltas, xp)
     own, below = _weights(scales.gammas, durations, deltas, xp)
-    successor = xp.where(terminated[..., None], 0.0, next_deltas)
+    successor = xp.where(steps.terminated[..., None], 0.0, steps.next_deltas)
     received = xp.where(_first(deltas, xp), rewards[..., None], 0.0)
     return mix(received, successor, own, below, xp) - deltas
 
 
 def critic_targets(
-    rewards: Shaped[Array, " T *batch"],
-    deltas: Float[Array, "T *batch Z"],
-    next_deltas: Float[Array, "T *batch Z"],
-    terminated: Bool[Array, " T *batch"],
-    truncated: Bool[Array, " T *batch"],
-    durations: Shaped[Array, " T *batch"] | None,
-    *,
-    scales: TimeScales,
-    trace_decays: tuple[float, ...],
-    coupled: bool,
+    steps: Steps, *, scales: TimeScales, trace_decays: tuple[float, ...], coupled: bool
 ) -> Float[Array, "T *batch Z"]:
     """λ-returns of all components; coupled is the difference form, else the bootstrap form."""
+    deltas = steps.deltas
     xp = array_namespace(deltas)
-    errors = one_step_errors(rewards, deltas, next_deltas, terminated, durations, scales=scales)
-    own, below = _weights(trace_decays, _cast(durations, deltas, xp), deltas, xp)
+    errors = one_step_errors(steps, scales=scales)
+    own, below = _weights(trace_decays, _cast(steps.durations, deltas, xp), deltas, xp)
     # With equal decays the coupling is zero: the two forms are one.
     coupled = coupled and len(set(trace_decays)) > 1
-    return deltas + _all_steps_back(errors, terminated | truncated, own, below if coupled else None, xp)
+    return deltas + _all_steps_back(errors, steps.terminated | steps.truncated, own, below if coupled else None, xp)
 
 
-def actor_advantages(
-    rewards: Shaped[Array, " T *batch"],
-    deltas: Float[Array, "T *batch Z"],
-    next_deltas: Float[Array, "T *batch Z"],
-    terminated: Bool[Array, " T *batch"],
-    truncated: Bool[Array, " T *batch"],
-    durations: Shaped[Array, " T *batch"] | None,
-    trace_decay: Float[Array, ""],
-    *,
-    gamma: float,
-) -> Float[Array, " T *batch"]:
+def actor_advantages(steps: Steps, trace_decay: Float[Array, ""], *, gamma: float) -> Float[Array, " T *batch"]:
     """Ordinary generalised advantages of V_Z, the sum of all components."""
-    xp = array_namespace(deltas)
+    xp = array_namespace(steps.deltas)
     values, next_values = (
-        array if array.shape[-1] == 1 else xp.sum(array, axis=-1, keepdims=True) for array in (deltas, next_deltas)
+        array if array.shape[-1] == 1 else xp.sum(array, axis=-1, keepdims=True)
+        for array in (steps.deltas, steps.next_deltas)
     )
-    errors = one_step_errors(rewards, values, next_values, terminated, durations, scales=TimeScales((gamma,)))
+    alone = steps._replace(deltas=values, next_deltas=next_values)
+    errors = one_step_errors(alone, scales=TimeScales((gamma,)))
     decay = _unfolded(xp.reshape(trace_decay, (1,)), xp)
-    if durations is not None:
-        elapsed = _cast(durations, deltas, xp)[..., None]
+    if steps.durations is not None:
+        elapsed = _cast(steps.durations, values, xp)[..., None]
         positive = decay > 0
         log = xp.log(xp.where(positive, decay, 1.0))
         raised = xp.where(positive, xp.exp(elapsed * log), 0.0)
         decay = xp.where(elapsed == 1, decay + (elapsed - 1) * decay * log, raised)
-    return _all_steps_back(errors, terminated | truncated, decay, None, xp)[..., 0]
+    return _all_steps_back(errors, steps.terminated | steps.truncated, decay, None, xp)[..., 0]
 
 
-def window_targets(
-    rewards: Shaped[Array, " T *batch"],
-    next_deltas: Float[Array, "T *batch Z"],
-    terminated: Bool[Array, " T *batch"],
-    truncated: Bool[Array, " T *batch"],
-    durations: Shaped[Array, " T *batch"] | None,
-    *,
-    scales: TimeScales,
-    n_steps: tuple[int, ...],
-) -> Float[Array, "T *batch Z"]:
+def window_targets(steps: Steps, *, scales: TimeScales, n_steps: tuple[int, ...]) -> Float[Array, "T *batch Z"]:
     """n-step targets of all components, windows ended early by an episode's end or the end of the data.
 
     A window of n steps takes the pair (W_z, V_{z−1}) at its end back n times. Going back 2^j steps at once is again
     such a map, and 2^{j+1} steps are two of them, so that k steps need only the binary digits of k.
     """
+    next_deltas, terminated = steps.next_deltas, steps.terminated
     xp = array_namespace(next_deltas)
-    rewards, elapsed = _cast(rewards, next_deltas, xp), _cast(durations, next_deltas, xp)
+    rewards, elapsed = _cast(steps.rewards, next_deltas, xp), _cast(steps.durations, next_deltas, xp)
     first = _first(next_deltas, xp)
     received = xp.where(first, rewards[..., None], 0.0), xp.where(first, 0.0, rewards[..., None])
 
@@ -137,7 +117,7 @@ def window_targets(
     own, below = _weights(scales.gammas, elapsed, next_deltas, xp)
     smaller = _smaller(own, xp)
     result = mix(received[0], successor, own, below, xp), mix(received[1], successor, 0 * smaller, smaller, xp)
-    stop = terminated | truncated
+    stop = terminated | steps.truncated
     stop = xp.concat([stop[:-1], xp.ones_like(stop[-1:])])
     span = tuple(xp.where(stop[..., None], last, got) for last, got in zip(result, received, strict=True))
 

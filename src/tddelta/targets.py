@@ -99,8 +99,8 @@ def td_errors(
     Reference:
         Romoff et al. 2019, section "Single-step TD(Δ)".
     """
-    _check(scales, rewards, deltas, next_deltas, terminated, None, durations)
-    return _run(recursions.one_step_errors, deltas, rewards, deltas, next_deltas, terminated, durations, scales=scales)
+    steps = _steps(scales, rewards, deltas, next_deltas, terminated, None, durations)
+    return _run(recursions.one_step_errors, deltas, steps, scales=scales)
 
 
 @own_checks
@@ -152,13 +152,12 @@ def n_step_targets(
     Reference:
         Romoff et al. 2019, section "Multi-step TD(Δ)" and Algorithm 1, with k_z where the paper writes k.
     """
-    _check(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
+    steps = _steps(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
     if scales.n_steps is None:
         raise ConfigError(
             "n_step_targets needs windows; these scales have none: make them with n_step=, as in n_step=5"
         )
-    steps = rewards, next_deltas, terminated, truncated, durations
-    return _run(recursions.window_targets, deltas, *steps, scales=scales, n_steps=scales.n_steps)
+    return _run(recursions.window_targets, deltas, steps, scales=scales, n_steps=scales.n_steps)
 
 
 @own_checks
@@ -218,15 +217,14 @@ def lambda_targets(
     Reference:
         Romoff et al. 2019, sections "TD(λ, Δ)" and "TD(λ, Δ) with GAE", Theorem 1. The difference form is ours.
     """
-    _check(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
+    steps = _steps(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
     check_form(form)
     if scales.trace_decays is None:
         raise ConfigError(
             "lambda_targets needs trace decays; these scales have none: make them with lam=, as in lam=0.95"
         )
-    steps = rewards, deltas, next_deltas, terminated, truncated, durations
     settings = {"trace_decays": scales.trace_decays, "coupled": form == "difference"}
-    return _run(recursions.critic_targets, deltas, *steps, scales=scales, **settings)
+    return _run(recursions.critic_targets, deltas, steps, scales=scales, **settings)
 
 
 @own_checks
@@ -279,10 +277,9 @@ def advantages(
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016;
         Romoff et al. 2019, section "TD(λ, Δ) with GAE".
     """
-    xp = _check(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
-    decay = _actor_decay(trace_decay, scales, deltas, xp)
-    steps = rewards, deltas, next_deltas, terminated, truncated, durations
-    return _run(recursions.actor_advantages, deltas, *steps, decay, gamma=scales.gammas[-1])
+    steps = _steps(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
+    decay = _actor_decay(trace_decay, scales, deltas)
+    return _run(recursions.actor_advantages, deltas, steps, decay, gamma=scales.gammas[-1])
 
 
 @own_checks
@@ -334,17 +331,17 @@ def successors(
     return result
 
 
-def _check(
-    scales: Any, rewards: Any, deltas: Any, next_deltas: Any, terminated: Any, truncated: Any, durations: Any
-) -> Any:
-    """The namespace of arguments that fit together; `truncated` and `durations` may be None."""
-    check_components(scales, deltas)
-    steps = {"rewards": rewards, "next_deltas": next_deltas, "terminated": terminated, "truncated": truncated}
-    return check_steps(deltas, **steps, durations=durations)
+def _steps(scales: Any, *arrays: Any) -> recursions.Steps:
+    """Arrays, in the order of `Steps`, that fit together and have a component for each of the scales."""
+    steps = recursions.Steps(*arrays)
+    check_components(scales, steps.deltas)
+    check_steps(**steps._asdict())
+    return steps
 
 
-def _actor_decay(trace_decay: Any, scales: TimeScales, deltas: Array, xp: Any) -> Array:
+def _actor_decay(trace_decay: Any, scales: TimeScales, deltas: Array) -> Array:
     """The decay of the policy's advantage as an array without axes."""
+    xp = array_namespace(deltas)
     if trace_decay is None:
         trace_decay = scales.actor_trace_decay
         if trace_decay is None and scales.trace_decays is not None:
@@ -380,13 +377,15 @@ def _run(core: Callable[..., Any], like: ArrayT, *arrays: Any, **static: Any) ->
 
 @cache
 def _in_single_precision(core: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
-    """The same function for arrays of a smaller dtype, which its result has."""
+    """The same function for steps of a smaller dtype, which its result has."""
 
-    def wider(*arrays: Any, **static: Any) -> Any:
-        xp = array_namespace(*arrays)
-        flags = [array is None or array.dtype == xp.bool for array in arrays]
-        wide = [array if flag else xp.astype(array, xp.float32) for array, flag in zip(arrays, flags, strict=True)]
-        return xp.astype(core(*wide, **static), dtype)
+    def wider(steps: recursions.Steps, *decay: Any, **static: Any) -> Any:
+        xp = array_namespace(steps.deltas)
+
+        def wide(array: Any) -> Any:
+            return array if array is None or array.dtype == xp.bool else xp.astype(array, xp.float32)
+
+        return xp.astype(core(recursions.Steps(*map(wide, steps)), *map(wide, decay), **static), dtype)
 
     return wider
 

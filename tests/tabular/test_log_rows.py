@@ -10,7 +10,6 @@ from logs_data import small
 from tddelta.tabular import evaluate_log
 
 SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
-COUNTED = "; rows are counted from 1, without a header"
 
 
 def evaluate(log, **options):
@@ -21,75 +20,46 @@ def evaluate(log, **options):
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "message"),
+    ("name", "row", "value", "message"),
     [
-        (
-            {"reward": (3, None)},
-            {},
-            "row 3: reward is missing or not a number: correct the row or leave its episode out",
-        ),
-        ({"reward": (3, math.nan)}, {}, "row 3: reward is missing or not a number: correct the row"),
-        ({"reward": (4, math.inf)}, {}, "row 4: reward is inf: correct the row"),
-        ({"reward": (2, "two")}, {}, "row 2: reward is 'two', not a number: correct the row"),
-        ({"state": (2, None)}, {}, "row 2: state is missing: correct the row"),
-        ({"state": (2, "")}, {}, "row 2: state is missing: correct the row"),
-        (
-            {"state": (5, 0.5)},
-            {},
-            "row 5: state is 0.5, a fraction and no label: name columns of sensors with features=",
-        ),
-        ({"state": (5, ["b"])}, {}, "row 5: state is of type list, which is no label: use numbers or text"),
-        ({"episode": (1, None)}, {}, "row 1: episode is missing"),
-        ({"terminated": (4, None)}, {}, "row 4: terminated is missing: write true or false, or 1 or 0"),
-        ({"terminated": (4, 2)}, {}, "row 4: terminated is 2, which is no flag: write true or false, or 1 or 0"),
-        ({"truncated": (6, "maybe")}, {}, "row 6: truncated is 'maybe', which is no flag"),
-        (
-            {"terminated": (2, True)},
-            {},
-            "row 2: terminated is set, but the episode goes on in row 3: give what follows",
-        ),
-        ({"truncated": (1, True)}, {}, "row 1: truncated is set, but the episode goes on in row 2: give what follows"),
-        ({"episode": (6, 7)}, {}, "row 6: episode 7 goes on after rows of 8: sort the rows by episode and time"),
-        ({"next_state": (5, None)}, {}, "row 5: next_state is missing"),
-        ({"next_state": (1, None)}, {}, "row 1: next_state is missing"),
-        (
-            {"next_state": (1, "c")},
-            {},
-            "row 1: next_state is 'c', but the next row of the episode has 'b': a row is miss",
-        ),
-        (
-            {"time": (3, 1.0)},
-            {"time": "time"},
-            "row 3: time is 1, not after 1 in the row before: time stamps must rise",
-        ),
-        ({"time": (2, -1.0)}, {"time": "time"}, "row 2: time is -1, not after 0 in the row before"),
-        ({"time": (5, math.nan)}, {"time": "time"}, "row 5: time is missing or not a number"),
-        (
-            {"time": (1, "noon")},
-            {"time": "time"},
-            "row 1: time is 'noon', no time stamp: write numbers, or ISO 8601 as in",
-        ),
-        ({"next_time": (5, 10.5)}, {"time": "time"}, "row 5: next_time is 10.5, not after 10.5 in the same row"),
-        ({"next_time": (1, 1.5)}, {"time": "time"}, "row 1: next_time is 1.5, but the next row of the episode has 1:"),
-        ({"next_time": (5, None)}, {"time": "time"}, "row 5: next_time is missing or not a number"),
-        ({"x": (2, math.nan)}, {"features": ["x"]}, "row 2: x is missing or not a number"),
-        ({"x": (2, "warm")}, {"features": ["x"]}, "row 2: x is 'warm', not a number"),
-        (
-            {"next_x": (4, 0.6)},
-            {"features": ["x"]},
-            "row 4: next_x is [0.6], but the next row of the episode has [0.5]:",
-        ),
-        ({"next_x": (5, None)}, {"features": ["x"]}, "row 5: next_x is missing or not a number"),
+        ("reward", 3, None, "row 3: reward is missing or not a number: correct the row or leave its episode out"),
+        ("reward", 3, math.nan, "row 3: reward is missing or not a number: correct the row"),
+        ("reward", 4, math.inf, "row 4: reward is inf: correct the row"),
+        ("reward", 2, "two", "row 2: reward is 'two', not a number: correct the row"),
+        ("state", 2, None, "row 2: state is missing: correct the row"),
+        ("state", 2, "", "row 2: state is missing: correct the row"),
+        ("state", 5, 0.5, "row 5: state is 0.5, a fraction and no label: name columns of sensors with features="),
+        ("state", 5, ["b"], "row 5: state is of type list, which is no label: use numbers or text"),
+        ("episode", 1, None, "row 1: episode is missing"),
+        ("terminated", 4, None, "row 4: terminated is missing: write true or false, or 1 or 0"),
+        ("terminated", 4, 2, "row 4: terminated is 2, which is no flag: write true or false, or 1 or 0"),
+        ("truncated", 6, "maybe", "row 6: truncated is 'maybe', which is no flag"),
+        ("terminated", 2, True, "row 2: terminated is set, but the episode goes on in row 3: give what follows"),
+        ("truncated", 1, True, "row 1: truncated is set, but the episode goes on in row 2: give what follows"),
+        ("episode", 6, 7, "row 6: episode 7 goes on after rows of 8: sort the rows by episode and time"),
+        ("next_state", 5, None, "row 5: next_state is missing"),
+        ("next_state", 1, None, "row 1: next_state is missing"),
+        ("next_state", 1, "c", "row 1: next_state is 'c', but the next row of the episode has 'b': a row is miss"),
+        ("time", 3, 1.0, "row 3: time is 1, not after 1 in the row before: time stamps must rise"),
+        ("time", 2, -1.0, "row 2: time is -1, not after 0 in the row before"),
+        ("time", 5, math.nan, "row 5: time is missing or not a number"),
+        ("time", 1, "noon", "row 1: time is 'noon', no time stamp: write numbers, or ISO 8601 as in"),
+        ("next_time", 5, 10.5, "row 5: next_time is 10.5, not after 10.5 in the same row"),
+        ("next_time", 1, 1.5, "row 1: next_time is 1.5, but the next row of the episode has 1:"),
+        ("next_time", 5, None, "row 5: next_time is missing or not a number"),
+        ("x", 2, math.nan, "row 2: x is missing or not a number"),
+        ("x", 2, "warm", "row 2: x is 'warm', not a number"),
+        ("next_x", 4, 0.6, "row 4: next_x is [0.6], but the next row of the episode has [0.5]:"),
+        ("next_x", 5, None, "row 5: next_x is missing or not a number"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_named(changes, options, message):
-    log = small("next_state", "time", "next_time", "x", "next_x", **changes)
-    if "features" in options:
-        options = {"model": "linear", **options}
+def test_a_row_that_cannot_be_used_is_named(name, row, value, message):
+    options = {"features": ["x"], "model": "linear"} if "x" in name.split("_") else {}
+    options |= {"time": "time"} if "time" in name else {}
     with pytest.raises(tdd.DataError) as caught:
-        evaluate(log, **options)
+        evaluate(small("next_state", "time", "next_time", "x", "next_x", **{name: (row, value)}), **options)
     assert str(caught.value).startswith(message)
-    assert str(caught.value).endswith(COUNTED)
+    assert str(caught.value).endswith("; rows are counted from 1, without a header")
 
 
 def test_several_rows_of_a_kind_are_named_together():

@@ -20,13 +20,9 @@ SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
         ({"held_out": 1.0}, r"held_out must be in \[0, 1\); got 1.0"),
         ({"tolerance": 0.0}, r"tolerance must be in \(0, 1\); got 0.0"),
         ({"held_out": "a"}, r"held_out must be in \[0, 1\); got 'a': pass a number from there"),
-        ({"held_out": None}, r"held_out must be in \[0, 1\); got None"),
         ({"held_out": True}, r"held_out must be in \[0, 1\); got True"),
-        ({"held_out": float("nan")}, r"held_out must be in \[0, 1\); got nan"),
-        ({"tolerance": [0.1]}, r"tolerance must be in \(0, 1\); got \[0.1\]"),
         ({"model": "linear", "features": ["x"], "ridge": -1.0}, r"ridge must be in \[0, ∞\); got -1.0"),
         ({"model": "linear", "features": ["x"], "ridge": "a"}, r"ridge must be in \[0, ∞\); got 'a'"),
-        ({"state": []}, r"state must name at least one column; got none"),
         ({"state": 3}, "state must be the name of a column; got 3: pass text, as the log has it"),
         ({"state": ["state", None]}, "state must be the name of a column; got None"),
         ({"features": 3, "model": "linear"}, "features must be the name of a column; got 3"),
@@ -43,9 +39,21 @@ SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
             "tilings must be a whole number of at least 1; got 1.5",
         ),
         ({"reward": "score"}, "the log has no column 'score'; its columns are 'episode', .*: say what yours is called"),
+        ({"tiles": 4}, "tiles has no meaning without a model; got 4: leave it out, since it is for model='tiles'"),
+        (
+            {"ridge": 0.01},
+            "ridge has no meaning without a model; got 0.01: leave it out, since values of labels have no",
+        ),
+        ({"features": "x", "model": "linear", "tiles": 8}, "tiles has no meaning for model 'linear'; got 8: leave it"),
+        ({"features": "x", "model": "linear", "tilings": "a"}, "tilings has no meaning for model 'linear'; got 'a'"),
+        ({"features": "x", "model": "tiles", "state": "state"}, "state has no meaning beside features; got 'state'"),
+        (
+            {"held_out": 0, "tolerance": 2.0},
+            "tolerance has no meaning with held_out=0; got 2.0: leave it out, since no",
+        ),
     ],
 )
-def test_settings_out_of_range_are_explained(options, message):
+def test_settings_out_of_range_or_without_a_meaning_are_explained(options, message):
     with pytest.raises(tdd.ConfigError, match=message):
         evaluate_log(small("next_state", "x", "next_x", "time", "next_time"), SCALES, **options)
 
@@ -60,29 +68,6 @@ def test_lambda_needs_trace_decays():
 def test_one_episode_cannot_be_split():
     with pytest.raises(tdd.ConfigError, match=r"held_out=0.2 needs at least two episodes; the log has one: pass held"):
         evaluate_log(episodes_of("a0 b1"), SCALES)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tiles": 4}, "tiles has no meaning without a model; got 4: leave it out, since it is for model='tiles'"),
-        ({"tilings": -1}, "tilings has no meaning without a model; got -1: leave it out"),
-        (
-            {"ridge": 0.01},
-            "ridge has no meaning without a model; got 0.01: leave it out, since values of labels have no",
-        ),
-        ({"features": "x", "model": "linear", "tiles": 8}, "tiles has no meaning for model 'linear'; got 8: leave it"),
-        ({"features": "x", "model": "linear", "tilings": "a"}, "tilings has no meaning for model 'linear'; got 'a'"),
-        ({"features": "x", "model": "tiles", "state": "state"}, "state has no meaning beside features; got 'state'"),
-        (
-            {"held_out": 0, "tolerance": 2.0},
-            "tolerance has no meaning with held_out=0; got 2.0: leave it out, since no",
-        ),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(options, message):
-    with pytest.raises(tdd.ConfigError, match=message):
-        evaluate_log(small("next_state", "x", "next_x"), SCALES, **options)
 
 
 @pytest.mark.parametrize(
