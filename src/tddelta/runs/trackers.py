@@ -155,11 +155,11 @@ class Tracking:
     def _repeat(self, steps: int) -> None:
         """Tell what the run directory holds up to `steps`, in order; each tracker is told only what it lacks."""
         tell = (lambda row: self.metrics([row]), self.timing, self.evaluation)
-        written = (
+        written: list[Sequence[Row]] = [
             read_rows(self._path / "metrics.jsonl"),
             _blocks(read_rows(self._path / "timing.jsonl")),
             read_rows(self._path / "evaluations.jsonl"),
-        )
+        ]
         known = [(number_in(row, "steps"), kind, row) for kind, rows in enumerate(written) for row in rows]
         due = [(at, kind, row) for at, kind, row in known if at is not None and at <= steps]
         for _, kind, row in sorted(due, key=lambda one: one[:2]):
