@@ -43,7 +43,7 @@ _SAVED = ("rewards", "terminated", "truncated", "frames", "observations", "actio
 
 @dataclass(frozen=True)
 class Critic:
-    """What one critic believed along a game.
+    """Beliefs of one critic along a game.
 
     Attributes:
         name: What to call it.

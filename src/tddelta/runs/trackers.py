@@ -38,7 +38,7 @@ class Logged(NamedTuple):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What follows a run; every method is called by the thread that trains.
+    """Follower of a run; every method is called by the thread that trains.
 
     Rows are those of the run directory. Steps never fall, and no row comes twice.
     """
@@ -379,7 +379,7 @@ class WeightsAndBiases:
         replace(self._file, to_json({"id": self._id, **self._logged._asdict()}), durable=False)
 
     def start(self, steps: int) -> Logged:
-        """What W&B has cannot be taken back: training repeats these steps to the byte, so they need not come again."""
+        """Ask for what W&B lacks. Nothing is taken back: training repeats later steps to the byte."""
         there = int(self._run.starting_step) - 1  # of an online run, by its server
         self._logged = self._logged._replace(metrics=max(self._logged.metrics, there))
         return self._logged

@@ -1,4 +1,4 @@
-"""A callback that writes the run directory of this library, for our algorithms and for SB3's own."""
+"""Callback that writes a run directory, for our algorithms and for SB3's own."""
 
 import functools
 import inspect
@@ -197,7 +197,7 @@ def _last_exception() -> BaseException | None:
 
 
 def _in_learn(error: BaseException) -> bool:
-    """Whether an exception came out of SB3's `learn`."""
+    """True for an exception that came out of SB3's `learn`."""
     place = error.__traceback__
     while place is not None:
         code = place.tb_frame.f_code
@@ -208,7 +208,7 @@ def _in_learn(error: BaseException) -> bool:
 
 
 class Player:
-    """A model that plays in environments of its own: no step, random number or statistic of them reaches the training.
+    """Model that plays in environments of its own: no step, random number or statistic of them reaches the training.
 
     Args:
         model: The model.
@@ -322,7 +322,7 @@ class Player:
         return self.model.predict(observations, deterministic=not drawn)[0]
 
     def _over(self, dones: np.ndarray, infos: Any) -> bool:
-        """Whether the first environment's game is over; after a life it goes on, and the Monitor below knows that."""
+        """True where the first environment's game is over; after a life it goes on, as the Monitor below knows."""
         return bool(dones[0]) and ("episode" in infos[0] or not self._monitored)
 
     def _beliefs(self, observations: Any, actions: np.ndarray) -> np.ndarray:
@@ -344,7 +344,7 @@ def gammas_of(model: Any) -> tuple[float, ...]:
 
 
 def knows_critic(model: BaseAlgorithm) -> bool:
-    """Whether `beliefs` can ask the critic of this model."""
+    """True where `beliefs` can ask the critic of this model."""
     if isinstance(model, OnPolicyAlgorithm):  # a recurrent one wants its state, too
         policy: Any = model.policy
         return (
@@ -354,7 +354,7 @@ def knows_critic(model: BaseAlgorithm) -> bool:
 
 
 def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
-    """What a critic expects: components of V for PPO and A2C, of Q at these actions for others.
+    """Components of a critic: of V for PPO and A2C, of Q at these actions for others.
 
     Args:
         model: A model that `knows_critic`.
@@ -399,7 +399,7 @@ def _mapped(change: Callable[[Any], Any], observation: Any) -> Any:
 
 
 def _objects(env: VecEnv) -> set[int]:
-    """What is below all wrappers, by identity."""
+    """Environments below all wrappers, by identity."""
     base = env.unwrapped
     return {id(base), *(id(one.unwrapped) for one in getattr(base, "envs", ()))}
 
@@ -646,7 +646,7 @@ class RunDirectory(BaseCallback):
 
 
 def _numbers(logged: Any) -> dict[str, float]:
-    """What SB3's logger holds of the last update, under the names of `metrics.jsonl`."""
+    """Numbers of the last update in SB3's logger, under the names of `metrics.jsonl`."""
     found = {}
     for key, value in logged.items():
         group, _, rest = key.partition("/")
