@@ -314,18 +314,14 @@ def check_account() -> None:
     if wandb.setup().settings.mode != "online":
         return
     try:
-        known = wandb.login()
+        reason = None if wandb.login() else "no API key"
     except wandb.Error as error:
-        raise ConfigError(_no_account(error)) from error
-    if not known:
-        raise ConfigError(_no_account("no API key"))
-
-
-def _no_account(reason: object) -> str:
-    return (
-        f"Weights & Biases has no account to log to ({reason}): run `wandb login`, or set WANDB_MODE=offline to log "
-        "into the run directory and `wandb sync` it later"
-    )
+        reason = str(error)
+    if reason is not None:
+        raise ConfigError(
+            f"Weights & Biases has no account to log to ({reason}): run `wandb login`, or set WANDB_MODE=offline to "
+            "log into the run directory and `wandb sync` it later"
+        )
 
 
 class WeightsAndBiases:

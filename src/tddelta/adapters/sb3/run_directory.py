@@ -12,6 +12,7 @@ from copy import deepcopy
 from inspect import signature
 from itertools import count
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -198,13 +199,8 @@ def _last_exception() -> BaseException | None:
 
 def _in_learn(error: BaseException) -> bool:
     """True for an exception that came out of SB3's `learn`."""
-    place = error.__traceback__
-    while place is not None:
-        code = place.tb_frame.f_code
-        if code.co_name == "learn" and "stable_baselines3" in code.co_filename:
-            return True
-        place = place.tb_next
-    return False
+    codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+    return any(code.co_name == "learn" and "stable_baselines3" in code.co_filename for code in codes)
 
 
 class Player:
@@ -488,11 +484,9 @@ class RunDirectory(BaseCallback):
                 "leave eval_every out"
             )
         self.out, self.environment, self.agent, self.eval_env = Path(out), environment, agent, eval_env
-        self.seed = None if seed is None else whole("seed", seed, 0, advice="leave it out for the seed of the model")
-        self.every = None if every is None else whole("every", every, 1, advice="leave it out for the default")
-        self.eval_every = (
-            None if eval_every is None else whole("eval_every", eval_every, 1, advice="leave it out for one at the end")
-        )
+        self.seed = _optional("seed", seed, 0, "leave it out for the seed of the model")
+        self.every = _optional("every", every, 1, "leave it out for the default")
+        self.eval_every = _optional("eval_every", eval_every, 1, "leave it out for one at the end")
         self.eval_episodes = whole(
             "eval_episodes",
             eval_episodes,
@@ -643,6 +637,10 @@ class RunDirectory(BaseCallback):
         if self._record is None:
             raise ConfigError("RunDirectory was told of training before its start: pass it as learn(callback=…)")
         return self._record
+
+
+def _optional(name: str, value: Any, least: int, advice: str) -> int | None:
+    return None if value is None else whole(name, value, least, advice=advice)
 
 
 def _numbers(logged: Any) -> dict[str, float]:
