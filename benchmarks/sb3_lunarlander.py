@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from tddelta.adapters.sb3 import DeltaPPO
-from tddelta.runs.reader import realised_returns
+from tddelta.runs.recorder import realised_returns
 
 EVERY = 50_000
 

@@ -190,7 +190,10 @@ def test_what_was_left_out_is_said(capsys):
         ("log.npz --reward score", "the log has no column 'score'; its columns are 'episode', 'next_"),
         ("log.npz --features time", ": --features need a model; got None: pass --model tiles or --model linear"),
         ("log.npz --scales 0.9 0.5", ": gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)"),
-        ("log.npz --gamma 1", ": the ladder 'halving' up to --gamma 1 needs its longest finite horizon; got none: pass"),
+        (
+            "log.npz --gamma 1",
+            ": the ladder 'halving' up to --gamma 1 needs its longest finite horizon; got none: pass",
+        ),
         ("log.npz --rows 0", "--rows must be at least 1; got 0"),
         ("log.npz --rows 5 --json", "--rows has no meaning with --json; got 5: leave it out, every state"),
         ("log.npz --method td0 --lam 0.9", "--lam has no meaning with --method td0; got 0.9: leave it"),

@@ -14,6 +14,7 @@ import tddelta as tdd
 from deep_environments import QUICKLY, state_of, tiny
 from deep_runs import BATCH, finished, trained
 from host_environments import Counting
+from inspect_data import game as made_up
 from tddelta import load
 from tddelta.cli import main
 from tddelta.deep import host, training
@@ -56,23 +57,17 @@ def interrupted(tmp_path_factory):
 @pytest.mark.slow
 def test_a_seed_is_a_game_and_the_numbers_are_the_agents(run):
     policy = load(run)
-    game = record(policy, name="mine", seed=3, steps=STEPS)
-    again = record(policy, name="mine", seed=3, steps=STEPS)
-    other = record(policy, name="mine", seed=4, steps=STEPS)
+    game, again = (record(policy, name="mine", seed=3, steps=STEPS) for _ in range(2))
     for name in ("rewards", "observations", "actions", "terminated", "truncated"):
         np.testing.assert_array_equal(getattr(game, name), getattr(again, name))
-    assert not np.array_equal(game.observations[0], other.observations[0])
+    assert not np.array_equal(game.observations[0], record(policy, seed=4, steps=STEPS).observations[0])
     assert game.terminated[-1] or game.truncated[-1]
     assert not (game.terminated[:-1] | game.truncated[:-1]).any()
     assert (game.environment, game.critics[0].name) == ("CartPole-v1", "mine")
     np.testing.assert_allclose(game.critics[0].deltas, policy.components(game.observations), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(game.critics[0].gammas, policy.scales.gammas)
-
-
-def test_greedy_games_take_the_most_probable_action(run):
-    policy = load(run)
-    game = record(policy, mode="greedy", steps=STEPS)
-    np.testing.assert_array_equal(game.actions, policy.act(game.observations))
+    greedy = record(policy, mode="greedy", steps=STEPS)  # takes the most probable action
+    np.testing.assert_array_equal(greedy.actions, policy.act(greedy.observations))
 
 
 @pytest.mark.slow
@@ -209,15 +204,12 @@ def test_playing_names_the_extra_that_it_needs():
     assert done.stdout.startswith("MissingExtra") and 'pip install "tddelta[train]"' in done.stdout
 
 
-def test_a_video_needs_its_extra(run, monkeypatch, tmp_path):
-    from tddelta import inspect
-
-    game = record(load(run), steps=STEPS)
+def test_a_video_needs_its_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(MissingExtra, match=r'pip install "tddelta\[video\]"'):
-        inspect(game, tmp_path, video=tmp_path / "game.mp4")
+        tdd.inspect(made_up(3), tmp_path, video=tmp_path / "game.mp4")
     with pytest.raises(ConfigError, match=r"video must end in \.mp4"):
-        inspect(game, tmp_path, video=tmp_path / "game.gif")
+        tdd.inspect(made_up(3), tmp_path, video=tmp_path / "game.gif")
 
 
 @pytest.mark.slow

@@ -101,8 +101,7 @@ def test_what_is_no_recording_is_told_the_forms_of_one(given):
 def test_tensors_that_need_gradients_are_accepted():
     torch = pytest.importorskip("torch", reason="needs torch")
     arrays = game(60)
-    tensor = torch.tensor(arrays["deltas"], requires_grad=True)
-    found = Recording.read(arrays | {"deltas": tensor})
+    found = Recording.read(arrays | {"deltas": torch.tensor(arrays["deltas"], requires_grad=True)})
     np.testing.assert_array_equal(found.critics[0].deltas, arrays["deltas"])
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tddelta.runs.reader import realised_returns, summary
+from tddelta.runs.recorder import realised_returns, summary
 
 
 def test_returns_end_with_their_episode_and_are_unknown_where_too_much_is_missing() -> None:

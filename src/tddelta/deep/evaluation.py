@@ -20,7 +20,8 @@ from tddelta.deep.policy import Policy
 from tddelta.deep.rollout import Playing, advance, inputs, learned_rewards, start
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, own_checks
-from tddelta.runs.reader import Mode, realised_returns, summary
+from tddelta.runs.reader import Mode
+from tddelta.runs.recorder import realised_returns, summary
 
 HOST_STREAMS, HOST_STREAM_LENGTH = 4, 2048
 """Held-out data: fewer streams than of device environments, which are hundreds of times faster."""

@@ -17,11 +17,9 @@ from tddelta.deep.config import Config
 from tddelta.deep.policy import checked_pauses, from_arrays, tensors, to_arrays
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
-from tddelta.runs import CHECKPOINT_SECONDS, CONFIG_FORMAT, Arrays, RunWriter
+from tddelta.runs import CHECKPOINT_SECONDS, CONFIG_FORMAT, RunWriter
 from tddelta.runs.checkpoints import SHARE, Pauses
-
-EPISODES_SECONDS = 10.0
-"""`episodes.npz` is written again at most this often."""
+from tddelta.runs.recorder import Recorder
 
 EPISODES, HOST_EPISODES = 128, 32
 """Episodes of an evaluation during training; a game of Atari takes seconds."""
@@ -49,8 +47,8 @@ def run_key(seed: int, purpose: str) -> jax.Array:
     return key
 
 
-class Record:
-    """What one run has produced so far, and the directory it goes to.
+class Record(Recorder):
+    """Record of one run: what `Recorder` keeps, and the update that met a fault.
 
     Args:
         config: Settings.
@@ -60,35 +58,11 @@ class Record:
     """
 
     def __init__(self, config: Config, seed: int, writer: RunWriter, share: float = SHARE / 2) -> None:
-        self.config, self.seed, self.writer = config, seed, writer
-        self.updates = 0
-        self.returns: list[np.ndarray] = []
-        self.lengths: list[np.ndarray] = []
-        self.ends: list[np.ndarray] = []
-        self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self.episodes = 0
+        super().__init__(writer, share=share)
+        self.config, self.seed = config, seed
         self.fault: str | None = None
-        self._pauses = Pauses(EPISODES_SECONDS, at_once=True, share=share)
         before = writer.episodes_before
-        if writer.restored is not None and before is not None:
-            self.updates = writer.restored.count("updates")
-            self.ends, self.returns, self.lengths = [before["steps"]], [before["returns"]], [before["lengths"]]
-            self.recent.extend(before["returns"][-RECENT_EPISODES:].tolist())
-            self.episodes = len(before["steps"])
-
-    @property
-    def steps(self) -> int:
-        """Environment steps so far."""
-        return self.updates * self.config.batch
-
-    @property
-    def saving_seconds(self) -> float:
-        """Seconds spent on writing what was learned and the episodes, but for checkpoints."""
-        return self._pauses.spent
-
-    def counts(self) -> dict[str, Any]:
-        """Steps, updates and episodes so far."""
-        return {"steps": self.steps, "updates": self.updates, "episodes": self.episodes}
+        self.recent = deque([] if before is None else before["returns"].tolist(), RECENT_EPISODES)
 
     def add(self, metrics: ppo.Metrics, done: int, learned: ppo.Learned) -> None:
         """Take over the updates of a block, and what was learned then."""
@@ -105,24 +79,15 @@ class Record:
             self.fault = self._explain(one)
             self.writer.fault(self._statistics(one, learned))
             return None
-        all_lengths, all_returns = np.asarray(one.finished_lengths), np.asarray(one.finished_returns)
-        finished = all_lengths > 0
+        finished = np.asarray(one.finished_lengths) > 0
         time, _ = np.nonzero(finished)
-        returns, lengths = all_returns[finished], all_lengths[finished]
-        self.ends.append(self.steps + (time + 1) * self.config.environments)
-        self.returns.append(returns)
-        self.lengths.append(lengths)
+        returns = np.asarray(one.finished_returns)[finished]
+        ended = self.steps + (time + 1) * self.config.environments
+        self.add_episodes(ended, returns, np.asarray(one.finished_lengths)[finished])
         self.recent.extend(returns.tolist())
-        self.episodes += len(returns)
         self.updates += 1
-        return {
-            "update": self.updates,
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "return_mean": returns.mean(dtype=float) if len(returns) else None,
-            "length_mean": lengths.mean(dtype=float) if len(lengths) else None,
-            **self._numbers(one),
-        }
+        self.steps = self.updates * self.config.batch
+        return self.row(self._numbers(one))
 
     def _numbers(self, one: ppo.Metrics) -> dict[str, float]:
         """The scalars of an update, and those of every component."""
@@ -170,30 +135,9 @@ class Record:
         """Mean return of the last episodes; None if none has ended."""
         return float(np.mean(self.recent)) if self.recent else None
 
-    def save_episodes(self) -> None:
-        """Write the episodes, unless that was done a short while ago."""
-        if self._pauses.over:
-            with self._pauses.ended():
-                self._write_episodes()
-
-    def _write_episodes(self) -> None:
-        if self.ends:
-            parts = (self.ends, self.returns, self.lengths)
-            self.ends, self.returns, self.lengths = ([np.concatenate(part)] for part in parts)
-            self.writer.episodes(self.ends[0], self.returns[0], self.lengths[0])
-
-    def checkpoint(self, arrays: Arrays) -> None:
-        """Save what the run continues from; whoever calls it counts the seconds."""
-        self._write_episodes()
-        self.writer.checkpoint(arrays, **self.counts())
-
     def save(self, learned: ppo.Learned) -> None:
         """Write what was learned, and the episodes."""
-        with self._pauses.ended():
-            self._write_episodes()
-            self.writer.parameters(
-                tensors(learned), {"environment": self.config.environment_object().name, "steps": str(self.steps)}
-            )
+        self.save_parameters(tensors(learned), self.config.environment_object().name)
 
     def fail(self, error: BaseException) -> None:
         """Say that the run failed, unless it has said so."""
@@ -206,14 +150,13 @@ class Record:
         # The same seed each time: the points of a curve differ by the agent, not by the episodes' luck.
         seed = int(jax.random.randint(run_key(self.seed, "evaluate"), (), 0, 2**31 - 1))
         host = isinstance(self.config.environment_object(), HostEnvironment)
-        row = evaluation.evaluate(self.config, learned, seed=seed, episodes=HOST_EPISODES if host else EPISODES)
-        self.writer.evaluation({"steps": self.steps, **row})
+        self.evaluation(
+            evaluation.evaluate(self.config, learned, seed=seed, episodes=HOST_EPISODES if host else EPISODES)
+        )
 
     def hold_out(self, learned: ppo.Learned) -> None:
         """Record an episode, and compare the critic with what comes."""
-        critic, rollout = evaluation.play_held_out(self.config, learned, run_key(self.seed, "held-out"))
-        self.writer.arrays("critic", **critic)
-        self.writer.arrays("rollout", **rollout)
+        self.held_out(*evaluation.play_held_out(self.config, learned, run_key(self.seed, "held-out")))
 
 
 def _as_json(value: float) -> float | str:

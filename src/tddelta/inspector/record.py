@@ -182,7 +182,7 @@ def record(
 
 @own_checks
 def opinion(policy: Policy, recording: Recording, name: str) -> Critic:
-    """What the critic of another agent believes along a recorded game.
+    """Beliefs of another agent's critic along a recorded game.
 
     Args:
         policy: The other agent.

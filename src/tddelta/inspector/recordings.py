@@ -27,7 +27,7 @@ from tddelta.decomposition import compose
 from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
 from tddelta.runs import Run, files
 from tddelta.runs.files import ELSEWHERE, read_arrays
-from tddelta.runs.reader import realised_returns
+from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
 
 Array = npt.NDArray[Any]
@@ -43,7 +43,7 @@ _SAVED = ("rewards", "terminated", "truncated", "frames", "observations", "actio
 
 @dataclass(frozen=True)
 class Critic:
-    """What one critic believed along a game.
+    """Beliefs of one critic along a game.
 
     Attributes:
         name: What to call it.

@@ -123,7 +123,7 @@ def _short(name: str) -> str:
 
 
 def _beyond(recording: Recording) -> float:
-    """Where an infinite horizon stands: at twice the longest finite one."""
+    """Place of an infinite horizon: twice the longest finite one."""
     finite = [h for critic in recording.critics for h in critic.scales.horizons if np.isfinite(h)]
     return 2 * max([1.0, *finite])
 

@@ -35,7 +35,7 @@ KEPT = 2
 """Checkpoints that are kept: the newest, and one in case it is damaged."""
 
 CHECKPOINT_SECONDS = 300.0
-"""A run makes a checkpoint this often, or more rarely where that takes long; where nothing else is said."""
+"""Default seconds between two checkpoints of a run; longer where saving takes long."""
 
 SHARE = 0.01
 """Saving takes at most about this share of the time: the pauses between two saves grow with what they cost."""
@@ -49,11 +49,11 @@ class _NewerFormatError(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and found whole.
+    """Checkpoint that was read and found whole.
 
     Attributes:
         path: Its folder.
-        record: What `checkpoint.json` holds.
+        record: Content of `checkpoint.json`.
         arrays: The arrays by name.
     """
 
@@ -74,11 +74,11 @@ class Checkpoint:
 
 
 class Pauses:
-    """Tells when something that takes time is due again.
+    """Schedule of something that takes time, such as saving.
 
     Args:
         seconds: Pause between two; longer where one takes more than `share` of it, and none if 0.
-        at_once: Whether the first is due without a pause.
+        at_once: Let the first be due without a pause.
         share: Of the time, in (0, 1]. What takes turns in saving one run shares `SHARE`.
 
     Attributes:
@@ -115,9 +115,9 @@ def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> N
 
     Args:
         run: Folder that the checkpoints belong to.
-        number: How far the computation has come; the newest checkpoint has the largest.
+        number: Progress of the computation; the newest checkpoint has the largest.
         arrays: The state.
-        record: Whatever else is needed, as strict JSON.
+        record: Anything else that is needed, as strict JSON.
 
     Raises:
         StorageError: It cannot be written. The checkpoints before it stay as they were.
@@ -170,7 +170,7 @@ def latest(run: str | os.PathLike[str], fits: Callable[[Checkpoint], None] | Non
     """
     for path in reversed(_all(Path(run))):
         try:
-            found = _read(path)
+            found = read(path)
             if fits is not None:
                 fits(found)
             return found
@@ -183,15 +183,32 @@ def latest(run: str | os.PathLike[str], fits: Callable[[Checkpoint], None] | Non
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read one checkpoint.
+    """Read and check one checkpoint.
 
     Args:
         path: Its folder, `RUN/checkpoints/NNNNNNNNNN`.
 
     Raises:
-        CheckpointError: It is missing, damaged, or of a newer format.
+        CheckpointError: It is missing, damaged, or of a newer format; it names the file.
     """
-    return _read(Path(path))
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = Path(path)
+    record = _read_record(path / _RECORD)
+    state = path / _STATE
+    try:
+        content = state.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{state} cannot be read ({error.strerror or error})") from error
+    if len(content) != record.get("bytes"):
+        raise CheckpointError(f"{state} is damaged: it has {len(content)} bytes in place of {record.get('bytes')}")
+    if hashlib.sha256(content).hexdigest() != record.get("sha256"):
+        raise CheckpointError(f"{state} is damaged: its checksum is not the one in {_RECORD}")
+    try:
+        return Checkpoint(path, record, load(content))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{state} holds no arrays in the form of safetensors ({error})") from error
 
 
 def discard(run: Path, *, newer_than: int = -1) -> None:
@@ -224,27 +241,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(hidden)
 
 
-def _read(path: Path) -> Checkpoint:
-    """Read and check one checkpoint; CheckpointError says what is wrong with which file."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    record = _read_record(path / _RECORD)
-    state = path / _STATE
-    try:
-        content = state.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{state} cannot be read ({error.strerror or error})") from error
-    if len(content) != record.get("bytes"):
-        raise CheckpointError(f"{state} is damaged: it has {len(content)} bytes in place of {record.get('bytes')}")
-    if hashlib.sha256(content).hexdigest() != record.get("sha256"):
-        raise CheckpointError(f"{state} is damaged: its checksum is not the one in {_RECORD}")
-    try:
-        return Checkpoint(path, record, load(content))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{state} holds no arrays in the form of safetensors ({error})") from error
-
-
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_bytes())
@@ -271,16 +267,7 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-_EPISODES = ("steps", "returns", "lengths")
-
 _OF_THE_END = ("fault.json", "rollout.npz", "critic.npz")  # files of a run that is over
-
-
-def lines_of(path: Path) -> list[bytes]:
-    """Whole lines of a `.jsonl` file; none where there is no file."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def refuse_links(path: Path) -> None:
@@ -345,15 +332,15 @@ def cut_back(path: Path, checkpoint: Checkpoint) -> Arrays:
 
 
 def _episodes(path: Path, count: int) -> Arrays:
+    """The first training episodes, so many."""
     file = path / "episodes.npz"
-    arrays = read_arrays(file) if count else None
-    if arrays is None:
-        arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
-    found = [arrays[name] for name in _EPISODES if name in arrays]
+    none: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
+    arrays = (read_arrays(file) or none) if count else none
+    found = [arrays[name] for name in none if name in arrays]
     whole = [one for one in found if one.ndim == 1 and one.dtype.kind in "iuf" and len(one) >= count]
-    if len(whole) < len(_EPISODES):
+    if len(whole) < len(none):
         raise CheckpointError(f"{file} lacks some of the {count} episodes before the checkpoint")
-    return {name: arrays[name][:count] for name in _EPISODES}
+    return {name: arrays[name][:count] for name in none}
 
 
 def evaluations_until(path: Path, steps: int) -> tuple[bytes, int]:
@@ -363,8 +350,9 @@ def evaluations_until(path: Path, steps: int) -> tuple[bytes, int]:
         CheckpointError: The steps of one are no number.
     """
     file, kept = path / "evaluations.jsonl", []
-    for line in lines_of(file):
-        row = _row(line)
+    content = file.read_bytes() if file.exists() else b""
+    for line in content.splitlines(keepends=True):
+        row = _row(line) if line.endswith(b"\n") else {}
         found = number_in(row, "steps")
         if found is None and "steps" in row:
             raise CheckpointError(

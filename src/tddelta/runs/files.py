@@ -32,7 +32,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by name."""
 
 STATES = ("running", "finished", "interrupted", "failed")
-"""What `status.json` can say of a run."""
+"""States of a run in `status.json`."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -41,7 +41,7 @@ UNREADABLE = (
     *(OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
 )
-"""What NumPy raises on an archive that is cut short, damaged, of another kind, or a pickle."""
+"""Exceptions of NumPy for an archive that is cut short, damaged, of another kind, or a pickle."""
 
 
 def plain(value: Any) -> Any:
@@ -58,10 +58,10 @@ def plain(value: Any) -> Any:
 
 
 GO_ON = "then go on"
-"""What to do with a run once its files can be written again."""
+"""Advice for a run, once its files can be written again."""
 
 ELSEWHERE = "or name another place"
-"""What to do with a file that belongs to no run."""
+"""Advice for a file that belongs to no run."""
 
 
 def replace(
@@ -99,7 +99,7 @@ def storing(path: Path, again: str = GO_ON) -> Iterator[None]:
     """Turn what the system says when `path` cannot be written into a sentence that says what to do.
 
     Args:
-        path: What is written.
+        path: The file or folder that is written.
         again: The last words of the sentence: how to go on once the cause is gone.
 
     Raises:
@@ -167,13 +167,12 @@ def read_status(path: Path) -> dict[str, Any]:
     lost = not path.exists() and (path.parent / "checkpoints").is_dir()  # what is saved can go on all the same
     read = {"state": "interrupted"} if lost else read_json(path)
     status: dict[str, Any] = {"steps": 0, "updates": 0, "episodes": 0, "message": None, **read}
-    kinds = {
-        "state": (f"one of {', '.join(STATES)}", status.get("state") in STATES),
-        "message": ("a text or null", isinstance(status["message"], str | None)),
+    fit = {
+        "state": (status.get("state") in STATES, f"one of {', '.join(STATES)}"),
+        "message": (isinstance(status["message"], str | None), "a text or null"),
+        **{name: (_counts(status[name]), "a whole number >= 0") for name in ("steps", "updates", "episodes")},
     }
-    for name in ("steps", "updates", "episodes"):
-        kinds[name] = ("a whole number >= 0", _counts(status[name]))
-    for name, (kind, fits) in kinds.items():
+    for name, (fits, kind) in fit.items():
         if not fits:
             raise CheckpointError(
                 f"{path}: {name} must be {kind}; got {status.get(name)!r:.80}: it is damaged or of something else, so "
@@ -337,7 +336,7 @@ except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
 HAS_LOCKS = fcntl is not None
-"""Whether the system has locks on files."""
+"""True where the system has locks on files."""
 
 _PATIENCE = 1.0  # seconds; who only looks whether a directory is locked holds the lock for a moment
 
@@ -361,29 +360,22 @@ def lock_file(place: Path, advice: str, *, shared: bool = False) -> IO[bytes]:
 
     Args:
         place: The file.
-        advice: What to do in place of waiting.
-        shared: Whether others that share it may have the lock at the same time.
+        advice: Alternative to waiting, for the sentence.
+        shared: Let others that share it have the lock at the same time.
 
     Raises:
         ConfigError: It is locked.
         StorageError: The folder cannot be written to.
     """
-    busy = ConfigError(f"{place.parent} is being written by another process: wait for it, or {advice}")
     with storing(place):
         file = place.open("ab")  # network file systems lock only what is open for writing
     try:
-        if not _locked(file, shared=shared):
-            raise busy
-        try:
-            same = os.path.samestat(os.fstat(file.fileno()), place.stat())
-        except OSError:
-            same = False
-        if not same:  # its writer renamed it meanwhile
-            raise busy
+        if _locked(file, shared=shared) and _same(file, place):
+            return file
+        raise ConfigError(f"{place.parent} is being written by another process: wait for it, or {advice}")
     except BaseException:
         file.close()
         raise
-    return file
 
 
 def _locked(file: IO[bytes], *, shared: bool) -> bool:
@@ -399,6 +391,14 @@ def _locked(file: IO[bytes], *, shared: bool) -> bool:
         except OSError:  # a file system without locks
             break
     return True
+
+
+def _same(file: IO[bytes], place: Path) -> bool:
+    """False where the writer of a folder renamed it meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), place.stat())
+    except OSError:
+        return False
 
 
 def is_being_written(path: str | os.PathLike[str]) -> bool | None:
@@ -432,7 +432,7 @@ def origin(command: Sequence[str], packages: Iterable[str], device: str) -> dict
     Args:
         command: The command line; empty for that of this Python process.
         packages: Names of distributions; those that are not installed are left out.
-        device: What computes, as in "cpu: cpu".
+        device: The processor that computes, as in "cpu: cpu".
     """
     versions = {"python": platform.python_version()}
     for package in packages:

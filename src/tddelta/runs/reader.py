@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, own_checks
 from tddelta.runs.files import (
@@ -32,178 +31,7 @@ from tddelta.runs.files import (
 from tddelta.timescales import TimeScales
 
 Mode = Literal["sampled", "greedy"]
-"""Whether actions are drawn from the policy or are its most probable ones."""
-
-UNKNOWN_WEIGHT = 0.01
-"""A return is known once what is missing weighs less than this."""
-
-
-def summary(scores: np.ndarray, sizes: np.ndarray, *, mode: Mode, seed: int, unfinished: int) -> dict[str, Any]:
-    """A row for `evaluations.jsonl`, without `steps`.
-
-    Args:
-        scores: Undiscounted returns of the episodes, (N,).
-        sizes: Their lengths in steps, (N,).
-        mode: How actions were chosen.
-        seed: Of the evaluation.
-        unfinished: Episodes that were given up.
-    """
-    several = len(scores) > 1
-    return {
-        "mode": mode,
-        "seed": seed,
-        "episodes": len(scores),
-        "unfinished": unfinished,
-        "return_mean": float(scores.mean()) if len(scores) else None,
-        "return_standard_deviation": float(scores.std(ddof=1)) if several else None,
-        "length_mean": float(sizes.mean()) if len(sizes) else None,
-        "returns": scores.tolist(),
-        "lengths": sizes.tolist(),
-    }
-
-
-def realised_returns(
-    rewards: npt.ArrayLike, gammas: npt.ArrayLike, *, terminated: npt.ArrayLike, truncated: npt.ArrayLike
-) -> npt.NDArray[np.float64]:
-    """Discounted return that followed each state, Σ_k γ_z^k r_{t+k} to the end of its episode.
-
-    It is known if the episode terminated in the data, or if what lies beyond the cut weighs less than a hundredth.
-
-    Args:
-        rewards: r_t of one stream or several, (T, …).
-        gammas: The discounts, (Z,), in [0, 1].
-        terminated: Whether step t ended an episode, (T, …).
-        truncated: Whether an episode was cut after step t, (T, …).
-
-    Returns:
-        (T, …, Z); NaN where it is not known.
-    """
-    received = np.asarray(rewards, np.float64)[..., None]
-    ended, cut = (np.asarray(flags, bool)[..., None] for flags in (terminated, truncated))
-    discounts = np.asarray(gammas, np.float64)
-    found = np.zeros((*received.shape[:-1], len(discounts)))
-    following, missing = np.zeros(found.shape[1:]), np.ones(found.shape[1:])
-    unknown = np.zeros_like(found)
-    for t in reversed(range(len(found))):
-        following = received[t] + discounts * np.where(ended[t] | cut[t], 0.0, following)
-        # Weight of what is not known: 1 past a cut, 0 past a terminal state.
-        missing = discounts * np.where(ended[t], 0.0, np.where(cut[t], 1.0, missing))
-        found[t], unknown[t] = following, missing
-    found[unknown > UNKNOWN_WEIGHT] = np.nan
-    return found
-
-
-MONITOR = "monitor.csv"
-"""How the names of these files end; several in a folder are environments of one run."""
-
-_NUMBERED = re.compile(r"(?P<name>.*?)[-_]?(?P<number>\d+)")
-
-
-def monitor_files(folder: Path) -> list[Path]:
-    """The monitor logs in a folder, by name."""
-    return sorted(path for path in folder.iterdir() if path.name.endswith(MONITOR)) if folder.is_dir() else []
-
-
-def read_monitors(files: Iterable[Path]) -> tuple[str | None, Arrays]:
-    """Read the logs of one run.
-
-    Args:
-        files: One per environment. A last line that was cut short is ignored.
-
-    Returns:
-        Name of the environment, if a log names it, and the episodes as `Run.episodes`: `steps` are the lengths added
-        up, in the order in which episodes ended: that of the lines in a file, by the clock among several files.
-
-    Raises:
-        CheckpointError: A file is no such log, or damaged.
-    """
-    name, logs = None, []
-    for path in files:
-        try:
-            text = path.read_text(encoding="utf-8")
-            head, _, table = text.partition("\n")
-            header = json.loads(head.removeprefix("#"))
-            # Without a line break at its end the last line is still being written.
-            lines = table[: table.rfind("\n") + 1].splitlines()
-            started = float(header.get("t_start", 0.0))
-            logs.append(_in_order(started, csv.DictReader(lines)))
-            name = name or header.get("env_id")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{path} is not a monitor log of Stable-Baselines3, or damaged ({error}): leave it out"
-            ) from error
-    rows = list(heapq.merge(*logs, key=lambda row: row[0]))
-    _, returns, lengths = zip(*rows, strict=True) if rows else ((), (), ())
-    counted = np.asarray(lengths, np.int64)
-    return name, {"steps": counted.cumsum(), "returns": np.asarray(returns, np.float64), "lengths": counted}
-
-
-def _in_order(started: float, lines: Iterable[dict[str, str]]) -> list[tuple[float, float, int]]:
-    """Time, return and length of every episode, with times that never fall.
-
-    A second process that goes on with a file starts its clock anew: its times count from the last one before.
-    """
-    rows, before = [], 0.0
-    for row in lines:
-        time = float(row["t"])
-        if time < before:
-            started += before
-        before = time
-        rows.append((started + time, float(row["r"]), int(row["l"])))
-    return rows
-
-
-class MonitorLog:
-    """What a folder of monitor logs says of a run: its name from the log, agent and number from the folder's name.
-
-    `ppo/CartPole-v1_2` (as the RL Zoo lays runs out) and `ppo/seed-2` are number 2 of `ppo`; a folder that ends in no
-    number, or stands alone, is the agent itself, number 0.
-
-    Args:
-        path: The folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @cached_property
-    def _read(self) -> tuple[str | None, Arrays]:
-        return read_monitors(monitor_files(self.path))
-
-    @property
-    def episodes(self) -> Arrays:
-        """The episodes."""
-        return self._read[1]
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """What is known of the run, as in a `config.json`."""
-        environment = self._read[0] or "environment"
-        folder = self.path.absolute()
-        found = _NUMBERED.fullmatch(folder.name)
-        numbered = found is not None and found["name"] in (environment, "seed", "run", "")
-        return {
-            "format": CONFIG_FORMAT,
-            "environment": environment,
-            "agent": {"name": folder.parent.name if numbered else folder.name},
-            "seed": int(found["number"]) if found is not None and numbered else 0,
-            "steps": self.steps,
-            "settings": {},
-            "scales": {"gammas": [1.0]},
-            "scales_known": False,
-        }
-
-    @property
-    def steps(self) -> int:
-        """Environment steps of the episodes that ended."""
-        return int(self.episodes["lengths"].sum())
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """As in a `status.json`; a log does not say whether anything was still to come."""
-        counts = {"steps": self.steps, "updates": 0, "episodes": len(self.episodes["steps"])}
-        return {"state": "finished", **counts, "message": "episodes from a monitor log"}
-
+"""How actions are chosen: drawn from the policy, or its most probable ones."""
 
 _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers
 
@@ -295,8 +123,78 @@ def _is_ours(path: Path) -> bool | None:
         return None
 
 
+MONITOR = "monitor.csv"
+"""End of the names of monitor logs of Stable-Baselines3; several in a folder are environments of one run."""
+
+_NUMBERED = re.compile(r"(?P<name>.*?)[-_]?(?P<number>\d+)")
+
+
+def _monitor_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.endswith(MONITOR)) if folder.is_dir() else []
+
+
+def _read_monitors(folder: Path) -> tuple[dict[str, Any], dict[str, Any], Arrays]:
+    """Read a folder of monitor logs as a run; a last line that was cut short is ignored.
+
+    `ppo/CartPole-v1_2` (as the RL Zoo lays runs out) and `ppo/seed-2` are number 2 of `ppo`; a folder that ends in no
+    number, or stands alone, is the agent itself, number 0.
+
+    Returns:
+        Configuration, status and episodes as a `Run` has them. A log does not say whether anything was still to come.
+        Episodes are in the order in which they ended: that of the lines in a file, by the clock among several files.
+    """
+    name, logs = None, []
+    for path in _monitor_files(folder):
+        try:
+            text = path.read_text(encoding="utf-8")
+            head, _, table = text.partition("\n")
+            header = json.loads(head.removeprefix("#"))
+            # Without a line break at its end the last line is still being written.
+            lines = table[: table.rfind("\n") + 1].splitlines()
+            logs.append(_in_order(float(header.get("t_start", 0.0)), csv.DictReader(lines)))
+            name = name or header.get("env_id")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path} is not a monitor log of Stable-Baselines3, or damaged ({error}): leave it out"
+            ) from error
+    rows = list(heapq.merge(*logs, key=lambda row: row[0]))
+    _, returns, lengths = zip(*rows, strict=True) if rows else ((), (), ())
+    counted = np.asarray(lengths, np.int64)
+    episodes: Arrays = {"steps": counted.cumsum(), "returns": np.asarray(returns, np.float64), "lengths": counted}
+    environment, place = name or "environment", folder.absolute()
+    found = _NUMBERED.fullmatch(place.name)
+    numbered = found if found is not None and found["name"] in (environment, "seed", "run", "") else None
+    config = {
+        "format": CONFIG_FORMAT,
+        "environment": environment,
+        "agent": {"name": place.name if numbered is None else place.parent.name},
+        "seed": 0 if numbered is None else int(numbered["number"]),
+        "steps": int(counted.sum()),
+        "settings": {},
+        "scales": {"gammas": [1.0]},
+        "scales_known": False,
+    }
+    counts = {"steps": int(counted.sum()), "updates": 0, "episodes": len(rows)}
+    return config, {"state": "finished", **counts, "message": "episodes from a monitor log"}, episodes
+
+
+def _in_order(started: float, lines: Iterable[dict[str, str]]) -> list[tuple[float, float, int]]:
+    """Time, return and length of every episode, with times that never fall.
+
+    A second process that goes on with a file starts its clock anew: its times count from the last one before.
+    """
+    rows, before = [], 0.0
+    for row in lines:
+        time = float(row["t"])
+        if time < before:
+            started += before
+        before = time
+        rows.append((started + time, float(row["r"]), int(row["l"])))
+    return rows
+
+
 class Run:
-    """A read-only view of one run directory; every file is read when it is first asked for.
+    """Read-only view of one run directory; every file is read when it is first asked for.
 
     A folder of monitor logs of Stable-Baselines3 reads as a run that has episodes only.
 
@@ -310,11 +208,9 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = a_path(path)
-        self._monitor: MonitorLog | None = None
         config = self.path / "config.json"
-        if monitor_files(self.path) and (not config.exists() or _is_ours(config) is False):
-            self._monitor = MonitorLog(self.path)
-            self.config = self._monitor.config
+        if _monitor_files(self.path) and (not config.exists() or _is_ours(config) is False):
+            self.config, self.status, self.episodes = _read_monitors(self.path)
             return
         self.config = upgraded_config(read_json(config))
         check_format(config, self.config.get("format"), CONFIG_FORMAT)
@@ -353,7 +249,7 @@ class Run:
     @cached_property
     def status(self) -> dict[str, Any]:
         """`state` (running, finished, interrupted or failed), `steps`, `updates`, `episodes`, `message`."""
-        return read_status(self.path / "status.json") if self._monitor is None else self._monitor.status
+        return read_status(self.path / "status.json")
 
     @cached_property
     def metrics(self) -> Arrays:
@@ -375,8 +271,6 @@ class Run:
     @cached_property
     def episodes(self) -> Arrays:
         """`steps` (environment steps at the end of each training episode), `returns`, `lengths`, in order of steps."""
-        if self._monitor is not None:
-            return self._monitor.episodes
         empty: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
         return read_arrays(self.path / "episodes.npz") or empty
 
@@ -410,10 +304,7 @@ class Runs(Sequence[Run]):
 
     Args:
         runs: The runs, in any order.
-        left_out: See there.
-
-    Attributes:
-        left_out: A sentence for every run that was found and could not be read.
+        left_out: A sentence for every run that was found and could not be read; also an attribute.
 
     Raises:
         ConfigError: Two runs have the same environment, agent and seed: together they would count as two seeds.
@@ -504,7 +395,7 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
 
 @own_checks
 def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
-    """The same without a warning: whoever calls tells of `left_out`."""
+    """Load runs like `load_runs`, without a warning: whoever calls tells of `left_out`."""
     return Runs(*_readable(*paths))
 
 

@@ -38,7 +38,7 @@ class Logged(NamedTuple):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What follows a run; every method is called by the thread that trains.
+    """Follower of a run; every method is called by the thread that trains.
 
     Rows are those of the run directory. Steps never fall, and no row comes twice.
     """
@@ -155,11 +155,11 @@ class Tracking:
     def _repeat(self, steps: int) -> None:
         """Tell what the run directory holds up to `steps`, in order; each tracker is told only what it lacks."""
         tell = (lambda row: self.metrics([row]), self.timing, self.evaluation)
-        written = (
+        written: list[Sequence[Row]] = [
             read_rows(self._path / "metrics.jsonl"),
             _blocks(read_rows(self._path / "timing.jsonl")),
             read_rows(self._path / "evaluations.jsonl"),
-        )
+        ]
         known = [(number_in(row, "steps"), kind, row) for kind, rows in enumerate(written) for row in rows]
         due = [(at, kind, row) for at, kind, row in known if at is not None and at <= steps]
         for _, kind, row in sorted(due, key=lambda one: one[:2]):
@@ -314,18 +314,14 @@ def check_account() -> None:
     if wandb.setup().settings.mode != "online":
         return
     try:
-        known = wandb.login()
+        reason = None if wandb.login() else "no API key"
     except wandb.Error as error:
-        raise ConfigError(_no_account(error)) from error
-    if not known:
-        raise ConfigError(_no_account("no API key"))
-
-
-def _no_account(reason: object) -> str:
-    return (
-        f"Weights & Biases has no account to log to ({reason}): run `wandb login`, or set WANDB_MODE=offline to log "
-        "into the run directory and `wandb sync` it later"
-    )
+        reason = str(error)
+    if reason is not None:
+        raise ConfigError(
+            f"Weights & Biases has no account to log to ({reason}): run `wandb login`, or set WANDB_MODE=offline to "
+            "log into the run directory and `wandb sync` it later"
+        )
 
 
 class WeightsAndBiases:
@@ -379,7 +375,7 @@ class WeightsAndBiases:
         replace(self._file, to_json({"id": self._id, **self._logged._asdict()}), durable=False)
 
     def start(self, steps: int) -> Logged:
-        """What W&B has cannot be taken back: training repeats these steps to the byte, so they need not come again."""
+        """Ask for what W&B lacks. Nothing is taken back: training repeats later steps to the byte."""
         there = int(self._run.starting_step) - 1  # of an online run, by its server
         self._logged = self._logged._replace(metrics=max(self._logged.metrics, there))
         return self._logged

@@ -1,4 +1,4 @@
-"""Writing run directories."""
+"""Writer of run directories."""
 
 import json
 import os
@@ -43,8 +43,8 @@ class RunWriter:
 
     Args:
         path: The run directory. Unless `resume` is set, it must not exist; its parents are made.
-        config: What goes into `config.json`: strict JSON, without times.
-        provenance: What the "start" or "resume" line of `timing.jsonl` holds: `command`, `versions`, `machine`.
+        config: Content of `config.json`: strict JSON, without times.
+        provenance: Content of the "start" or "resume" line of `timing.jsonl`: `command`, `versions`, `machine`.
         resume: Go on from the newest checkpoint of an unfinished run directory: what was written after it is cut
             off. A directory without a usable checkpoint is renamed to `seed-N.unfinished-K`, and a new one begun.
 

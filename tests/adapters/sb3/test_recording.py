@@ -18,6 +18,7 @@ from gymnasium import spaces
 from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 from sb3_environments import LIMIT, TASKS, equal, vectorised
@@ -58,20 +59,24 @@ def run_of(callback: RunDirectory) -> Run:
     return Run(callback.path)
 
 
+def played(tmp_path: Path, model: Any, steps: int = 64, **options: Any) -> tuple[Run, Any, Any]:
+    """The run of a model that is trained for so many steps, with its rollout and critic."""
+    callback = RunDirectory(tmp_path, **options)
+    model.learn(steps, callback=callback)
+    run = run_of(callback)
+    return run, run.rollout, run.critic
+
+
 @pytest.mark.parametrize(
     "kind", [PPO, DeltaPPO, DeltaA2C, DQN, DeltaDQN, SAC, DeltaSAC, TD3], ids=lambda kind: kind.__name__
 )
 def test_a_run_records_scores_an_episode_and_its_critic(kind: Any, tmp_path: Path) -> None:
     continuous = issubclass(kind, SAC | TD3)
-    task = "pendulum" if continuous else "cartpole"
-    callback = RunDirectory(tmp_path, eval_env=vectorised(task), eval_every=32, eval_episodes=3)
-    model = make(kind).learn(64, callback=callback)
-    run = run_of(callback)
+    apart, model = vectorised("pendulum" if continuous else "cartpole"), make(kind)
+    run, rollout, critic = played(tmp_path, model, eval_env=apart, eval_every=32, eval_episodes=3)
     assert [row["steps"] for row in run.evaluations] == [32, 64]
     assert all(max(row["lengths"]) <= LIMIT and row["mode"] == "greedy" for row in run.evaluations)
     assert all(len(row["returns"]) == 3 for row in run.evaluations)
-    rollout, critic = run.rollout, run.critic
-    assert rollout is not None and critic is not None
     size = 1 if kind in QUICK else 3
     length = len(rollout["rewards"])
     assert rollout["deltas"].shape == (length, size) and rollout["last_deltas"].shape == (size,)
@@ -125,10 +130,7 @@ class Lives(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def test_realised_values_are_the_discounted_returns_that_came(tmp_path: Path) -> None:
-    callback = RunDirectory(tmp_path, eval_env=Counts())
-    make(env=make_vec_env(Counts)).learn(32, callback=callback)
-    critic, rollout = run_of(callback).critic, run_of(callback).rollout
-    assert critic is not None and rollout is not None
+    _, rollout, critic = played(tmp_path, make(env=make_vec_env(Counts)), 32, eval_env=Counts())
     for z, gamma in enumerate(SCALES):
         whole = [1 + gamma * (2 + gamma * 3), 2 + gamma * 3, 3.0]
         np.testing.assert_allclose(critic["realised"][:39, z], whole * 13, rtol=1e-5)
@@ -136,15 +138,11 @@ def test_realised_values_are_the_discounted_returns_that_came(tmp_path: Path) ->
 
 
 def test_a_game_goes_on_after_a_life(tmp_path: Path) -> None:
-    from stable_baselines3.common.monitor import Monitor
-
-    callback = RunDirectory(tmp_path, eval_env=Lives(Monitor(Counts(lives=2))), eval_episodes=2)
-    make(env=make_vec_env(Counts)).learn(32, callback=callback)
-    rollout = run_of(callback).rollout
-    assert rollout is not None
+    apart = Lives(Monitor(Counts(lives=2)))
+    run, rollout, _ = played(tmp_path, make(env=make_vec_env(Counts)), 32, eval_env=apart, eval_episodes=2)
     assert rollout["rewards"].tolist() == [1, 2, 3, 4, 5, 6]
     assert rollout["terminated"].tolist() == [False, False, True] * 2
-    assert run_of(callback).evaluations[0]["returns"] == [21, 21]
+    assert run.evaluations[0]["returns"] == [21, 21]
 
 
 @pytest.mark.parametrize("task", ["dictionary", "image"])
@@ -152,10 +150,7 @@ def test_observations_are_kept_where_an_archive_can_hold_them(task: str, tmp_pat
     def stacked() -> Any:
         return vectorised(task) if task == "dictionary" else VecFrameStack(vectorised(task), 2)
 
-    callback = RunDirectory(tmp_path, eval_env=stacked(), eval_episodes=2)
-    make(task=task, env=stacked()).learn(64, callback=callback)
-    rollout = run_of(callback).rollout
-    assert rollout is not None
+    _, rollout, _ = played(tmp_path, make(task=task, env=stacked()), eval_env=stacked(), eval_episodes=2)
     if task == "dictionary":
         assert "observations" not in rollout
     else:
@@ -186,8 +181,7 @@ def test_training_is_the_same_whether_the_model_plays_beside_it_or_not(kind: Any
 
 def test_two_runs_of_a_seed_are_equal_with_everything_that_was_played(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        callback = RunDirectory(tmp_path / folder, eval_env="CartPole-v1", eval_every=32, eval_episodes=2)
-        make().learn(64, callback=callback)
+        played(tmp_path / folder, make(), eval_env="CartPole-v1", eval_every=32, eval_episodes=2)
     first, second = (sorted(path for path in (tmp_path / name).rglob("*.*")) for name in ("a", "b"))
     names = {path.name for path in first}
     assert {"evaluations.jsonl", "rollout.npz", "critic.npz"} <= names
@@ -197,13 +191,11 @@ def test_two_runs_of_a_seed_are_equal_with_everything_that_was_played(tmp_path: 
 
 def test_normalised_environments_are_played_with_the_statistics_of_the_training_in_its_rewards(tmp_path: Path) -> None:
     env, apart = (VecNormalize(vectorised("pendulum"), gamma=0.99) for _ in range(2))  # type: Any, Any
-    callback = RunDirectory(tmp_path, eval_env=apart, eval_episodes=2)
-    model = make(env=env, task="pendulum").learn(128, callback=callback)
-    rollout = run_of(callback).rollout
-    assert rollout is not None
+    model = make(env=env, task="pendulum")
+    run, rollout, _ = played(tmp_path, model, 128, eval_env=apart, eval_episodes=2)
     np.testing.assert_array_equal(apart.obs_rms.mean, env.obs_rms.mean)
     assert apart.training and apart.norm_reward, "as it was given"
-    assert rollout["rewards"].min() < -2 and run_of(callback).evaluations[0]["return_mean"] < -20
+    assert rollout["rewards"].min() < -2 and run.evaluations[0]["return_mean"] < -20
     unit = np.sqrt(env.ret_rms.var + env.epsilon)
     np.testing.assert_allclose(rollout["deltas"], unit * model.predict_components(rollout["observations"]), rtol=1e-4)
 
@@ -347,7 +339,7 @@ def test_report_and_inspector_show_what_was_recorded(
 ) -> None:
     for seed in (0, 1):
         for kind in (PPO, DeltaPPO):
-            make(kind, seed=seed).learn(128, callback=RunDirectory(tmp_path, eval_env=vectorised("cartpole")))
+            played(tmp_path, make(kind, seed=seed), eval_env=vectorised("cartpole"))
 
     def called(*arguments: Any) -> int:
         monkeypatch.setattr(sys, "argv", ["tddelta", *map(str, arguments)])
@@ -355,6 +347,7 @@ def test_report_and_inspector_show_what_was_recorded(
 
     assert called("report", tmp_path) == 0
     tables = tmp_path / "tables"
+    assert "DeltaPPO,PPO" in (tables / "differences-asymptotic.csv").read_text(encoding="utf-8")
     assert "CartPole-v1,DeltaPPO,greedy,2," in (tables / "evaluations.csv").read_text(encoding="utf-8")
     assert "CartPole-v1,DeltaPPO,0.5,2," in (tables / "critic-every-discount.csv").read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "episode-cartpole-v1-deltappo.png").exists()
@@ -369,9 +362,8 @@ def test_report_and_inspector_show_what_was_recorded(
 
 
 def test_a_directory_holds_nothing_that_is_unpickled(tmp_path: Path) -> None:
-    callback = RunDirectory(tmp_path, eval_env=vectorised("cartpole"))
-    make(learning_rate=lambda progress: 1e-3 * progress).learn(64, callback=callback)
-    run = run_of(callback)
+    model = make(learning_rate=lambda progress: 1e-3 * progress)
+    run, *_ = played(tmp_path, model, eval_env=vectorised("cartpole"))
     for path in run.path.glob("*.npz"):
         with np.load(path, allow_pickle=False) as arrays:
             assert all(arrays[name].dtype.kind in "biuf" for name in arrays.files)
@@ -382,8 +374,7 @@ def test_a_directory_holds_nothing_that_is_unpickled(tmp_path: Path) -> None:
 
 
 def test_an_environment_of_its_own_may_have_another_number_of_copies(tmp_path: Path) -> None:
-    callback = RunDirectory(tmp_path, eval_env=DummyVecEnv([TASKS["cartpole"][0]] * 3), eval_episodes=4)
+    apart = DummyVecEnv([TASKS["cartpole"][0]] * 3)
     with pytest.warns(UserWarning, match="not wrapped with a ``Monitor``"):
-        make().learn(64, callback=callback)
-    critic = run_of(callback).critic
-    assert run_of(callback).evaluations[0]["episodes"] == 4 and critic is not None and len(critic["predicted"]) == 120
+        run, _, critic = played(tmp_path, make(), eval_env=apart, eval_episodes=4)
+    assert run.evaluations[0]["episodes"] == 4 and len(critic["predicted"]) == 120

@@ -1,4 +1,4 @@
-"""A callback that writes the run directory of this library, for our algorithms and for SB3's own."""
+"""Callback that writes a run directory, for our algorithms and for SB3's own."""
 
 import functools
 import inspect
@@ -6,12 +6,13 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from inspect import signature
 from itertools import count
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -34,12 +35,10 @@ from tddelta.adapters.sb3.answers import environment_name, watch
 from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
-from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, StorageError, own_checks
 from tddelta.runs import CONFIG_FORMAT, Arrays, RunWriter, run_path
-from tddelta.runs.checkpoints import Pauses
 from tddelta.runs.files import origin, replace, to_json
-from tddelta.runs.reader import realised_returns, summary
+from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, Recorder, critic_check, summary
 from tddelta.timescales import TimeScales
 
 # Not settings, recorded elsewhere, or without influence on what is learned.
@@ -70,16 +69,12 @@ def plain(value: Any) -> Any:
         return float(value.val)
     if isinstance(value, LinearSchedule):
         return f"linear from {value.start} to {value.end} at {value.end_fraction}"
-    if value is None or isinstance(value, str | bool | int | float | np.generic):
-        return value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, str | bool | int | float | np.generic | np.ndarray):
+        return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # such as TrainFreq(4, TrainFrequencyUnit.STEP)
-        return [plain(item) for item in value]
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
     if isinstance(value, functools.partial):
         return plain(value.func)
     name = getattr(value, "__qualname__", None)  # a class or a function
@@ -91,8 +86,8 @@ _LIBRARY = "stable-baselines3"
 _PACKAGES = ("tddelta", _LIBRARY, "torch", "gymnasium", "numpy")
 
 
-def described_model(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
-    """What `config.json` holds: equal for equal runs."""
+def run_config(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
+    """Content of `config.json`: equal for equal runs."""
     lam = getattr(model, "gae_lambda", None)
     scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=lam)
     return {
@@ -108,46 +103,28 @@ def described_model(model: Any, environment: str, agent: str, number: int) -> di
     }
 
 
-def free_number(out: Path, environment: str, agent: str) -> int:
-    """The first number whose run directory does not exist."""
-    return next(number for number in count() if not run_path(out, environment, agent, number).exists())
-
-
-def described_origin(model: Any) -> dict[str, Any]:
-    """What the start of `timing.jsonl` holds: command, versions, machine."""
-    return origin((), _PACKAGES, f"PyTorch: {model.device}")
-
-
-EPISODES_SECONDS = 10.0
-"""`episodes.npz` is written again at most this often."""
-
 STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends a training because somebody wants it, not because something is wrong."""
+"""Exceptions that mean the user stopped training."""
 
 
-class Record:
-    """What one training has produced so far, and the directory it goes to.
+class Record(Recorder):
+    """Record of one training that says how it ended, although SB3 does not tell.
 
     Args:
         writer: The run directory.
         steps: Environment steps of the model before.
 
     Attributes:
-        steps: Environment steps so far.
-        updates: Updates so far.
         learned_steps: Environment steps at the last update.
+        row_steps: Environment steps at the last row of metrics.
         numbers: The last of every metric.
         open: Whether training goes on.
     """
 
     def __init__(self, writer: RunWriter, steps: int) -> None:
-        self.writer = writer
-        self.steps = self.learned_steps = steps
-        self.updates, self.row_steps = 0, 0
+        super().__init__(writer, steps=steps)
+        self.learned_steps, self.row_steps = steps, 0
         self.numbers: dict[str, float] = {}
-        self._episodes: dict[str, list[float]] = {"steps": [], "returns": [], "lengths": []}
-        self._rows = 0
-        self._pauses = Pauses(EPISODES_SECONDS, at_once=True)
         # A forked process has a copy of this, and nothing to say.
         self.open, self._process = False, os.getpid()
 
@@ -157,43 +134,18 @@ class Record:
         self._began = self._row_time = time.perf_counter()
         self._apart, self._before = 0.0, _last_exception()
 
-    def counts(self) -> dict[str, Any]:
-        """Steps, updates and episodes so far."""
-        return {"steps": self.steps, "updates": self.updates, "episodes": len(self._episodes["steps"])}
-
-    def episode(self, returned: float, length: int) -> None:
-        """An episode of the training is over."""
-        for name, value in (("steps", self.steps), ("returns", returned), ("lengths", length)):
-            self._episodes[name].append(value)
-
-    def save_episodes(self, *, now: bool = False) -> None:
-        """Write the episodes, unless that was done a short while ago."""
-        if now or self._pauses.over:
-            with self._pauses.ended():
-                self.writer.episodes(**self._episodes)
-
-    def row(self) -> None:
-        """Write a line of metrics."""
-        recent = slice(self._rows, None)
-        returns, lengths = self._episodes["returns"][recent], self._episodes["lengths"][recent]
-        row = {
-            "update": self.updates,
-            "steps": self.learned_steps,
-            "episodes": len(self._episodes["steps"]),
-            "return_mean": float(np.mean(returns)) if returns else None,
-            "length_mean": float(np.mean(lengths)) if lengths else None,
-        }
-        self.writer.metrics([{**row, **self.numbers}])
+    def write_row(self) -> None:
+        """Write a row of metrics, and how fast training was since the last one."""
+        self.writer.metrics([self.row(self.numbers, self.learned_steps)])
         clock = time.perf_counter()
         seconds, done = clock - self._row_time, self.learned_steps - max(self.row_steps, self._first)
         speed = {"steps_per_second": done / max(seconds, 1e-9)}
         self.writer.timing({"event": "block", "steps": self.learned_steps, "seconds": seconds, **speed})
         self.writer.status("running", **self.counts())
-        self._rows, self.row_steps, self._row_time = len(self._episodes["steps"]), self.learned_steps, clock
+        self.row_steps, self._row_time = self.learned_steps, clock
 
-    def evaluation(self, row: Mapping[str, Any], seconds: float) -> None:
-        """Append an evaluation, which took so long."""
-        self.writer.evaluation({"steps": self.steps, **row})
+    def apart(self, seconds: float) -> None:
+        """Count so many seconds as no training."""
         self._apart += seconds
         self._row_time += seconds
 
@@ -213,9 +165,10 @@ class Record:
 
     def fail(self, error: BaseException) -> None:
         """Training broke off: "interrupted" if somebody stopped it, else "failed". Without effect once it is closed."""
-        stopped = isinstance(error, STOPS)
-        message = self._stopped() if stopped else f"{type(error).__name__}: {error}"
-        self._break_off("interrupted" if stopped else "failed", message)
+        if isinstance(error, STOPS):
+            self._break_off("interrupted", self._stopped())
+        else:
+            self._break_off("failed", f"{type(error).__name__}: {error}")
 
     def leave(self) -> None:
         """The callback is gone and training is not over: nobody said why, but the interpreter may know."""
@@ -245,25 +198,13 @@ def _last_exception() -> BaseException | None:
 
 
 def _in_learn(error: BaseException) -> bool:
-    """Whether an exception came out of SB3's `learn`."""
-    place = error.__traceback__
-    while place is not None:
-        code = place.tb_frame.f_code
-        if code.co_name == "learn" and "stable_baselines3" in code.co_filename:
-            return True
-        place = place.tb_next
-    return False
-
-
-RECORDED = 2_000
-"""Longest recorded episode, in steps."""
-
-STREAM_LENGTH, HELD_OUT_STATES = 2_048, 4_096
-"""Held-out data: steps in every environment, and states kept of them; as `tddelta.deep.evaluation` has it."""
+    """True for an exception that came out of SB3's `learn`."""
+    codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+    return any(code.co_name == "learn" and "stable_baselines3" in code.co_filename for code in codes)
 
 
 class Player:
-    """A model that plays in environments of its own: no step, random number or statistic of them reaches the training.
+    """Model that plays in environments of its own: no step, random number or statistic of them reaches the training.
 
     Args:
         model: The model.
@@ -352,7 +293,7 @@ class Player:
         episode |= {"actions": np.array(first["actions"]), "last_deltas": last, "gammas": gammas}
         if not isinstance(first["observations"][0], dict):  # an archive holds arrays
             episode["observations"] = np.array(first["observations"])
-        return _held_out(arrays, gammas), episode
+        return critic_check(gammas=gammas, **arrays), episode
 
     @contextmanager
     def _playing(self, seed: int) -> Iterator[None]:
@@ -377,7 +318,7 @@ class Player:
         return self.model.predict(observations, deterministic=not drawn)[0]
 
     def _over(self, dones: np.ndarray, infos: Any) -> bool:
-        """Whether the first environment's game is over; after a life it goes on, and the Monitor below knows that."""
+        """True where the first environment's game is over; after a life it goes on, as the Monitor below knows."""
         return bool(dones[0]) and ("episode" in infos[0] or not self._monitored)
 
     def _beliefs(self, observations: Any, actions: np.ndarray) -> np.ndarray:
@@ -388,9 +329,7 @@ class Player:
         return found
 
     def _beliefs_of_one(self, observation: Any) -> np.ndarray:
-        several: Any = np.asarray(observation)[None] if not isinstance(observation, dict) else None
-        if several is None:
-            several = {key: np.asarray(part)[None] for key, part in observation.items()}
+        several = _mapped(lambda part: np.asarray(part)[None], observation)
         alone: np.ndarray = self._beliefs(several, self._act(several))[0]
         return alone
 
@@ -401,7 +340,7 @@ def gammas_of(model: Any) -> tuple[float, ...]:
 
 
 def knows_critic(model: BaseAlgorithm) -> bool:
-    """Whether `beliefs` can ask the critic of this model."""
+    """True where `beliefs` can ask the critic of this model."""
     if isinstance(model, OnPolicyAlgorithm):  # a recurrent one wants its state, too
         policy: Any = model.policy
         return (
@@ -411,7 +350,7 @@ def knows_critic(model: BaseAlgorithm) -> bool:
 
 
 def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
-    """What a critic expects: components of V for PPO and A2C, of Q at these actions for others.
+    """Components of a critic: of V for PPO and A2C, of Q at these actions for others.
 
     Args:
         model: A model that `knows_critic`.
@@ -443,24 +382,20 @@ def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
     return array
 
 
-def _held_out(arrays: Arrays, gammas: np.ndarray) -> Arrays:
-    """Predicted and realised discounted returns, (N, Z), of states spread evenly over streams (T, B, …)."""
-    flags = {"terminated": arrays["terminated"], "truncated": arrays["truncated"]}
-    both = compose(arrays["deltas"]), realised_returns(arrays["rewards"], gammas, **flags)
-    predicted, realised = (np.asarray(part, np.float32).reshape(-1, len(gammas)) for part in both)
-    chosen = np.linspace(0, len(predicted) - 1, min(len(predicted), HELD_OUT_STATES)).astype(int)
-    return {"predicted": predicted[chosen], "realised": realised[chosen], "gammas": gammas}
-
-
 def _one(observations: Any) -> Any:
     """The first of several observations, copied, since wrappers write into their arrays again."""
-    if isinstance(observations, dict):
-        return {key: np.array(part[0]) for key, part in observations.items()}
-    return np.array(observations[0])
+    return _mapped(lambda part: np.array(part[0]), observations)
+
+
+def _mapped(change: Callable[[Any], Any], observation: Any) -> Any:
+    """An observation changed, each part of one that is a dictionary."""
+    if isinstance(observation, dict):
+        return {key: change(part) for key, part in observation.items()}
+    return change(observation)
 
 
 def _objects(env: VecEnv) -> set[int]:
-    """What is below all wrappers, by identity."""
+    """Environments below all wrappers, by identity."""
     base = env.unwrapped
     return {id(base), *(id(one.unwrapped) for one in getattr(base, "envs", ()))}
 
@@ -549,11 +484,9 @@ class RunDirectory(BaseCallback):
                 "leave eval_every out"
             )
         self.out, self.environment, self.agent, self.eval_env = Path(out), environment, agent, eval_env
-        self.seed = None if seed is None else whole("seed", seed, 0, advice="leave it out for the seed of the model")
-        self.every = None if every is None else whole("every", every, 1, advice="leave it out for the default")
-        self.eval_every = (
-            None if eval_every is None else whole("eval_every", eval_every, 1, advice="leave it out for one at the end")
-        )
+        self.seed = _optional("seed", seed, 0, "leave it out for the seed of the model")
+        self.every = _optional("every", every, 1, "leave it out for the default")
+        self.eval_every = _optional("eval_every", eval_every, 1, "leave it out for one at the end")
         self.eval_episodes = whole(
             "eval_episodes",
             eval_episodes,
@@ -591,18 +524,19 @@ class RunDirectory(BaseCallback):
             self._name = self.environment or environment_name(self.training_env)
             self._agent = self.agent or type(model).__name__
             given = self.seed if self.seed is not None else model.seed
-            self._number = free_number(self.out, self._name, self._agent) if given is None else given
+            places = (run_path(self.out, self._name, self._agent, number) for number in count())
+            free = next(number for number, place in enumerate(places) if not place.exists())
+            self._number = free if given is None else given
         watch(self.training_env)  # of SB3's own algorithms; ours have done it
         # Before anything is written: what does not fit is told now, not after the training.
         self._player = None if self.eval_env is None else Player(model, self.eval_env, self._number)
-        config = described_model(model, self._name, self._agent, self._number)
+        config = run_config(model, self._name, self._agent, self._number)
         if self._record is None:
             self._begin(config)
         else:
             writer = self._record.writer
             writer.reopen()
-            content = to_json(config)
-            replace(writer.path / "config.json", lambda file: file.write(content))
+            replace(writer.path / "config.json", to_json(config))
             writer.status("running")
         record = self._record_of()
         record.steps = model.num_timesteps
@@ -624,7 +558,7 @@ class RunDirectory(BaseCallback):
             raise ConfigError(
                 f"{path} cannot be made ({error.strerror or error}): choose another folder for RunDirectory(out)"
             ) from error
-        provenance = described_origin(self.model)
+        provenance = origin((), _PACKAGES, f"PyTorch: {self.model.device}")
         if self.eval_env is not None:
             provenance["options"] = {"eval_every": self.eval_every, "eval_episodes": self.eval_episodes}
         self._record = Record(RunWriter(path, config, provenance), self.model.num_timesteps)
@@ -643,7 +577,8 @@ class RunDirectory(BaseCallback):
             for place in np.flatnonzero(dones):
                 # Monitor counts below wrappers that change rewards or episodes.
                 seen = self.locals["infos"][place].get("episode", {})
-                record.episode(float(seen.get("r", self._returns[place])), int(seen.get("l", self._lengths[place])))
+                returned, length = seen.get("r", self._returns[place]), seen.get("l", self._lengths[place])
+                record.add_episodes([record.steps], [float(returned)], [int(length)])
                 self._returns[place], self._lengths[place] = 0.0, 0
             record.save_episodes()
         if self.eval_every is not None and self.num_timesteps < self.model._total_timesteps:
@@ -662,15 +597,13 @@ class RunDirectory(BaseCallback):
     def _on_training_end(self) -> None:
         record = self._record_of()
         self._see_update(now=True)
-        record.save_episodes(now=True)
         self._save_parameters(record)
         record.end_of_training()
         if self._player is not None:
             self._evaluate(record)
             found = self._player.hold_out()
             if found is not None:
-                for name, arrays in zip(("critic", "rollout"), found, strict=True):
-                    record.writer.arrays(name, **arrays)
+                record.held_out(*found)
             self._player.close()
         total = self.model._total_timesteps
         stopped = record.steps < total
@@ -679,13 +612,13 @@ class RunDirectory(BaseCallback):
 
     def _save_parameters(self, record: Record) -> None:
         tensors = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.policy.state_dict().items()}
-        record.writer.parameters(tensors, {"environment": self._name, "steps": str(record.steps)})
+        record.save_parameters(tensors, self._name)
 
     def _evaluate(self, record: Record) -> None:
         if self._player is not None:
             began = time.perf_counter()
-            row = self._player.scores(self.eval_episodes)
-            record.evaluation(row, time.perf_counter() - began)
+            record.evaluation(self._player.scores(self.eval_episodes))
+            record.apart(time.perf_counter() - began)
 
     def _see_update(self, *, now: bool = False) -> None:
         """Write a line of metrics if the model learned since the last one: SB3 logs after `train`, and tells nobody."""
@@ -698,7 +631,7 @@ class RunDirectory(BaseCallback):
             pause = self.every or (1 if isinstance(model, OnPolicyAlgorithm) else OFF_POLICY_STEPS)
             now = now or record.learned_steps - record.row_steps >= pause
         if now and record.updates and record.learned_steps > record.row_steps:
-            record.row()
+            record.write_row()
 
     def _record_of(self) -> Record:
         if self._record is None:
@@ -706,8 +639,12 @@ class RunDirectory(BaseCallback):
         return self._record
 
 
+def _optional(name: str, value: Any, least: int, advice: str) -> int | None:
+    return None if value is None else whole(name, value, least, advice=advice)
+
+
 def _numbers(logged: Any) -> dict[str, float]:
-    """What SB3's logger holds of the last update, under the names of `metrics.jsonl`."""
+    """Numbers of the last update in SB3's logger, under the names of `metrics.jsonl`."""
     found = {}
     for key, value in logged.items():
         group, _, rest = key.partition("/")
