@@ -18,6 +18,7 @@ CATCH = "Catch-bsuite"
 HERE = Path(__file__).parents[1] / "support"
 PLACES = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 PROGRAM = "import sys, pretend; pretend.install(); from tddelta.cli import main; sys.exit(main(sys.argv[1:]))"
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def start(*arguments):
@@ -36,12 +37,6 @@ def wait_for(condition, process):
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.mark.parametrize(("own", "level"), [(None, "3"), ("0", "0")])
@@ -186,7 +181,6 @@ def shell(redirection, *arguments, **variables):
     "variables",
     [
         {"PYTHONIOENCODING": "cp1252"},
-        {"PYTHONIOENCODING": "latin-1"},
         {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
     ],
 )

@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import pretend
 import tddelta
 import tddelta.deep
 from tddelta.cli import main
@@ -27,27 +27,18 @@ from tddelta.runs import Run, RunWriter, load_runs
 ROOT = Path(__file__).parents[2]
 CATCH = "Catch-bsuite"
 STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\nretries = 1\n'
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
-def pretended(monkeypatch):
-    """Replace training by one that takes no time, and processes by threads."""
-    import threading
-
-    monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
-    monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
+def pretended(pretended, monkeypatch):
+    """Replace also processes, by threads."""
 
     def threads(count, *, options, command):
-        stop = threading.Event()
+        stop, origin = threading.Event(), {"command": list(command)}
 
         def train(group, report):
-            return train_group(group, {"command": list(command)}, lambda *_: None, stop, **options)
+            return train_group(group, origin, lambda *_: None, stop, **options)
 
         return Threads(train, stop, count or 2, vectorized=False)
 

@@ -22,12 +22,7 @@ pytest.importorskip("ray")
 
 CATCH = "Catch-bsuite"
 TINY = "environments = 4\nrollout_length = 16\nminibatches = 1\nepochs = 1\nhidden_sizes = [8]\n"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 # ---------------------------------------------------------------- what comes back
