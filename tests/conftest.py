@@ -4,8 +4,6 @@ import sys
 
 import pytest
 
-import pretend
-
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
@@ -18,5 +16,7 @@ def elsewhere(tmp_path, monkeypatch):
 def pretended(monkeypatch):
     """Replace training by one that takes no time."""
     deep = pytest.importorskip("tddelta.deep")
+    import pretend
+
     monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
     monkeypatch.setattr(deep, "training", pretend, raising=False)

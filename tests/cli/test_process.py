@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pretend import wait_for
 from tddelta.cli import main
 from tddelta.runs import checkpoints, load_runs
 
@@ -30,13 +31,6 @@ def start(*arguments):
         text=True,
         env=environment,
     )
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("own", "level"), [(None, "3"), ("0", "0")])

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import pretend
 import tddelta
 import tddelta.deep
 from tddelta.cli import main
@@ -255,20 +255,14 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
         [*command, "--checkpoint-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
-    def wait_for(condition):
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-            time.sleep(0.05)
-
     def begun():  # a whole checkpoint: one in the making has a hidden name
         return list(Path("study").glob("*/*/seed-*/checkpoints/[0-9]*"))
 
-    wait_for(begun)
+    pretend.wait_for(begun, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (worker,) = (one for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes())
     os.kill(int(worker), signal.SIGKILL)
-    wait_for(lambda: "finished" in states())
+    pretend.wait_for(lambda: "finished" in states(), process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 143, err

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pretend import wait_for
 from tddelta.cli import main
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
@@ -147,7 +148,7 @@ def test_runs_survive_the_loss_of_a_node_and_may_come_back_over_the_network():
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
         try:
-            wait_for(lambda: len(seeds_with("checkpoints/0*")) >= 2, process)
+            wait_for(lambda: len(seeds_with("checkpoints/0*")) >= 2, process, 300)
             kill_node(second)
             out, err = process.communicate(timeout=120)
         finally:
@@ -176,10 +177,3 @@ def wait_until_there(address, process):
             return
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.05)
