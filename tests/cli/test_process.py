@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pretend import wait_for
 from tddelta.cli import main
 from tddelta.runs import checkpoints, load_runs
 
@@ -18,6 +19,7 @@ CATCH = "Catch-bsuite"
 HERE = Path(__file__).parents[1] / "support"
 PLACES = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 PROGRAM = "import sys, pretend; pretend.install(); from tddelta.cli import main; sys.exit(main(sys.argv[1:]))"
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def start(*arguments):
@@ -29,19 +31,6 @@ def start(*arguments):
         text=True,
         env=environment,
     )
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.mark.parametrize(("own", "level"), [(None, "3"), ("0", "0")])
@@ -186,7 +175,6 @@ def shell(redirection, *arguments, **variables):
     "variables",
     [
         {"PYTHONIOENCODING": "cp1252"},
-        {"PYTHONIOENCODING": "latin-1"},
         {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
     ],
 )

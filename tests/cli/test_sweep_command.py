@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,27 +27,18 @@ from tddelta.runs import Run, RunWriter, load_runs
 ROOT = Path(__file__).parents[2]
 CATCH = "Catch-bsuite"
 STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\nretries = 1\n'
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
-def pretended(monkeypatch):
-    """Replace training by one that takes no time, and processes by threads."""
-    import threading
-
-    monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
-    monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
+def pretended(pretended, monkeypatch):
+    """Replace also processes, by threads."""
 
     def threads(count, *, options, command):
-        stop = threading.Event()
+        stop, origin = threading.Event(), {"command": list(command)}
 
         def train(group, report):
-            return train_group(group, {"command": list(command)}, lambda *_: None, stop, **options)
+            return train_group(group, origin, lambda *_: None, stop, **options)
 
         return Threads(train, stop, count or 2, vectorized=False)
 
@@ -264,20 +255,14 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
         [*command, "--checkpoint-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
-    def wait_for(condition):
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-            time.sleep(0.05)
-
     def begun():  # a whole checkpoint: one in the making has a hidden name
         return list(Path("study").glob("*/*/seed-*/checkpoints/[0-9]*"))
 
-    wait_for(begun)
+    pretend.wait_for(begun, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (worker,) = (one for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes())
     os.kill(int(worker), signal.SIGKILL)
-    wait_for(lambda: "finished" in states())
+    pretend.wait_for(lambda: "finished" in states(), process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 143, err

@@ -21,18 +21,7 @@ from tddelta.experiments.plan import default_out, divide
 from tddelta.runs import Run, RunWriter, load_runs, set_aside
 
 CATCH, POLE = "Catch-bsuite", "CartPole-v1"
-
-
-@pytest.fixture
-def pretended(monkeypatch):
-    """Replace training by one that takes no time."""
-    monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
-    monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 class Told(Display):
@@ -79,28 +68,14 @@ class TestPlan:
         assert plans[0].name == f"{CATCH}, ppo-delta, seed 4"
         assert not Path("o").exists()  # nothing is written
 
-    def test_one_name_will_do(self):
-        (plan,) = plan_runs(CATCH, "ppo", seeds=np.arange(1))
-        assert plan.config.steps == 200_000  # the preset's
-        assert type(plan.seed) is int
-        assert plan.path.parts[0] == "runs"
-
-    def test_changed_settings_give_the_label_a_hash(self):
-        labels = {
-            plan.agent
-            for settings in ({}, {"steps": 7}, {"gamma": 0.9}, {"gamma": 0.95}, {"environment_kwargs": {"columns": 7}})
-            for plan in plan_runs(CATCH, "ppo", seeds=2, **settings)
-        }
-        assert "ppo" in labels and len(labels) == 4
+    def test_one_name_will_do_and_settings_that_differ_from_the_preset_give_the_label_a_hash(self):
+        (plan,) = plan_runs(CATCH, "ppo", seeds=np.arange(1), gamma=0.99)  # the preset's
+        assert (plan.config.steps, plan.agent, plan.path.parts[0], type(plan.seed)) == (200_000, "ppo", "runs", int)
+        changes = ({}, {"steps": 7}, {"gamma": 0.9}, {"environments": 8}, {"environment_kwargs": {"columns": 7}})
+        plans = [plan for settings in changes for plan in plan_runs(CATCH, "ppo", seeds=2, **settings)]
+        labels = {plan.agent for plan in plans}
+        assert "ppo" in labels and len(labels) == 4 and 8 in {plan.config.environments for plan in plans}
         assert all(len(label) == len("ppo-12345678") for label in labels - {"ppo"})
-
-    def test_a_setting_that_equals_the_preset_gives_no_hash(self):
-        (plan,) = plan_runs(CATCH, "ppo", seeds=1, gamma=0.99)
-        assert plan.agent == "ppo"
-
-    def test_number_of_parallel_environments_is_a_setting(self):
-        (plan,) = plan_runs(CATCH, "ppo", seeds=1, environments=8)
-        assert plan.config.environments == 8
 
     @pytest.mark.parametrize(
         ("arguments", "settings", "message"),
@@ -229,12 +204,10 @@ class TestRunPlans:
         messages = [Run(plan.path).status["message"] for plan in plans]
         assert messages == [None, "step 0: reward is not a number", "RuntimeError: a bug", None]
         assert TOLD[-1].threads == {threading.current_thread()}
-        assert sorted(what for what in TOLD[-1].told if what[0] == "end") == [
-            ("end", 0, "finished"),
-            ("end", 1, "finished"),
-            ("end", 13, "failed"),
-            ("end", 14, "failed"),
-        ]
+        states = {0: "finished", 1: "finished", 13: "failed", 14: "failed"}
+        assert {seed: state for what, seed, *state in TOLD[-1].told if what == "end"} == {
+            k: [v] for k, v in states.items()
+        }
 
     @pytest.mark.parametrize("workers", [1, 2, None])
     def test_runs_start_in_order_and_not_more_than_there_are_workers(self, workers, monkeypatch):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pretend import wait_for
 from tddelta.cli import main
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
@@ -22,12 +23,7 @@ pytest.importorskip("ray")
 
 CATCH = "Catch-bsuite"
 TINY = "environments = 4\nrollout_length = 16\nminibatches = 1\nepochs = 1\nhidden_sizes = [8]\n"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 # ---------------------------------------------------------------- what comes back
@@ -152,7 +148,7 @@ def test_runs_survive_the_loss_of_a_node_and_may_come_back_over_the_network():
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
         try:
-            wait_for(lambda: len(seeds_with("checkpoints/0*")) >= 2, process)
+            wait_for(lambda: len(seeds_with("checkpoints/0*")) >= 2, process, 300)
             kill_node(second)
             out, err = process.communicate(timeout=120)
         finally:
@@ -181,10 +177,3 @@ def wait_until_there(address, process):
             return
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.05)

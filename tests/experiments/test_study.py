@@ -8,11 +8,7 @@ from tddelta.errors import ConfigError
 from tddelta.experiments.plan import plan_study, read_study
 
 CATCH, POLE = "Catch-bsuite", "CartPole-v1"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def study(text, name="study.toml"):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,7 @@ from tddelta.experiments.running import work_through
 from tddelta.experiments.workers import Processes, WorkerError, _ending
 
 CATCH = "Catch-bsuite"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 class Told(Display):
@@ -64,32 +61,6 @@ def jobs():
     return [tuple(map(int, line.split()[:2])) for line in Path("o/jobs").read_text().splitlines()]
 
 
-def _of_this_process():
-    mine, found = str(os.getpid()), set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
-            if path.read_text().rpartition(")")[2].split()[1] == mine:
-                found |= (
-                    {path.parent.name} if b"resource_tracker" not in path.with_name("cmdline").read_bytes() else set()
-                )
-    return found
-
-
-OTHERS = set()
-"""What other tests left in this process."""
-
-
-@pytest.fixture(autouse=True)
-def _others():
-    OTHERS.clear()
-    OTHERS.update(_of_this_process())
-
-
-def children():
-    """Processes that a test started and that are not gone, zombies included."""
-    return _of_this_process() - OTHERS
-
-
 # ---------------------------------------------------------------- processes
 
 
@@ -110,21 +81,17 @@ def test_one_failing_run_stops_no_other_and_is_tried_again_if_that_can_help():
     assert ("again", 22, "interrupted") in display.told
     # a run that is tried again waits until all others have had their turn
     assert [seed for seed, _ in jobs()].index(1) < len(jobs()) - 3
-    assert not children()
+    assert not active_children()
 
 
 def test_the_order_is_kept_and_a_process_prefers_the_program_that_it_has():
-    display = Told()
-    sweep(range(30, 33), agents=("ppo", "ppo+"), display=display)
-    begun = [what[1] for what in display.told if what[0] == "begin"]
-    assert sorted(begun) == sorted([30, 31, 32] * 2)
+    sweep(range(30, 33), agents=("ppo", "ppo+"))
     processes = [process for _, process in jobs()]
     assert len(set(processes)) == 2
     # the second process begins with the agent that the first one does not have
     seeds = [[seed for seed, process in jobs() if process == one] for one in dict.fromkeys(processes)]
     assert seeds == [[30, 31, 32], [30, 31, 32]]
-    display = Told()
-    sweep(5, workers=1, display=display)
+    sweep(5, workers=1, display=(display := Told()))
     assert [what[1] for what in display.told if what[0] == "begin"] == [0, 1, 2, 3, 4]
 
 
@@ -154,7 +121,7 @@ def test_a_signal_lets_every_run_save_and_starts_no_other(number):
     outcomes, received = sweep([15, 0, 1, 2, 3], workers=1, display=display)
     assert received == number and display.told == [("begin", 15), ("stopping",), ("end", 15, "interrupted")]
     assert [outcome.state for outcome in outcomes] == ["interrupted"]
-    assert signal.getsignal(number) == before and not children()
+    assert signal.getsignal(number) == before and not active_children()
 
 
 def test_a_second_signal_ends_the_processes_at_once():
@@ -165,13 +132,13 @@ def test_a_second_signal_ends_the_processes_at_once():
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         sweep([16, 0], workers=1, display=Told(twice))
-    assert time.monotonic() - began < 30 and not children()
+    assert time.monotonic() - began < 30 and not active_children()
 
 
 def test_processes_that_cannot_start_are_not_tried_for_ever():
     with pytest.raises(ConfigError, match="processes for training cannot start, exit code 1: no JAX here"):
         sweep([0], backend=sweep_worker.dead)
-    assert not children()
+    assert not active_children()
 
 
 def test_wrong_numbers_of_processes_and_runs_planned_from_objects_are_refused():
@@ -188,7 +155,7 @@ def test_waiting_costs_no_processor_time():
     def stop_later(*what):
         if what == ("begin", 15):
             used.append(time.process_time())
-            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         elif what == ("stopping",):
             used.append(time.process_time())
 
@@ -235,30 +202,23 @@ def test_a_process_saves_its_run_and_leaves_when_its_parent_is_killed(tmp_path):
             time.sleep(0.02)
         ((_, worker),) = jobs()
         process.kill()
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except OSError:
-            return
-        time.sleep(0.02)
-    raise AssertionError("it stays")
+    stat = Path(f"/proc/{worker}/stat")
+    with suppress(OSError):  # it is gone
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < deadline, "it stays"
+            time.sleep(0.02)
 
 
 def test_many_runs_leave_nothing_behind():
+    def used():
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), memory
+
     sweep(10)
-    before = (
-        len(os.listdir("/proc/self/fd")),
-        threading.active_count(),
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    )
-    outcomes, _ = sweep(range(100, 400))
-    after = (
-        len(os.listdir("/proc/self/fd")),
-        threading.active_count(),
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    )
-    assert len(outcomes) == 300 and after[:2] == before[:2] and not children()
+    before = used()
+    outcomes, _ = sweep(range(100, 200))
+    after = used()
+    assert len(outcomes) == 100 and after[:2] == before[:2] and not active_children()
     assert after[2] < 1.05 * before[2]
 
 

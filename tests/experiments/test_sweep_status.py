@@ -21,12 +21,7 @@ from tddelta.runs import RunWriter
 
 CATCH = "Catch-bsuite"
 STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\n'
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def write(text=STUDY):

@@ -32,19 +32,16 @@ from tddelta.experiments.tuning import (
 from tddelta.runs import Run, find_runs
 
 POLE = "CartPole-v1"
+# 10 updates of 100 steps
 SMALL = {
     "environments": 10,
     "rollout_length": 10,
     "minibatches": 1,
     "hidden_sizes": (8,),
     "scales": "halving components=2",
-}  # 10 updates of 100 steps
+}
 OPTIONS = {"trials": 6, "steps": 1000, "search_seeds": 2, "evaluation_seeds": 3, "progress": False, **SMALL}
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
@@ -88,15 +85,8 @@ def pretended(monkeypatch):
 
 
 def search(out, **options):
-    given = {
-        "search": ["learning_rate", "component_weights"],
-        "seed": 0,
-        "pruner": "median",
-        "resume": False,
-        "track": (),
-        **OPTIONS,
-        **options,
-    }
+    searched = ["learning_rate", "component_weights"]
+    given = {"search": searched, "seed": 0, "pruner": "median", "resume": False, "track": (), **OPTIONS, **options}
     agent = given.pop("agent", "ppo-delta")
     return run_search(POLE, agent, out=out, **given)
 
@@ -441,20 +431,9 @@ def test_wrong_arguments_are_named(monkeypatch, tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_search_from_start_to_end(tmp_path, capsys):
-    small = [
-        "--environments",
-        "3",
-        "--rollout-length",
-        "8",
-        "--epochs",
-        "1",
-        "--minibatches",
-        "1",
-        "--hidden-sizes",
-        "8",
-    ]
+    small = ["--environments", "3", "--rollout-length", "8", "--epochs", "1", "--minibatches", "1"]
     call = ["tune", POLE, "--out", "out", "--steps", "1200", "--search", "learning_rate", "--search-seeds", "1"]
-    call += ["--evaluation-seeds", "2", "--track", "tensorboard", "--json", *small]
+    call += ["--evaluation-seeds", "2", "--track", "tensorboard", "--json", *small, "--hidden-sizes", "8"]
     assert main([*call, "--trials", "2"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["trials"] == 2 and result["preset"] == "out/preset.toml"

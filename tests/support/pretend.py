@@ -73,6 +73,14 @@ def train_run(config, seed, writer, *, progress=None, stop=None, eval_every=None
     writer.status(state, steps=steps, updates=updates, episodes=updates)
 
 
+def wait_for(condition, process, seconds=120):
+    """Wait until something is so; a process that ends before fails the test with what it said."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.02)
+
+
 def install():
     """Put this in the place of `tddelta.deep.training`."""
     module = types.ModuleType("tddelta.deep.training")

@@ -117,16 +117,14 @@ def duration(seconds: float) -> str:
 
 @dataclass
 class _Row:
-    """A run in progress."""
+    """A run in progress, and what it told last."""
 
     plan: RunPlan
-    total: int
-    before: int | None = None
-    steps: int = 0
-    phase: str = "starting"
-    speed: float | None = None
-    left: float | None = None
-    recent: float | None = None
+    last: "Progress | None" = None
+
+    @property
+    def steps(self) -> int:
+        return 0 if self.last is None else self.last.steps
 
 
 class Display:
@@ -180,16 +178,14 @@ class Display:
 
     def begin(self, plan: RunPlan) -> None:
         """Show a run as starting."""
-        self._rows[plan.path] = _Row(plan, plan.steps)
+        self._rows[plan.path] = _Row(plan)
 
     def progress(self, plan: RunPlan, progress: "Progress") -> None:
         """Show how far a run has come."""
         row = self._rows[plan.path]
-        if row.before is None:  # steps of a run that goes on: they say nothing about the speed of now
-            row.before = progress.steps
+        if row.last is None:  # steps of a run that goes on: they say nothing about the speed of now
             self._steps_before += progress.steps
-        row.steps, row.total, row.phase = progress.steps, progress.total_steps, progress.phase
-        row.speed, row.left, row.recent = progress.steps_per_second, progress.seconds_left, progress.recent_return
+        row.last = progress
         if self._report is not None:
             self._report(plan, progress)
 
@@ -263,12 +259,16 @@ class Display:
         for name, size in widths.items():
             table.add_column(name, width=size, justify="right", no_wrap=True)
         for row in self._rows.values():
-            bar = [ProgressBar(total=row.total, completed=row.steps, width=20)] if wide else []
-            steps = f"{row.steps:,}" + (f" of {row.total:,}" if wide else "")
-            left = duration(row.left) if row.phase == "training" and row.left is not None else row.phase
+            last, total = row.last, row.plan.steps if row.last is None else row.last.total_steps
+            bar = [ProgressBar(total=total, completed=row.steps, width=20)] if wide else []
+            steps = f"{row.steps:,}" + (f" of {total:,}" if wide else "")
+            cells = ["", "starting", ""]
+            if last is not None:
+                left = last.seconds_left if last.phase == "training" else None
+                cells = [number(last.steps_per_second, ",.0f"), last.phase if left is None else duration(left),
+                         number(last.recent_return, ".4g")]  # fmt: skip
             table.add_row(row.plan.environment, row.plan.agent, str(row.plan.seed), *bar,
-                          f"{row.steps / row.total:.0%}" if narrow else steps,
-                          number(row.speed, ",.0f"), left, number(row.recent, ".4g"))  # fmt: skip
+                          f"{row.steps / total:.0%}" if narrow else steps, *cells)  # fmt: skip
         shown = [table] if self._rows else []
         return Group(*shown, Text(self._overall(), style="bold"))
 
@@ -453,13 +453,7 @@ def sweep_table(states: Sequence[RunState], *, width: int, height: int) -> Rende
 
 
 def table(states: Sequence[RunState], *, width: int, height: int | None = None) -> RenderableType:
-    """Draw the states of runs: those in progress first, then what needs attention, then the rest.
-
-    Args:
-        states: The runs.
-        width: Columns of the terminal.
-        height: Lines that there is room for; None is any number.
-    """
+    """Draw the states of runs: those in progress first, then what needs attention, then the rest."""
     rows = sorted(states, key=lambda state: STATES.index(state.state) if state.state in STATES else -1)
     room = len(rows) if height is None else max(1, height - 3)
     room -= room < len(rows)  # a line says how many more there are

@@ -164,70 +164,93 @@ def work_through(
     Returns:
         How the runs ended that were finished or started.
     """
-    queued, running, tries = _Queue(plans, shared=shared), set[Path](), Counter[Path]()
-    outcomes: dict[Path, Outcome] = {}
-    news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # which a signal's handler may add to
-    told = False
-
-    def halted() -> bool:
-        return bool(received) or (stop is not None and stop.is_set())
-
-    def end(outcome: Outcome) -> None:
-        outcomes[outcome.plan.path] = outcome
-        display.end(outcome)
-
-    def over(group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        for outcome in trainer.ended(group, future):
-            plan = outcome.plan
-            running.discard(plan.path)
-            if shared and not halted() and _was_taken(outcome):
-                display.leave(plan)
-                queued.add(plan)
-            elif not halted() and tries[plan.path] <= retries and _may_change(outcome):
-                display.again(outcome)
-                queued.add(plan)
-            else:
-                end(outcome)
-        queued.look_at = 0.0  # there is room now
-
-    def report(plan: RunPlan, progress: "Progress") -> None:
-        news.put(lambda: display.progress(plan, progress))
-
-    def announce(group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        news.put(lambda: over(group, future))
-
-    with stopping(lambda: news.put(lambda: None)) as received, trainer:
-        while running or (queued.waiting and not halted()):
-            if halted() and not told:
-                told = True
-                if received:
-                    display.stopping()
-                trainer.stop()
-            free, found = ([], []) if told else queued.free(idle=not running)
-            for plan in found:
-                end(Outcome(plan, "finished", skipped=True))
-            for group, future in trainer.start(free, report) if free else ():
-                queued.remove(group)
-                for plan in group:
-                    running.add(plan.path)
-                    tries[plan.path] += 1
-                    display.begin(plan)
-                future.add_done_callback(functools.partial(announce, group))
-            display.tick()
-            for tell in _received(news, queued.patience(display.seconds)) if running or queued.waiting else ():
-                tell()
+    work = _Work(plans, trainer, display, retries, stop or threading.Event(), shared=shared)
+    with stopping(lambda: work.news.put(lambda: None)) as received, trainer:
+        work.go(received)
     before = [Outcome(plan, "finished", skipped=True) for plan in finished]
-    ended = [outcomes[plan.path] for plan in plans if plan.path in outcomes]
+    ended = [work.outcomes[plan.path] for plan in plans if plan.path in work.outcomes]
     return Outcomes([*before, *ended], next(iter(received), None))
 
 
-class _Queue:
-    """Runs that wait for their turn, some of which another machine may take if the folder is shared.
+class _Work:
+    """The loop of `work_through`: all that concerns it is done by its thread, one piece of news after the other."""
 
-    Attributes:
-        waiting: The runs, in order.
-        look_at: Time of the next look at what the others have.
-    """
+    def __init__(
+        self,
+        plans: Sequence[RunPlan],
+        trainer: Trainer,
+        display: Display,
+        retries: int,
+        stop: threading.Event,
+        *,
+        shared: bool,
+    ) -> None:
+        self._trainer, self._display, self._retries, self._stop, self._shared = trainer, display, retries, stop, shared
+        self._queued, self._running, self._tries = _Queue(plans, shared=shared), set[Path](), Counter[Path]()
+        self._received: list[int] = []
+        self.news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.outcomes: dict[Path, Outcome] = {}
+
+    def _halted(self) -> bool:
+        return bool(self._received) or self._stop.is_set()
+
+    def go(self, received: list[int]) -> None:
+        """Start runs and hear of them until all have ended, or all that are running where signals were received."""
+        self._received, told = received, False
+        while self._running or (self._queued.waiting and not told):
+            if self._halted() and not told:
+                told = True
+                if received:
+                    self._display.stopping()
+                self._trainer.stop()
+            if not told:
+                self._start()
+            self._display.tick()
+            if self._running or (self._queued.waiting and not told):
+                for tell in _received(self.news, self._queued.patience(self._display.seconds)):
+                    tell()
+
+    def _start(self) -> None:
+        free, found = self._queued.free(idle=not self._running)
+        for plan in found:
+            self._end(Outcome(plan, "finished", skipped=True))
+        for group, future in self._trainer.start(free, self._report) if free else ():
+            self._queued.remove(group)
+            for plan in group:
+                self._running.add(plan.path)
+                self._tries[plan.path] += 1
+                self._display.begin(plan)
+            future.add_done_callback(functools.partial(self._announce, group))
+
+    def _report(self, plan: RunPlan, progress: "Progress") -> None:
+        self.news.put(lambda: self._display.progress(plan, progress))
+
+    def _announce(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
+        self.news.put(lambda: self._over(group, future))
+
+    def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
+        for outcome in self._trainer.ended(group, future):
+            plan = outcome.plan
+            self._running.discard(plan.path)
+            if self._halted():
+                self._end(outcome)
+            elif self._shared and _was_taken(outcome):
+                self._display.leave(plan)
+                self._queued.add(plan)
+            elif self._tries[plan.path] <= self._retries and _may_change(outcome):
+                self._display.again(outcome)
+                self._queued.add(plan)
+            else:
+                self._end(outcome)
+        self._queued.look_at = 0.0  # there is room now
+
+    def _end(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.plan.path] = outcome
+        self._display.end(outcome)
+
+
+class _Queue:
+    """Runs that wait for their turn, some of which another machine may take if the folder is shared."""
 
     def __init__(self, plans: Sequence[RunPlan], *, shared: bool) -> None:
         self.waiting, self.look_at = list(plans), 0.0
@@ -329,13 +352,9 @@ def stopping(wake: Callable[[], None]) -> Iterator[list[int]]:
 
 
 class Threads:
-    """Trains runs in threads of this process, so that they share their programs.
+    """Trains runs in so many threads of this process, which share their programs, until `stop` is set.
 
-    Args:
-        train: Trains one group of runs, as `report` hears.
-        stop: Set when the runs are to save what they have and end.
-        count: Threads at a time.
-        vectorized: Whether a thread takes all seeds of an agent that stand together in the plan, not one run.
+    Where it is vectorized, a thread takes all seeds of an agent that stand together in the plan, not one run.
     """
 
     def __init__(
@@ -406,21 +425,9 @@ def train_group(
     track: Sequence[str | TrackerFactory] = (),
     checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> list[Outcome]:
-    """Train runs that differ in their seeds alone, as one vectorised program if they are several.
+    """Train runs that differ in their seeds alone, as one vectorised program if they are several; nothing is raised.
 
-    An unfinished run directory goes on from its newest checkpoint; without one it is renamed first.
-
-    Args:
-        group: The runs.
-        provenance: Command, versions and machine.
-        report: Called with the state of a run every second or so.
-        stop: When set, the runs save what they have and end.
-        eval_every: Environment steps between evaluations; None for none.
-        track: Trackers that follow every run.
-        checkpoint_every: Seconds between checkpoints; 0 makes one after every block of updates.
-
-    Returns:
-        How each ended, in order; nothing is raised.
+    The arguments are those of `run_plans`, with command, versions and machine as `provenance`.
     """
     from tddelta.deep import training
 

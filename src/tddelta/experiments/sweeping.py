@@ -25,13 +25,7 @@ MEMORY = "study.json"
 
 @dataclass(frozen=True)
 class Planned:
-    """A study and its runs.
-
-    Attributes:
-        study: What its file says.
-        added: Seeds that each part got beside its own.
-        plans: The runs.
-    """
+    """A study, the number of seeds that each part got beside its own, and the runs."""
 
     study: Study
     added: int
@@ -45,17 +39,7 @@ class Planned:
 
 
 def plan(path: Path, add_seeds: int = 0, **changes: Any) -> Planned:
-    """Read and plan a study, with the seeds that were added before and those that come now.
-
-    Args:
-        path: The TOML file.
-        add_seeds: How many seeds each part gets more.
-        **changes: Fields of `Study` in place of what the file says.
-
-    Raises:
-        ConfigError: The study has a mistake, or `add_seeds` is below 0.
-        MissingExtra: A tracker's package is not installed.
-    """
+    """Read and plan a study, with the seeds added before and `add_seeds` more; `changes` are fields of `Study`."""
     add_seeds = whole("add_seeds", add_seeds, 0, most=100_000, advice="seeds can only be added")
     study = replace(read_study(path), **changes)
     check_trackers(study.track or ())
@@ -64,14 +48,7 @@ def plan(path: Path, add_seeds: int = 0, **changes: Any) -> Planned:
 
 
 def status(path: Path) -> list[RunState]:
-    """How far every run of a study is, without training anything.
-
-    Args:
-        path: The TOML file.
-
-    Raises:
-        ConfigError: The study has a mistake.
-    """
+    """How far every run of a study is, without training anything."""
     return Board(known(path)).look()
 
 
@@ -128,12 +105,7 @@ def _entry(study: Study, row: Any) -> Entry:
 
 
 def _claim(out: Path, *, shared: bool = False) -> IO[bytes]:
-    """Keep a second sweep out of a folder until what is returned is closed; those that train one run each share it.
-
-    Raises:
-        ConfigError: Another sweep works there.
-        StorageError: The folder cannot be written to.
-    """
+    """Keep a second sweep out of a folder until what is returned is closed; those that train one run each share it."""
     with files.storing(out):
         out.mkdir(parents=True, exist_ok=True)
     return lock_file(out / ".sweep.lock", "watch it with --status --watch", shared=shared)
@@ -147,12 +119,7 @@ def trainer(
     ray_fetch: bool = False,
     command: Sequence[str] = (),
 ) -> Trainer:
-    """Return what trains the runs: processes of this machine, or a Ray cluster; see `sweep`.
-
-    Raises:
-        ConfigError: The arguments contradict each other.
-        MissingExtra: Ray is not installed.
-    """
+    """Return what trains the runs: processes of this machine, or a Ray cluster; see `sweep`."""
     study = planned.study
     shared: dict[str, Any] = {"options": planned.options, "command": command}
     if ray is None:
@@ -165,15 +132,7 @@ def trainer(
 
 
 def work(planned: Planned, trainer: Trainer, **shown: Any) -> Outcomes:
-    """Train every run of a study that is not finished.
-
-    Args:
-        planned: The study.
-        trainer: Where they are trained.
-        **shown: What is shown: `live` and `say` of `Display`.
-
-    Returns:
-        How every run ended.
+    """Train every run of a study that is not finished; `shown` are `live` and `say` of `Display`.
 
     Raises:
         ConfigError: Another sweep works on the study, or a run directory is not what the study says.
@@ -189,14 +148,7 @@ def work(planned: Planned, trainer: Trainer, **shown: Any) -> Outcomes:
 
 
 def work_on_one(planned: Planned, index: int, *, command: Sequence[str] = (), **shown: Any) -> Outcomes:
-    """Train one run of a study in this process, as a job of a cluster does; see `work`.
-
-    Args:
-        planned: The study.
-        index: Place of the run in the study, from 0.
-        command: The command line, for `timing.jsonl`.
-        **shown: What is shown: `live` and `say` of `Display`.
-    """
+    """Train the run at one place of a study, from 0, in this process, as a job of a cluster does; see `work`."""
     if not 0 <= index < len(planned.plans):
         raise ConfigError(f"the study has the runs 0 to {len(planned.plans) - 1}; got {index}: name one of them")
     with _claim(planned.study.out, shared=True):
@@ -251,14 +203,8 @@ LARGEST_ARRAY = 1000
 def slurm_script(study: Study, states: Sequence[RunState], further: Sequence[str] = ()) -> str:
     """Return the script that `sbatch` takes; for more runs than one array has jobs, one for `bash` that calls `sbatch`.
 
-    A job looks its run up in the list of open runs and runs `tddelta sweep STUDY --only RUN`: it skips a run that is
-    finished meanwhile and goes on with one that was interrupted. Two minutes before its time is over Slurm sends it
-    SIGTERM, and it saves its run; the next script goes on from there.
-
-    Args:
-        study: The study.
-        states: How far its runs are, in the order of the study.
-        further: Options of `tddelta sweep` that every job is to have.
+    A job looks its run up in the list of open runs and calls `tddelta sweep STUDY FURTHER… --only RUN`. Two minutes
+    before its time is over Slurm sends it SIGTERM, and it saves its run; the next script goes on from there.
 
     Raises:
         ConfigError: All runs are finished.

@@ -56,18 +56,7 @@ _NUMBERS = {
 
 @dataclass(frozen=True)
 class Question:
-    """What a search is about: remembered in its storage, so that it is resumed as it was begun.
-
-    Attributes:
-        environment: Name of the environment.
-        agent: Name of the agent.
-        settings: The settings of the preset and of every trial, before what is searched.
-        search: Names of the settings searched.
-        pruner: How trials are given up.
-        seed: Of the sampler and of the seeds below.
-        search_seeds: Seeds of every trial.
-        evaluation_seeds: Seeds of the comparison at the end; none of them is a search seed.
-    """
+    """What a search is about, by the arguments of `tune`: remembered, so that it is resumed as it was begun."""
 
     environment: str
     agent: str
@@ -82,11 +71,6 @@ class Question:
 @contextmanager
 def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optuna.Study]":
     """Open the storage of a search, and keep other processes from it.
-
-    Args:
-        out: Folder of the search.
-        question: What the search is about.
-        resume: Whether there may be a search already.
 
     Raises:
         ConfigError: There is one, and it is not to be resumed or about something else; or another process has it open;
@@ -142,12 +126,7 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
 
 @contextmanager
 def _as_sentences(file: Path, *others: type[Exception]) -> Iterator[None]:
-    """Say in a sentence what SQLite and Optuna find wrong with a storage, also by errors of other kinds.
-
-    Raises:
-        StorageError: It cannot be written.
-        CheckpointError: It is damaged.
-    """
+    """Say in a sentence what SQLite and Optuna find wrong with a storage, also by errors of other kinds."""
     import optuna
     import sqlalchemy
 
@@ -347,15 +326,7 @@ def final_score(run: Run) -> float:
 
 
 def score_at(path: Path, steps: float) -> float:
-    """Mean return of the last training episodes up to some environment steps.
-
-    Args:
-        path: The run directory.
-        steps: Environment steps; whatever came later does not count.
-
-    Returns:
-        The mean over the last updates in which at least `LAST_EPISODES` episodes ended, or all; NaN if none ended.
-    """
+    """Mean return in the last updates up to some steps in which `LAST_EPISODES` episodes ended; NaN if none ended."""
     rows = [row for row in read_rows(path / "metrics.jsonl") if row["steps"] <= steps]
     count, total = 0, 0.0
     for before, row in reversed([*itertools.pairwise([{"episodes": 0}, *rows])]):
@@ -368,12 +339,7 @@ def score_at(path: Path, steps: float) -> float:
 
 
 class Judge:
-    """Decides whether a trial is given up, by what its runs had reached at every tenth of their steps.
-
-    Args:
-        trial: The trial.
-        plans: Its runs, of equal steps.
-    """
+    """Decides whether a trial is given up, by what its runs of equal steps had reached at every tenth of them."""
 
     def __init__(self, trial: "optuna.Trial", plans: Sequence[RunPlan]) -> None:
         self._trial, self._plans = trial, plans
@@ -399,17 +365,9 @@ class Judge:
 
 
 def compare_scores(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """Difference of two means over seeds, and its 95 % interval by Welch's t.
+    """Difference of two means over seeds, and its 95 % interval by Welch's t, None where it has none.
 
     With variances v of the means, d ± t_{.975, ν} √(v₁ + v₂), ν = (v₁ + v₂)² / (v₁²/(n₁ − 1) + v₂²/(n₂ − 1)).
-
-    Args:
-        first: One score per seed.
-        second: One score per seed of the other.
-
-    Returns:
-        The mean of the first minus that of the second, and the interval; None where there is one seed only, or where
-        no seed differs from another.
     """
     from scipy import stats  # a second, which nobody else here needs
 
@@ -586,15 +544,9 @@ def run_search(
 
 
 def spawn_seeds(seed: int, search: int, evaluation: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Spawn two sets of seeds without a common one; the first n of each do not depend on how many there are.
+    """Spawn so many search seeds, even numbers below 2³², and so many evaluation seeds, odd ones.
 
-    Args:
-        seed: Where they come from.
-        search: Number of search seeds.
-        evaluation: Number of evaluation seeds.
-
-    Returns:
-        The two sets: even numbers below 2³² for the search, odd ones for the evaluation.
+    The first n of each do not depend on how many there are.
     """
     found = []
     for bit, (source, count) in enumerate(
@@ -608,22 +560,18 @@ def spawn_seeds(seed: int, search: int, evaluation: int) -> tuple[tuple[int, ...
     return found[0], found[1]
 
 
+@dataclass
 class _Search:
     """One search in progress."""
 
-    def __init__(
-        self,
-        study: "optuna.Study",
-        space: Space,
-        question: Question,
-        whom: tuple[Any, Any],
-        out: Path,
-        track: Track,
-        command: Sequence[str],
-        shown: bool,
-    ) -> None:
-        self.study, self.space, self.question, self.out = study, space, question, out
-        self._whom, self._track, self._command, self._shown = whom, track, command, shown
+    study: "optuna.Study"
+    space: Space
+    question: Question
+    whom: tuple[Any, Any]
+    out: Path
+    track: Track
+    command: Sequence[str]
+    shown: bool
 
     def go_on(self, trials: int) -> None:
         """Work on trials until there are enough; one that was interrupted comes first."""
@@ -697,7 +645,7 @@ class _Search:
         note: str = "",
     ) -> None:
         self.study.tell(trial, value, state=state)
-        if self._shown:
+        if self.shown:
             texts = [f"{name} {json.dumps(setting)}" for name, setting in chosen.items()]
             print(f"trial {trial.number}, {', '.join(texts) or 'preset'}: {note}", flush=True)
 
@@ -705,7 +653,7 @@ class _Search:
         with warnings.catch_warnings():
             # a search tries rules that do not contract on purpose
             warnings.simplefilter("ignore", ContractionWarning)
-            return plan_runs(*self._whom, seeds=seeds, out=self.out / part, **self.space.settings(chosen))
+            return plan_runs(*self.whom, seeds=seeds, out=self.out / part, **self.space.settings(chosen))
 
     def _train(self, plans: Sequence[RunPlan], judge: Judge | None = None) -> list[Exception]:
         """Train what is not finished, and return what failed; a trial that is given up stops its runs."""
@@ -718,12 +666,12 @@ class _Search:
         outcomes = run_plans(
             plans,
             resume=True,
-            track=self._track,
-            command=self._command,
+            track=self.track,
+            command=self.command,
             stop=stop,
             # a trial is judged where its slowest seed is: all at a time, also on few cores
             workers=None if judge is None else max(available_cores(), len(plans)),
-            live=self._shown and sys.stderr.isatty(),
+            live=self.shown and sys.stderr.isatty(),
             report=report,
         )
         if outcomes.signal is not None:

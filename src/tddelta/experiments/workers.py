@@ -58,11 +58,6 @@ class WorkerError(RuntimeError):
 def make_job(group: Sequence[RunPlan], options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
     """Describe runs that differ in their seeds alone, so that another process can train them.
 
-    Args:
-        group: The runs.
-        options: Keyword arguments of training.
-        command: The command line, for `timing.jsonl`.
-
     Raises:
         ConfigError: A run was planned from objects, which have no name to find them by.
     """
@@ -88,16 +83,7 @@ def make_job(group: Sequence[RunPlan], options: Mapping[str, Any], command: Sequ
 
 @lasting_streams()
 def do_job(job: Mapping[str, Any], stop: threading.Event, out: Path | None = None) -> Ended:
-    """Train the runs of a job.
-
-    Args:
-        job: What `make_job` returned.
-        stop: When set, the runs save what they have and end.
-        out: Folder of the run directories in place of the job's.
-
-    Returns:
-        How each run ended; nothing is raised.
-    """
+    """Train the runs of a job, below `out` if it is given; nothing is raised."""
     try:
         plans = _plan(job["recipe"], job["seeds"], Path(job["out"]) if out is None else out)
         if config_hash(plans[0].content) != job["digest"]:
@@ -213,21 +199,13 @@ def _spawning(environment: Mapping[str, str]) -> Iterator[None]:
 
 @dataclass(eq=False)
 class _Worker:
-    """A pool of one process, so that it is known whose end is whose.
-
-    Attributes:
-        pool: The pool.
-        process: Its process.
-        words: The file that its output goes to.
-        job: What it does; None where it is idle.
-        program: The program that it compiled last.
-    """
+    """A pool of one process, so that it is known whose end is whose."""
 
     pool: ProcessPoolExecutor
     process: BaseProcess
-    words: Path
+    words: Path  # that its output goes to
     job: "Future[Any] | None" = None
-    program: Any = None
+    program: Any = None  # that it compiled last
 
 
 def _program(plan: RunPlan) -> Any:
@@ -400,11 +378,8 @@ def do_task(
     Args:
         job: The job.
         folder: Where the user's own modules are, if this machine has it.
-        fetch: Whether to write into a folder of this machine and return what is there.
+        fetch: Whether to return the files of the run directory, by their relative names, in place of leaving them.
         environment: Environment variables that are set unless this machine has its own.
-
-    Returns:
-        How the run ended; and if `fetch` is set the files of the run directory, by their relative names.
     """
     for name, value in environment.items():
         os.environ.setdefault(name, value)
@@ -444,11 +419,7 @@ def _packed(place: Path) -> dict[str, bytes]:
 
 
 def unpack(files: Mapping[str, bytes], path: Path) -> None:
-    """Make a run directory of files that another machine sent.
-
-    Args:
-        files: Contents by relative names.
-        path: The run directory. An unfinished one in its place is renamed first.
+    """Make a run directory of files that another machine sent; an unfinished one in its place is renamed first.
 
     Raises:
         DataError: A name leads out of the directory, or is none that a run has. Nothing is written then.
