@@ -7,10 +7,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from jaxtyping import Float, TypeCheckError, jaxtyped
 
 import tddelta
+from array_checker import arrays
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tddelta"
@@ -214,3 +218,17 @@ def test_every_logged_metric_is_explained(tmp_path: Path) -> None:
     assert logged <= explained, f"docs/metrics.md does not explain {sorted(logged - explained)}"
     files = {path.name for path in run.path.iterdir() if not path.name.startswith(".")}
     assert files <= explained, f"docs/metrics.md does not explain {sorted(files - explained)}"
+
+
+def test_the_test_run_checks_annotations_of_arrays_and_no_others() -> None:
+    @jaxtyped(typechecker=arrays)
+    def first(values: Float[np.ndarray, "T Z"], label: str) -> Float[np.ndarray, " T"]:
+        return values[0] if label else values[:, 0]
+
+    number: Any = 0
+    assert first(np.ones((2, 3)), number).shape == (2,)
+    with pytest.raises(TypeCheckError, match="checking the parameters"):
+        first(np.ones(3), "")
+    with pytest.raises(TypeCheckError, match="checking the return value"):
+        first(np.ones((2, 3)), "row")
+    assert hasattr(tddelta.errors.printable, "__wrapped__"), "the import hook is on"

@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
-import gymnasium as gym
-from gymnasium import spaces
 from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.callbacks import (
     CheckpointCallback,
@@ -73,34 +71,6 @@ def test_frames_can_be_stacked(plain: Any) -> None:
     assert equal(first, make(OURS[plain], "image", env=stacked[1], scales="single").learn(40))
 
 
-class Several(gym.Env[Any, Any]):
-    """Takes actions of any space, and pays for none."""
-
-    observation_space = spaces.Box(-1, 1, (2,))
-
-    def __init__(self, action_space: Any) -> None:
-        self.action_space = action_space
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action)
-        return np.ones(2, np.float32), 1.0, bool(self.np_random.random() < 0.2), False, {}
-
-
-@pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)], ids=str)
-@pytest.mark.parametrize("plain", [PPO, A2C], ids=lambda kind: kind.__name__)
-def test_actions_of_several_parts_are_those_of_sb3(plain: Any, space: Any) -> None:
-    first, second = (
-        kind("MlpPolicy", make_vec_env(lambda: Several(space), 2, seed=0), seed=3, device="cpu", **QUICK[plain], **more)
-        .learn(48)
-        for kind, more in ((plain, {}), (OURS[plain], {"scales": "single"}))
-    )  # fmt: skip
-    assert equal(first, second)
-
-
 @pytest.mark.parametrize("plain", [DQN, SAC], ids=lambda kind: kind.__name__)
 def test_hindsight_replay_is_that_of_sb3_and_goes_with_components(plain: Any) -> None:
     def trained(kind: Any, **more: Any) -> Any:
@@ -127,9 +97,6 @@ def test_a_model_is_saved_loaded_and_goes_on_alike(plain: Any, tmp_path: Path) -
         one.set_random_seed(5)
         one.learn(32, reset_num_timesteps=False)
     assert equal(model, again) and model.num_timesteps == 64
-    other = make(kind, scales=SCALES)
-    other.set_parameters(model.get_parameters())
-    assert equal(model, other)
 
 
 @algorithms

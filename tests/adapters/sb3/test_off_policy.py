@@ -186,6 +186,9 @@ def test_several_steps_are_refused(kind: Any, scales: Any, tmp_path: Path) -> No
     for settings in ({"n_steps": 3}, given, default, windows):
         with pytest.raises(ConfigError, match=SEVERAL):
             make(kind, **{"scales": scales, **settings})
+    plain = SAC if kind is DeltaSAC else DQN
+    with pytest.raises(ConfigError, match=SEVERAL):
+        getattr(kind, f"from_{plain.__name__.lower()}")(make(plain, n_steps=3), scales)
     make(kind, scales=scales).save(tmp_path / "model")
     for settings in ({"n_steps": 3}, given):
         with pytest.raises(ConfigError, match=SEVERAL):
@@ -300,15 +303,6 @@ def test_targets_stay_whole_where_networks_are_halved(kind: Any, plain: Any) -> 
         th.testing.assert_close(sums, parts.float().sum(-1), rtol=1e-6, atol=1e-6)
     alive = 1 - samples.dones.squeeze(-1)
     np.testing.assert_allclose(found.sum(-1), 1000.7 + alive * 0.999 * following.to(th.float32).sum(-1), rtol=1e-6)
-
-
-def test_what_cannot_be_converted_is_said() -> None:
-    with pytest.raises(ConfigError, match="n_steps must be 1 with components; got 3"):
-        DeltaDQN.from_dqn(make(DQN, n_steps=3))
-    with pytest.raises(ConfigError, match=r"must be a plain DQN; got a DeltaDQN, which has components already"):
-        DeltaDQN.from_dqn(make(DeltaDQN))
-    with pytest.raises(ConfigError, match=r"model must be of the class SAC; got 'model\.zip'"):
-        DeltaSAC.from_sac("model.zip")
 
 
 class ForwardOnly(DeltaQNetwork):

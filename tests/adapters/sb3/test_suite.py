@@ -407,6 +407,8 @@ SPACES = {
     "wide parts": (spaces.Dict({"a": UNIT, "b": WIDE}), WIDE),
     "choices": (UNIT, spaces.Discrete(3)),
     "rows of choices": (UNIT, spaces.MultiBinary((2, 3))),
+    "pairs of choices": (UNIT, spaces.MultiDiscrete([2, 3])),
+    "bits of choices": (UNIT, spaces.MultiBinary(3)),
     "nested": (spaces.Dict({"a": spaces.Dict({"b": UNIT})}), UNIT),
 }
 

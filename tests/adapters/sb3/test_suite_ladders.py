@@ -333,7 +333,7 @@ def test_a_dictionary_of_one_vector_is_learned_from_like_the_vector(plain: Any) 
         assert th.equal(one, other)
 
 
-@off_policy
+@algorithms
 def test_parameters_of_a_ladder_are_given_and_taken(plain: Any) -> None:
     model = make(OURS[plain]).learn(STEPS)
     kept = model.get_parameters()

@@ -203,6 +203,7 @@ def test_hindsight_with_a_ladder_solves_its_task_with_most_seeds() -> None:
         **{"bits": 10, "learning_rate": 2e-3, "train_freq": 1, "gradient_steps": 2, "learning_starts": 20},
         **{"exploration_final_eps": 0.02, "target_update_interval": 100, "batch_size": 32, "stats_window_size": 50},
         "replay_buffer_kwargs": {"n_sampled_goal": 5},
+        "policy_kwargs": None,
         "buffer_size": 100_000,
     }
     # One seed says little: of SB3's own DQN about half of these fail.
@@ -258,6 +259,7 @@ def test_ladders_learn_to_repeat_what_is_shown(plain: Any, space: Any) -> None:
         OURS[plain],
         env=Bits(space),
         policy="MlpPolicy",
+        policy_kwargs=None,
         gamma=0.4,
         scales=[0.1, 0.4],
         learning_rate=3e-3,

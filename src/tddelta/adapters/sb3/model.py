@@ -330,14 +330,14 @@ class DeltaModel(BaseAlgorithm):
             )
         if not isinstance(model, cls.plain):
             raise ConfigError(f"model must be of the class {name}; got {model!r:.80}: a file is read by {name}.load(…)")
-        made = _copied(cls, model, {plain: ours for ours, plain in cls._policies().items()}, own)
+        made: _Model = _copied(cls, model, {plain: ours for ours, plain in cls._policies().items()}, own)
         shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
         _take_over(made, model, lambda head: (shares.reshape(-1, *[1] * head.ndim) * head).flatten(0, 1))
         return made
 
     def _to_plain(self, kind: type[_Plain]) -> _Plain:
         """One of SB3's models with the same policy and V."""
-        made = _copied(kind, self, self._policies(), {})
+        made: _Plain = _copied(kind, self, self._policies(), {})
         _take_over(made, self, lambda head: head.reshape(len(self.scales), -1, *head.shape[1:]).sum(0))
         return made
 

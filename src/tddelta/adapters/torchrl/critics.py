@@ -43,18 +43,13 @@ def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None 
         {'critic_coeff': 3.0, 'loss_critic_type': 'l2'}
     """
     named, gamma = ladder(scales, gamma)
-    number = len(named.at(gamma, DEFAULT_LMBDA))
-    return {"critic_coeff": _coefficient(coefficient) * number / 2, "loss_critic_type": "l2"}
-
-
-def _coefficient(coefficient: Any) -> float:
-    number = plain(coefficient)
-    if is_number(number) and 0 <= number < math.inf:
-        return float(number)
-    raise ConfigError(
-        f"coefficient must be a finite number of at least 0; got {coefficient!r}: "
-        "1 is the sum of half the squared errors"
-    )
+    number, half = plain(coefficient), len(named.at(gamma, DEFAULT_LMBDA)) / 2
+    if not (is_number(number) and 0 <= number < math.inf):
+        raise ConfigError(
+            f"coefficient must be a finite number of at least 0; got {coefficient!r}: "
+            "1 is the sum of half the squared errors"
+        )
+    return {"critic_coeff": float(number) * half, "loss_critic_type": "l2"}
 
 
 @own_checks
@@ -105,7 +100,7 @@ def predict_components(
 
 
 def _observations(data: Any, keys: list[Any]) -> Any:
-    """What the critic reads, and nothing else."""
+    """The entries that the critic reads, and no others."""
     if isinstance(data, torch.Tensor):
         if len(keys) != 1 or data.ndim == 0:
             raise DataError(

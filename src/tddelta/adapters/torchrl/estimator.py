@@ -131,11 +131,9 @@ def _takes_entries(method: _Method) -> _Method:
 
 
 class _Steps(NamedTuple):
-    """Arguments of the target functions, time first."""
+    """Arguments of the target functions, time first; `given` are rewards, W(s_t) and W(s'_t)."""
 
-    rewards: Any
-    deltas: Any
-    next_deltas: Any
+    given: tuple[Any, Any, Any]
     flags: dict[str, Any]
     axis: int
     valid: Any
@@ -275,8 +273,7 @@ class DeltaGAE(ValueEstimatorBase):
             steps = self._steps(tensordict, params, target_params, time_dim)
             # As the scales say, unless λ was given for the policy apart from the critic's traces.
             decay = None if self.lmbda is None else self.lmbda * self.scales.gammas[-1]
-            given = steps.rewards, steps.deltas, steps.next_deltas
-            advantage = advantages(*given, **steps.flags, scales=self.scales, trace_decay=decay)
+            advantage = advantages(*steps.given, **steps.flags, scales=self.scales, trace_decay=decay)
             advantage = _batch_first(advantage, steps.axis).unsqueeze(-1)
             if self.average_gae:
                 advantage = self._normalize_advantage(advantage, steps.valid, groups=self._group_ids(tensordict))
@@ -368,7 +365,7 @@ class DeltaGAE(ValueEstimatorBase):
         rewards, deltas, following, terminated, done = arrays
         # A step that ends an episode without its termination was cut.
         flags = {"terminated": terminated, "truncated": done & ~terminated}
-        return _Steps(rewards, deltas, following, flags, axis, valid)
+        return _Steps((rewards, deltas, following), flags, axis, valid)
 
     def _computed(self, data: TensorDictBase, params: Any, target_params: Any) -> tuple[Any, Any, Any]:
         """W(s_t), W(s'_t) and, if `shifted`, which steps have them; the components also go into the data."""
@@ -417,8 +414,7 @@ class DeltaGAE(ValueEstimatorBase):
         return axis
 
     def _targets(self, steps: _Steps) -> torch.Tensor:
-        given = steps.rewards, steps.deltas, steps.next_deltas
-        targets = lambda_targets(*given, **steps.flags, scales=self.scales, form=self.form)
+        targets = lambda_targets(*steps.given, **steps.flags, scales=self.scales, form=self.form)
         return _batch_first(targets, steps.axis)
 
 
