@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 import host_environments
 from host_environments import Counting, Pushed, Rooms, Shifted, vectors
 from tddelta import ConfigError, DataError, MissingExtra
-from tddelta.deep import environments, host
+from tddelta.deep import environments, host, rollout
 from tddelta.deep.host import Vector, spawned_seeds
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
@@ -130,17 +130,13 @@ def test_a_final_observation_of_another_name_or_none(kind):
 def test_shifted_actions_reach_the_environment_shifted():
     environment = host.from_factory(Shifted)
     assert environment.action_space.n == 3 and environment.first_action == -1
-    from tddelta.deep import actions
-
-    np.testing.assert_array_equal(actions.to_environment(environment, jnp.array([0, 1, 2])), [-1, 0, 1])
+    np.testing.assert_array_equal(rollout.to_environment(environment, jnp.array([0, 1, 2])), [-1, 0, 1])
 
 
 def test_boxes_clip_at_the_environment_only():
-    from tddelta.deep import actions
-
     environment = host.from_factory(Pushed)
     assert not environment.discrete and environment.action_space.shape == (2,)
-    found = actions.to_environment(environment, jnp.array([[0.5, -0.5], [0.05, 0.1]]))
+    found = rollout.to_environment(environment, jnp.array([[0.5, -0.5], [0.05, 0.1]]))
     np.testing.assert_allclose(found, [[0.1, 0.0], [0.05, 0.1]], rtol=1e-5)
 
 
