@@ -538,12 +538,13 @@ def host_programs(config: Config, learned: Learned, parts: int) -> HostPrograms:
 def host_rollout(config: Config, acted: Any, *, waits: bool) -> Rollout:
     """An empty rollout of host environments: arrays of NumPy, and shapes of what acting leaves on the device."""
     steps, dtype = (config.rollout_length, config.environments), acted.heads.dtype
+    left: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*steps, *leaf.shape[2:]), leaf.dtype), acted)
 
     def zeros(kind: Any, *shape: int) -> Any:
         return np.zeros(shape or steps, kind)
 
     return Rollout(
-        *(jax.ShapeDtypeStruct((*steps, *leaf.shape[2:]), leaf.dtype) for leaf in acted),
+        **left._asdict(),
         final_heads=zeros(dtype, *steps, config.heads),
         final_finite=np.ones(steps, bool),  # type: ignore[arg-type]
         last_heads=zeros(dtype, config.environments, config.heads),
