@@ -189,7 +189,7 @@ def test_an_environment_of_somebody_must_be_passed_again(tmp_path):
 def test_a_network_of_somebody_must_be_passed_again(tmp_path):
     config = tiny("CartPole-v1", network=linear)
     run = saved(tmp_path / "run", config, ppo.initial(config, jax.random.key(0)))
-    with pytest.raises(ConfigError, match="network 'test_deep_policy:linear' is not part of tddelta: pass network="):
+    with pytest.raises(ConfigError, match=f"network '{__name__}:linear' is not part of tddelta: pass network="):
         policy.load(run)
     weights = policy.load(run, network=linear).learned.parameters.critic.weight
     assert weights.shape == (6, 4)
