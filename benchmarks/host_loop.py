@@ -20,7 +20,7 @@ from alternate import machine
 
 from tddelta.deep import environments, ppo
 from tddelta.deep.host import Vector, spawned_seeds
-from tddelta.deep.host_rollout import Player
+from tddelta.deep.training import HostTraining
 
 
 def emulators(game: str, count: int, seconds: float) -> float:
@@ -41,7 +41,7 @@ class Run:
     """One seed: its environments and its state, after two updates that do not count."""
 
     def __init__(self, config: Any, seed: int) -> None:
-        self.config, self.player = config, Player(config, seed)
+        self.config, self.player = config, HostTraining(config, seed)
         self.state = self.player.programs.init(config, jax.random.key(seed))
         self.updates = 0
         for _ in range(2):

@@ -8,7 +8,7 @@ from worker import Settings, serve
 
 from tddelta.deep import environments, ppo
 from tddelta.deep.host import Vector, spawned_seeds
-from tddelta.deep.host_rollout import Player
+from tddelta.deep.training import HostTraining
 
 STEPS = 1000
 
@@ -19,7 +19,7 @@ def make(settings: Settings) -> tuple[Any, Any, int]:
         return _stepping(settings)
     config = ppo.preset(settings.environment, settings.agent, **settings.shared, steps=10**9)
     config = jax.tree.map(float, config)
-    player = Player(config, settings.seed)
+    player = HostTraining(config, settings.seed)
 
     def block(state: Any) -> Any:
         return player.update(config, state)[0]

@@ -13,10 +13,11 @@ from ale_py.env import AtariEnv
 
 from deep_environments import QUICKLY, init
 from tddelta import ConfigError
-from tddelta.deep import atari, environments, host_rollout, networks, ppo
+from tddelta.deep import atari, environments, networks, ppo
 from tddelta.deep.config import Config
 from tddelta.deep.host import Vector
-from tddelta.deep.host_rollout import Acted, Player
+from tddelta.deep.rollout import Acted, host_rollout
+from tddelta.deep.training import HostTraining
 
 PLAIN = {"noop_max": 0, "fire_reset": False, "life_loss": False}
 
@@ -219,11 +220,9 @@ def test_learning_makes_no_float_copy_of_the_rollout(part, monkeypatch):
     config = jax.tree.map(float, ppo.preset("Qbert", "ppo-delta"))
     key = jax.random.key(0)
     state = jax.eval_shape(ppo.init, config, key)
-    seen = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
-    one = Acted(*(jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in (
-        seen, jax.ShapeDtypeStruct((), jnp.int32), *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((), (6,))),
-    )))  # fmt: skip
-    rollout, last = host_rollout._shapes(config, (config.rollout_length, config.environments), one)
+    kinds = ((4, 84, 84), jnp.uint8), ((), jnp.int32), ((), jnp.float32), ((6,), jnp.float32)
+    acted = Acted(*(jax.ShapeDtypeStruct((128, 8, *shape), dtype) for shape, dtype in kinds))
+    rollout, last = host_rollout(config, acted, waits=False), jax.ShapeDtypeStruct((8, 4, 84, 84), jnp.uint8)
     program = jax.make_jaxpr(lambda *given: ppo.learn(*given))(config, state, rollout, last, key).jaxpr
     whole = config.batch * 4 * 84 * 84
     found = [(math.prod(shape), dtype) for *shape, dtype in results(program)]
@@ -238,9 +237,9 @@ def test_learning_makes_no_float_copy_of_the_rollout(part, monkeypatch):
 def test_a_game_is_learned_from_signs_and_reported_by_scores():
     config = ppo.preset("MsPacman", environments=2, rollout_length=128, minibatches=8, epochs=1, steps=1024)
     config = jax.tree.map(float, config)
-    player = Player(config, 0)
+    player = HostTraining(config, 0)
     state = player.programs.init(config, jax.random.key(0))
-    assert state.playing is None and player.programs.empty().observations.dtype == jnp.uint8
+    assert state.playing is None and player.programs.acting.empty().observations.dtype == jnp.uint8
     before = jax.tree.map(np.asarray, state.learned)
     state, metrics, done = player.block(config, state, 4)
     player.close()

@@ -91,20 +91,15 @@ def without_first_update(expected, axis=0):
 
 
 @pytest.mark.slow
-def test_environments_on_devices_give_the_numbers_of_one(eight):
-    assert np.sum(alone("environments")["1/finished_lengths"] > 0) > 30
-    found = {key: array for key, array in eight[0].items() if not key.endswith("0/2")}
-    check(found, "environments", without_first_update(alone("environments")))
-
-
-@pytest.mark.slow
-def test_components_on_devices_give_the_numbers_of_one(eight):
-    check(eight[0], "components", without_first_update(alone("components")))
-
-
-@pytest.mark.slow
-def test_seeds_on_devices_give_the_numbers_of_one(eight):
-    check(eight[0], "seeds", without_first_update({key: array[0] for key, array in alone("seeds").items()}, axis=1))
+@pytest.mark.parametrize("kind", ["environments", "components", "seeds"])
+def test_devices_give_the_numbers_of_one(eight, kind):
+    expected, found = alone(kind), eight[0]
+    if kind == "environments":
+        assert np.sum(expected["1/finished_lengths"] > 0) > 30
+        found = {key: array for key, array in found.items() if not key.endswith("0/2")}
+    if kind == "seeds":
+        expected = {key: array[0] for key, array in expected.items()}
+    check(found, kind, without_first_update(expected, axis=int(kind == "seeds")))
 
 
 @pytest.mark.slow
@@ -172,7 +167,7 @@ def test_statistics_are_those_of_all_shards():
 @pytest.mark.slow
 def test_a_gradient_step_of_shards_is_that_of_all_their_steps():
     config = tiny(SCRIPTED, environments=4, shards=2, scales=(2.0, 8.0))
-    state, environment = state_of(config), config.environment_object()
+    state = state_of(config)
     random = np.random.default_rng(0)
     batch = ppo.Batch(
         observations=random.normal(size=(8, 4, 4)).astype(np.float32),
@@ -183,7 +178,7 @@ def test_a_gradient_step_of_shards_is_that_of_all_their_steps():
     )
 
     def fitted(config, part, axis):
-        (parameters, _), reports = ppo._fit(config, environment, state, part, jax.random.key(0), axis)
+        (parameters, _), reports = ppo.fit(config, state, part, jax.random.key(0), axis)
         return parameters, reports[-2]
 
     parts = jax.tree.map(lambda array: np.stack(np.split(array, 2, axis=1)), batch)

@@ -247,21 +247,3 @@ def test_the_discount_of_normalised_rewards_can_be_named():
     moved = steps_of(config, *ENDS["termination"])
     np.testing.assert_allclose(moved.reward_returns[:4, 0], [1, 1.5, 1.75, 1], rtol=1e-5)
     assert config.to_dict()["reward_discount"] == 0.5
-
-
-def test_the_actor_sees_v_of_the_longest_horizon_only():
-    config = tiny()
-    terminated, truncated = ENDS["random"]
-    _, rollout = rollout_of(config, terminated, truncated, RANDOM.normal(size=(TIME, LANES)))
-    _, _, advantages = ppo.learning_signals(config, state_of(config).learned, rollout)
-    deltas, next_deltas = successors_of(config, rollout)
-    values, next_values = (array.astype(np.float64).sum(-1) for array in (deltas, next_deltas))
-    expected = np.zeros((TIME, LANES))
-    for lane in range(LANES):
-        following = 0.0
-        for t in reversed(range(TIME)):
-            end, cut = rollout.terminated[t, lane], rollout.truncated[t, lane]
-            error = rollout.rewards[t, lane] + (0.0 if end else 0.99 * next_values[t, lane]) - values[t, lane]
-            following = error + (0.0 if end or cut else 0.99 * 0.95 * following)
-            expected[t, lane] = following
-    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)

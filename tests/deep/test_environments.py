@@ -13,7 +13,7 @@ from gymnax.environments.classic_control.pendulum import Pendulum
 
 from deep_environments import QUICKLY, SCRIPTED, Scripted, init, roll, tiny
 from tddelta import ConfigError
-from tddelta.deep import actions, environments, ppo, probes, rollout
+from tddelta.deep import environments, ppo, probes, rollout
 
 QUICK = ("Pendulum-v1",)
 SLOW = (
@@ -141,50 +141,13 @@ def test_an_unknown_option_of_an_object():
         environments.resolve(SCRIPTED, {"rows": 5})
 
 
-class FiveValues(Scripted):
-    def step(self, key, state, action, params=None):
-        observation, state, reward, terminated, truncated, info = super().step(key, state, action, params)
-        return observation, state, reward, terminated | truncated, info
+def altered(**changes):
+    """A `Scripted` with other answers: f(*answer) → answer by method."""
 
+    def method(name, change):
+        return lambda self, *given: change(*getattr(Scripted, name)(self, *given))
 
-class NoFinalObservation(Scripted):
-    def step(self, key, state, action, params=None):
-        return (*super().step(key, state, action, params)[:5], {})
-
-
-class FloatFlags(Scripted):
-    def step(self, key, state, action, params=None):
-        observation, state, reward, terminated, truncated, info = super().step(key, state, action, params)
-        return observation, state, reward, terminated.astype(jnp.float32), truncated, info
-
-
-class SeveralObservations(Scripted):
-    def reset(self, key, params=None):
-        observation, state = super().reset(key, params)
-        return {"camera": observation}, state
-
-
-class ManyRewards(Scripted):
-    def step(self, key, state, action, params=None):
-        observation, state, reward, *rest = super().step(key, state, action, params)
-        return observation, state, jnp.full(1, reward), *rest
-
-
-class LongSteps(Scripted):
-    def step(self, key, state, action, params=None):
-        observation, *rest = super().step(key, state, action, params)
-        return jnp.append(observation, 0), *rest
-
-
-class LongFinal(Scripted):
-    def step(self, key, state, action, params=None):
-        *rest, info = super().step(key, state, action, params)
-        return *rest, {"final_observation": jnp.append(info["final_observation"], 0)}
-
-
-class NoState(Scripted):
-    def reset(self, key, params=None):
-        return super().reset(key, params)[0]
+    return type("Odd", (Scripted,), {name: method(name, change) for name, change in changes.items()})()
 
 
 class NoReset:
@@ -195,22 +158,39 @@ class NoReset:
     ("environment", "sentence"),
     [
         (
-            NoState(),
-            r"NoState: reset must return 2 values, \(observation, state\); got an array of shape \(4,\)",
+            altered(reset=lambda seen, state: seen),
+            r"Odd: reset must return 2 values, \(observation, state\); got an array of shape \(4,\)",
         ),
         (
-            FiveValues(),
-            r"FiveValues: step must return 6 values, .*; got 5 values: .*final_observation.*or subclass gymnax",
+            altered(step=lambda seen, state, reward, over, cut, info: (seen, state, reward, over | cut, info)),
+            r"Odd: step must return 6 values, .*; got 5 values: .*final_observation.*or subclass gymnax",
         ),
         (
-            NoFinalObservation(),
-            'NoFinal.*: step must return info\\["final_observation"\\], .*; got {}: add it',
+            altered(step=lambda *answer: (*answer[:5], {})),
+            'Odd: step must return info\\["final_observation"\\], .*; got {}: add it',
         ),
-        (FloatFlags(), "FloatFlags: step must return True or False as terminated; got float32: return terminated > 0"),
-        (ManyRewards(), r"ManyRewards: step must return one number as reward; got an array of shape \(1,\)"),
-        (LongSteps(), r"LongSteps: step must return observations of shape \(4,\); got shape \(5,\)"),
-        (LongFinal(), r"LongFinal: step must return a final_observation of shape \(4,\); got shape \(5,\)"),
-        (SeveralObservations(), "SeveralObservations must return one array as observation; got dict"),
+        (
+            altered(
+                step=lambda seen, state, reward, over, *rest: (seen, state, reward, over.astype(jnp.float32), *rest)
+            ),
+            "Odd: step must return True or False as terminated; got float32: return terminated > 0",
+        ),
+        (
+            altered(step=lambda seen, state, reward, *rest: (seen, state, jnp.full(1, reward), *rest)),
+            r"Odd: step must return one number as reward; got an array of shape \(1,\)",
+        ),
+        (
+            altered(step=lambda seen, *rest: (jnp.append(seen, 0), *rest)),
+            r"Odd: step must return observations of shape \(4,\); got shape \(5,\)",
+        ),
+        (
+            altered(step=lambda *answer: (*answer[:5], {"final_observation": jnp.zeros(5)})),
+            r"Odd: step must return a final_observation of shape \(4,\); got shape \(5,\)",
+        ),
+        (
+            altered(reset=lambda seen, state: ({"camera": seen}, state)),
+            "Odd must return one array as observation; got dict",
+        ),
         (NoReset(), "NoReset has no method reset: it must have gymnax 1.0's interface"),
     ],
 )
@@ -298,20 +278,20 @@ def test_pendulum_keeps_the_action_that_was_sampled():
     learned = state.learned._replace(
         parameters=eqx.tree_at(lambda network: network.log_deviation, state.learned.parameters, jnp.full(1, 2.0))
     )
-    _, rollout = roll(config, learned, state.playing, jax.random.key(1))
-    assert rollout.actions.shape == (8, 3, 1)
-    outside = np.abs(rollout.actions) > 2
+    _, played = roll(config, learned, state.playing, jax.random.key(1))
+    assert played.shape == (8, 3, 1)
+    outside = np.abs(played.actions) > 2
     assert outside.mean() > 0.5
-    mean = jax.vmap(jax.vmap(lambda one: ppo.network(config, learned.parameters)(one)[0][0]))(rollout.observations)
-    standard = (rollout.actions - mean) / np.exp(2.0)
+    mean = jax.vmap(jax.vmap(lambda one: ppo.network(config, learned.parameters)(one)[0][0]))(played.observations)
+    standard = (played.actions - mean) / np.exp(2.0)
     expected = np.sum(-0.5 * standard**2 - 2.0 - 0.5 * np.log(2 * np.pi), -1)
-    np.testing.assert_allclose(rollout.log_probabilities, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(played.log_probabilities, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_pendulum_sees_the_clipped_action():
     environment = environments.resolve("Pendulum-v1")
     np.testing.assert_array_equal(
-        actions.to_environment(environment, jnp.array([[-9.0], [0.5], [3.0]])), [[-2], [0.5], [2]]
+        rollout.to_environment(environment, jnp.array([[-9.0], [0.5], [3.0]])), [[-2], [0.5], [2]]
     )
     assert not environment.discrete and isinstance(environment.instance, Pendulum)
 
@@ -320,18 +300,18 @@ def test_distributions_of_actions():
     cartpole, pendulum = environments.resolve("CartPole-v1"), environments.resolve("Pendulum-v1")
     logits = jnp.log(jnp.array([0.2, 0.8]))
     np.testing.assert_allclose(
-        actions.log_probability(cartpole, logits, jnp.array([0, 1])[:, None][0]), [np.log(0.2)], rtol=1e-5
+        rollout.log_probability(cartpole, logits, jnp.array([0, 1])[:, None][0]), [np.log(0.2)], rtol=1e-5
     )
-    np.testing.assert_allclose(actions.entropy(cartpole, logits), -(0.2 * np.log(0.2) + 0.8 * np.log(0.8)), rtol=1e-5)
-    assert actions.mode(cartpole, logits) == 1
-    drawn = actions.noise(cartpole, jax.random.key(0), (20_000,))
-    np.testing.assert_allclose(actions.sample(cartpole, logits, drawn).mean(), 0.8, atol=0.01)
+    np.testing.assert_allclose(rollout.entropy(cartpole, logits), -(0.2 * np.log(0.2) + 0.8 * np.log(0.8)), rtol=1e-5)
+    assert rollout.mode(cartpole, logits) == 1
+    drawn = rollout.noise(cartpole, jax.random.key(0), (20_000,))
+    np.testing.assert_allclose(rollout.sample(cartpole, logits, drawn).mean(), 0.8, atol=0.01)
     gaussian = (jnp.array([1.0]), jnp.array([0.5]))
-    drawn = actions.noise(pendulum, jax.random.key(0), (20_000,))
-    found = actions.sample(pendulum, gaussian, drawn)
+    drawn = rollout.noise(pendulum, jax.random.key(0), (20_000,))
+    found = rollout.sample(pendulum, gaussian, drawn)
     np.testing.assert_allclose([found.mean(), found.std()], [1, np.exp(0.5)], rtol=0.03)
-    np.testing.assert_allclose(actions.entropy(pendulum, gaussian), 0.5 + 0.5 * np.log(2 * np.pi) + 0.5, rtol=1e-5)
-    assert actions.mode(pendulum, gaussian) == gaussian[0]
+    np.testing.assert_allclose(rollout.entropy(pendulum, gaussian), 0.5 + 0.5 * np.log(2 * np.pi) + 0.5, rtol=1e-5)
+    assert rollout.mode(pendulum, gaussian) == gaussian[0]
 
 
 def test_training_needs_no_plotting_library_and_pictures_still_can_be_drawn():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from deep_environments import SCRIPTED, TwoLengths, init, tiny
-from tddelta import ConfigError, compose
+from tddelta import ConfigError
 from tddelta.deep import evaluation
 from tddelta.deep.rollout import start
 
@@ -59,22 +59,28 @@ def test_the_greedy_policy_has_no_luck_and_the_sampled_one_has(config, learned):
     assert not np.array_equal(sampled[:8], long_returns("sampled", 1)[:8])
 
 
-def test_settings_of_an_evaluation_are_checked(config, learned):
-    with pytest.raises(ConfigError, match="episodes must be a whole number of at least 1; got 0"):
-        evaluation.evaluate(config, learned, episodes=0)
-    with pytest.raises(ConfigError, match="mode must be sampled or greedy; got 'best'"):
-        evaluation.evaluate(config, learned, mode="best")
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"episodes": 0}, "episodes must be a whole number of at least 1; got 0"),
+        ({"mode": "best"}, "mode must be sampled or greedy; got 'best'"),
+    ],
+)
+def test_settings_of_an_evaluation_are_checked(config, learned, wrong, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        evaluation.evaluate(config, learned, **wrong)
 
 
 @pytest.mark.parametrize(("episodes", "limit"), [(64, 100_000), (32 * 5000, 150_000), (32 * 50_000, 1_000_000)])
 def test_there_are_as_many_steps_as_the_episodes_of_an_environment_may_take(episodes, limit, monkeypatch):
     given = []
 
-    def quota(*arguments, count, longest, **options):
-        given.append(options["limit"])
-        return np.zeros((count, longest)), np.zeros((count, longest), int), np.zeros(count, int)
+    def quota(config, learned, quotas, *, limit, **options):
+        given.append(limit)
+        shape = len(quotas), quotas.max()
+        return np.zeros(shape), np.zeros(shape, int), np.zeros(shape, bool)
 
-    monkeypatch.setattr(evaluation, "_quota", quota)
+    monkeypatch.setattr(evaluation, "quota", quota)
     config = tiny("CartPole-v1", "ppo", environment_kwargs={"max_steps_in_episode": 30})
     evaluation.evaluate(config, init(config, jax.random.key(0)).learned, episodes=episodes)
     assert given == [limit]
@@ -103,7 +109,8 @@ def stream(terminated, truncated):
         terminated=terminated,
         truncated=truncated & ~terminated,
         finished_returns=np.zeros(shape),
-        finished_lengths=np.zeros(shape, int),
+        finished_lengths=(terminated | truncated).astype(int),
+        played=np.ones(shape, bool),
     )
 
 
@@ -181,9 +188,3 @@ def test_a_recording_that_reaches_the_end_of_the_data():
     found = evaluation.recording(tiny(), steps, last)
     assert len(found["rewards"]) == 50
     np.testing.assert_array_equal(found["last_deltas"], last)
-
-
-def test_values_of_a_recording_are_sums_of_its_components():
-    steps = single(np.zeros(5, bool), np.zeros(5, bool))
-    found = evaluation.recording(tiny(), steps, np.zeros(6))
-    np.testing.assert_allclose(compose(found["deltas"]), np.cumsum(steps.deltas, -1), rtol=1e-5)

@@ -7,6 +7,7 @@ import pytest
 
 from tddelta import ShapeError
 from tddelta.deep import ppo
+from tddelta.deep.rollout import no_moments
 
 
 @pytest.mark.parametrize(
@@ -24,18 +25,49 @@ def test_standardized(advantages, expected):
     # Field case B26: the population's deviation, and no NaN for one sample.
     found = ppo.standardized(jnp.array(advantages))
     np.testing.assert_allclose(found, expected, atol=2e-4)
+    whole = ppo.standardized(jnp.arange(12.0).reshape(3, 4))
+    np.testing.assert_allclose([whole.mean(), whole.std()], [0, 1], rtol=1e-5, atol=1e-5)
 
 
-def test_standardized_goes_over_the_whole_rollout():
-    found = ppo.standardized(jnp.arange(12.0).reshape(3, 4))
-    np.testing.assert_allclose([found.mean(), found.std()], [0, 1], rtol=1e-5, atol=1e-5)
+def test_steps_of_weight_0_count_nowhere():
+    random = np.random.default_rng(0)
+    played = random.random((6, 4)) < 0.7
+    weights = jnp.asarray(played / played.mean(), jnp.float32)
+    values, targets = (
+        jnp.asarray(np.where(played[..., None], random.normal(size=(6, 4, 3)), np.nan), jnp.float32) for _ in range(2)
+    )
+    logs, old, advantages = jnp.moveaxis(values, -1, 0)
+
+    def both(function, *arrays, rtol=1e-5):
+        """The function of all steps with their weights, and of those that count."""
+        whole = function(*(array.reshape(-1, *array.shape[2:]) for array in arrays), weights.reshape(-1))
+        part = function(*(array[played] for array in arrays), None)
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-5), whole, part)
+
+    both(lambda new, old, a, weights: ppo.clipped_surrogate(new, old, a, 0.2, weights), logs, old, advantages)
+    both(lambda v, t, weights: ppo.squared_error(v, t, None, weights), values, targets)
+    filled = ppo.filled(advantages, weights)
+    np.testing.assert_allclose(
+        ppo.standardized(filled, (), weights)[played], ppo.standardized(advantages[played]), rtol=1e-4, atol=1e-5
+    )
+    both_filled = (ppo.filled(each, weights).reshape(-1, 3) for each in (values, targets))
+    np.testing.assert_allclose(
+        ppo.explained_variance(*both_filled), ppo.explained_variance(values[played], targets[played]), rtol=1e-4
+    )
+    found, expected = (
+        no_moments((3,)).updated(values, (0, 1), (), weights),
+        no_moments((3,)).updated(values[played], (0,)),
+    )
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.deviation, expected.deviation, rtol=1e-4)
 
 
 def test_the_value_loss_sums_over_components():
     # Field case B32: 3.75 is the mean over components.
     heads = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-    loss, components = ppo.squared_error(heads, jnp.zeros((2, 2)))
-    np.testing.assert_allclose([loss, *components], [7.5, 2.5, 5.0], rtol=1e-5)
+    for weights, expected in ((None, 7.5), (jnp.array([2.0, 0.1]), 5.5)):
+        loss, components = ppo.squared_error(heads, jnp.zeros((2, 2)), weights)
+        np.testing.assert_allclose([loss, *components], [expected, 2.5, 5.0], rtol=1e-5)
 
 
 def test_the_value_loss_is_not_clipped():
@@ -45,25 +77,15 @@ def test_the_value_loss_is_not_clipped():
     np.testing.assert_allclose(ppo.squared_error(jnp.array([[1.0]]), jnp.array([[100.0]]))[0], 9801 / 2, rtol=1e-5)
 
 
-def test_weights_of_components():
-    heads = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-    loss, components = ppo.squared_error(heads, jnp.zeros((2, 2)), jnp.array([2.0, 0.1]))
-    np.testing.assert_allclose([loss, *components], [5.5, 2.5, 5.0], rtol=1e-5)
-
-
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3), (4,), (4, 1, 1), (1, 4)])
-def test_a_value_loss_of_other_shapes_is_refused(shape):
+def test_losses_of_other_shapes_are_refused(shape):
     # Field case B31: broadcasting would average over the batch.
     with pytest.raises(ShapeError, match=r"shapes must be equal; got heads \(4, 1\), targets .*broadcast"):
         ppo.squared_error(jnp.zeros((4, 1)), jnp.zeros(shape))
-
-
-@pytest.mark.parametrize("wrong", range(3))
-def test_a_policy_loss_of_other_shapes_is_refused(wrong):
-    arrays = [jnp.zeros(3)] * 3
-    arrays[wrong] = jnp.zeros((3, 1))
-    with pytest.raises(ShapeError, match=r"shapes must be equal; got log_probabilities.*\(3, 1\)"):
-        ppo.clipped_surrogate(*arrays, 0.2)
+    for wrong in range(3):
+        arrays = [jnp.zeros(shape) if place == wrong else jnp.zeros(3) for place in range(3)]
+        with pytest.raises(ShapeError, match="shapes must be equal; got log_probabilities"):
+            ppo.clipped_surrogate(*arrays, 0.2)
 
 
 def test_the_clipped_surrogate_by_hand():

@@ -6,7 +6,7 @@ import pytest
 
 from deep_environments import init, tiny, update
 from plain_ppo import PlainPPO
-from tddelta.deep.rollout import shuffled
+from tddelta.deep.ppo import shuffled
 
 TIME, LANES, LIMIT = 16, 4, 12
 

@@ -191,8 +191,7 @@ update = jax.jit(ppo.update, compiler_options=QUICKLY)
 @functools.partial(jax.jit, compiler_options=QUICKLY)
 def roll(config: Config, learned: ppo.Learned, playing: Playing, key: jax.Array) -> tuple[Playing, Rollout]:
     """A rollout of what is learned, as `ppo.update` plays it with the same key."""
-    acting = ppo.network(config, learned.parameters)
-    return collect(config, config.environment_object(), acting, learned.observation_moments, playing, key)
+    return collect(config, learned, playing, key)
 
 
 @functools.cache

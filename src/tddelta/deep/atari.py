@@ -88,7 +88,7 @@ WHOLE = ("threads", *_BOUNDS)
 
 
 def means(name: str) -> bool:
-    """Whether a name is meant to be of an Atari game."""
+    """Tell names that are meant to be of Atari games."""
     return name in GAMES or name.startswith("ALE/") or ("NoFrameskip-" in name and ":" not in name)
 
 
@@ -160,7 +160,7 @@ def _check(protocol: Protocol) -> None:
 
 
 def _check_players(game: str) -> None:
-    """Refuse what the emulator would end the whole process for."""
+    """Refuse games for two players, for which the emulator would end the whole process."""
     try:
         from ale_py import ALEInterface, roms
     except ImportError as error:

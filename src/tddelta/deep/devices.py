@@ -48,7 +48,7 @@ METRICS: Any = ppo.Metrics(*[EVERYWHERE] * len(ppo.Metrics._fields))._replace(
 def train_seeds(
     config: Config | Sequence[Config], keys: jax.Array, *, mesh: Mesh | None = None
 ) -> tuple[ppo.State, ppo.Metrics]:
-    """`ppo.train` for many seeds, and for many settings, each run on one device and without a word to the others.
+    """Train many seeds, or many settings, in parallel: one run per device at a time, without communication.
 
     Args:
         config: Settings, or several that differ in continuous settings only (see `Config`).
@@ -207,13 +207,12 @@ def placed(config: Config, seeds: int | None, init: Callable[..., Any], block: C
 
     Args:
         config: Settings.
-        seeds: None for one run; else how many there are.
+        seeds: None for one run; else how many there are, along a leading axis of keys, states and results.
         init: f(config, key) → state.
         block: f(config, state, count, axis=()) → (state, metrics of several updates, number of updates).
 
     Returns:
-        Both, to be lowered or called: f(config, keys) and f(config, states, count), which uses its state up. With
-        several seeds, keys, states and what comes back have a leading axis.
+        Both, to be lowered or called; `block` uses its state up.
     """
     row = _row(None)
     if seeds is not None:
@@ -232,30 +231,23 @@ def placed(config: Config, seeds: int | None, init: Callable[..., Any], block: C
 def _environments_placed(
     row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
 ) -> tuple[Any, Any]:
-    """Both functions with the environments spread: f(config, key) → state, and f(config, state, …) → (state, …).
-
-    Args:
-        row: The devices.
-        config: Settings.
-        init: The first.
-        go: The second; it takes an `axis`, and its second result are metrics of several updates.
-        others: How many arguments of the second follow the state.
-        results: How many results of the second follow the state.
-    """
+    """Spread the environments: `go` has so many `others` after its state, and `results` whose first are metrics."""
 
     def there(config: Config, state: ppo.State, *rest: Any) -> Any:
         return go(shards.part(config, row.size), state, *rest, axis=(DEVICES,))
 
     more = [EVERYWHERE] * (results - 1)
     spread = _over(row, there, (EVERYWHERE, STATE, *[EVERYWHERE] * others), (STATE, METRICS, *more))
-    where = jax.tree.map(lambda spread: NamedSharding(row, spread), STATE, is_leaf=_is_spread)
+    where = jax.tree.map(
+        lambda spread: NamedSharding(row, spread), STATE, is_leaf=lambda node: isinstance(node, Spread)
+    )
     return _jitted(row, where, init, spread, others, results)
 
 
 def _components_placed(
     row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
 ) -> tuple[Any, Any]:
-    """The same with the components spread: JAX inserts what they exchange."""
+    """Spread the components in the same way: JAX inserts what they exchange."""
     state = jax.eval_shape(functools.partial(ppo.init, config), jax.random.key(0))
     return _jitted(row, _where_components(row, state), init, go, others, results)
 
@@ -299,14 +291,7 @@ def _seeds_placed(row: Mesh, seeds: int, init: Callable[..., Any], block: Callab
 
 
 def _row(mesh: Mesh | None, *, at_most: int | None = None, dividing: int | None = None, what: str = "") -> Mesh:
-    """The devices of a mesh of any shape, or of this process, as one row.
-
-    Args:
-        mesh: The mesh, or None.
-        at_most: No more of them, where all belong to this process.
-        dividing: As many as divide this number; a mesh must do so as it is.
-        what: Name of that number.
-    """
+    """Put the devices of a mesh, or of this process, in one row: at most so many of these, or dividing a number."""
     devices = list(jax.local_devices() if mesh is None else mesh.devices.flat)
     here = all(device.process_index == jax.process_index() for device in devices)
     if at_most is not None and here:
@@ -323,14 +308,9 @@ def _row(mesh: Mesh | None, *, at_most: int | None = None, dividing: int | None 
 
 
 def _over(row: Mesh, function: Callable[..., Any], arguments: Any, results: Any) -> Callable[..., Any]:
-    """A function on every device, of the part of the arguments that lies there.
-
-    Nothing is checked or inserted by JAX: `update` itself says what is averaged.
-    """
-    spread: Callable[..., Any] = jax.shard_map(
-        function, mesh=row, in_specs=arguments, out_specs=results, check_vma=False
-    )
-    return spread
+    """Run a function on every device, on the part of the arguments that lies there."""
+    # Nothing is checked or inserted by JAX: `update` itself says what is averaged.
+    return jax.shard_map(function, mesh=row, in_specs=arguments, out_specs=results, check_vma=False)
 
 
 def _has_components(config: Config) -> bool:
@@ -340,10 +320,6 @@ def _has_components(config: Config) -> bool:
 
 def _is_components(node: Any) -> bool:
     return isinstance(node, Components)
-
-
-def _is_spread(node: Any) -> bool:
-    return isinstance(node, Spread)
 
 
 def _where_components(row: Mesh, tree: Any) -> Any:

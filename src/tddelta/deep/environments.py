@@ -1,4 +1,4 @@
-"""Environments by name: gymnax's and anybody's with the same interface; for those of Gymnasium and Atari see `host`."""
+"""Environments by name: gymnax's, and others with its interface; for those of Gymnasium and Atari see `host`."""
 
 import dataclasses
 import functools
@@ -222,7 +222,7 @@ def _parts(made: Any) -> tuple[Any, Any, set[str]]:
 
 
 def _call(name: str, factory: Any, options: dict[str, Any]) -> Any:
-    """What a factory makes; a wrong call is told by those who know the options."""
+    """Call a factory; a TypeError passes, since only the caller knows the options."""
     with blamed(f"environment {name} cannot be made,", passing=(TypeError,)):
         return factory(**options)
 
@@ -250,7 +250,7 @@ def _for_factory(name: str, factory: Any, options: dict[str, Any]) -> dict[str, 
 
 
 def _arguments(factory: Any) -> set[str]:
-    """Names of the arguments of somebody's function."""
+    """Names of the arguments of a function."""
     try:
         found = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some classes written in C have none

@@ -1,4 +1,4 @@
-"""Environments that run on the host: Gymnasium's, one at a time or vectorised, and what the learner sees of them.
+"""Environments that run on the host: Gymnasium's, one at a time or vectorised, by name or by a function.
 
     config = ppo.preset("gym:LunarLander-v3", "ppo-delta")
     config = ppo.preset(host.from_factory(make_plant, name="Plant"), "ppo-delta")
@@ -37,7 +37,7 @@ from tddelta.errors import ConfigError, DataError, MissingExtra, own_checks
 
 
 class Moved(NamedTuple):
-    """What one step of B environments did.
+    """Results of one step of B environments.
 
     Attributes:
         observations: What the next action is for; after an end the first of the next episode, (B, *observation).
@@ -59,7 +59,7 @@ class Moved(NamedTuple):
 
 
 class Vector:
-    """So many environments, to be stepped together, and closed in the end.
+    """Environments that step together; to be closed in the end.
 
     Args:
         environment: The environment.
@@ -118,7 +118,7 @@ class Vector:
                 send(self._actions)
 
     def finish(self) -> Moved:
-        """What the step has done."""
+        """Wait for the step, and return its results."""
         with self._blamed("step"):
             if not self._environment.overlaps:
                 found = self._made.step(self._actions)
@@ -164,7 +164,7 @@ class Vector:
         return first
 
     def close(self) -> None:
-        """Release what the environments hold; processes among it."""
+        """Release all that the environments hold, such as processes."""
         made, self._made = self._made, None  # emulators end with the last reference
         if made is not None:
             made.close()
@@ -227,7 +227,7 @@ _KINDS = ("biuf", "biu", "biu")
 
 
 def _prepare(name: str, made: Any) -> None:
-    """Guard the environments of a vector of Gymnasium's, and let none of their information stop them."""
+    """Guard the environments of a vector of Gymnasium's, and keep it from merging information that nobody reads."""
     together = getattr(made.unwrapped, "envs", ())
     if len({id(one.unwrapped) for one in together}) < len(together):
         raise ConfigError(f"environment {name}: the factory must make a new environment every time; it gave one twice")
@@ -446,7 +446,7 @@ def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: 
 
 
 def _try_out(environment: HostEnvironment, instance: Any) -> None:
-    """Reset one instance and make a few steps with it: what it answers wrongly is told before anything is trained."""
+    """Reset one instance and make a few steps, so that wrong answers are known before anything is trained."""
     alone = not hasattr(instance, "single_action_space")
     vector = None
 
@@ -477,7 +477,7 @@ def _try_out(environment: HostEnvironment, instance: Any) -> None:
 
 
 def is_gymnasiums_own(name: str) -> bool:
-    """Whether a name is of an environment that comes with Gymnasium, so that making it runs nobody else's code."""
+    """Tell environments that come with Gymnasium, which run nobody else's code, by their name."""
     if not re.fullmatch(r"gym:[\w.-]+", name):
         return False
     try:
@@ -488,7 +488,7 @@ def is_gymnasiums_own(name: str) -> bool:
 
 
 def makes_vectors(factory: Any) -> bool:
-    """Whether a function makes vector environments: it has an argument `num_envs`."""
+    """Tell functions that make vector environments by their argument `num_envs`."""
     try:
         return "num_envs" in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # no function, or a class written in C
@@ -496,7 +496,7 @@ def makes_vectors(factory: Any) -> bool:
 
 
 def is_of_gymnasium(instance: Any) -> bool:
-    """Whether something is an environment of Gymnasium, or a vector of them."""
+    """Tell environments of Gymnasium, and vectors of them, from others."""
     spaces_of_gymnax = callable(getattr(instance, "observation_space", None))
     return hasattr(instance, "single_action_space") or (hasattr(instance, "metadata") and not spaces_of_gymnax)
 

@@ -12,10 +12,10 @@ from tddelta._streams import hang_ups
 
 
 def made(spec: Any, options: Mapping[str, Any], frames: int | None) -> Any:
-    """An environment of Gymnasium.
+    """Make an environment of Gymnasium.
 
     Args:
-        spec: What `gymnasium.spec` returned.
+        spec: As returned by `gymnasium.spec`.
         options: Keyword arguments of `gymnasium.make`.
         frames: Observations that make one, or None for no stack.
     """
@@ -28,27 +28,27 @@ def made(spec: Any, options: Mapping[str, Any], frames: int | None) -> Any:
 
 
 def several(spec: Any, options: Mapping[str, Any], count: int) -> Any:
-    """So many environments of one that is registered as a vector environment only; see `made`."""
+    """Make an environment that is registered as a vector environment only; see `made`."""
     import gymnasium
 
     return gymnasium.make_vec(spec, num_envs=count, vectorization_mode="vector_entry_point", **options)
 
 
 def flattens(environment: Any) -> bool:
-    """Whether observations are something else than an array, and can be made one vector."""
+    """Tell observations that are no array, and can be made one vector."""
     space = environment.observation_space
     return type(space).__name__ != "Box" and bool(space.is_np_flattenable)
 
 
 class RemoteError(Exception):
-    """What an environment raised in a worker process, as `described` there.
+    """Exception of an environment in a worker process, as text.
 
     Exceptions of other kinds need not survive the way from one process to another.
     """
 
 
 def in_process(owner: int, make: Callable[[], Any]) -> Any:
-    """An environment in a worker process, which leaves it to the process that owns it when to end, and names errors.
+    """Make an environment in a worker process, which ends only when its owner says so, and names errors.
 
     Args:
         owner: Number of that process. It makes one environment too, to look at it.

@@ -23,7 +23,7 @@ LAYERS = ((32, 8, 4), (64, 4, 2), (32, 3, 1))
 
 
 class Images(NamedTuple):
-    """What observations are as images.
+    """Layout of observations that are images.
 
     Attributes:
         channels_first: Whether they are (C, H, W), else (H, W, C).
@@ -77,7 +77,7 @@ def images_of(space: Any, channels: Channels) -> Images:
 
 
 def is_image(space: Any) -> bool:
-    """Whether `images_of` takes a space for images without being told their axes."""
+    """Tell spaces of images whose axes need not be named."""
     try:
         images_of(space, "auto")
     except ConfigError:
@@ -279,7 +279,7 @@ class Components(eqx.Module):
 
 
 def one_by_one(make: Callable[[jax.Array], Any], keys: jax.Array) -> Any:
-    """What is made of every key, stacked.
+    """Make one of every key, and stack them.
 
     `jax.vmap` would factorise several matrices at once, and in jaxlib 0.10 two such calls at a time wait for each other
     for ever, when they come from devices or threads that share the few threads of a processor.

@@ -1,22 +1,23 @@
-"""A trained agent outside of training: saved, loaded, asked for actions and for its critic."""
+"""Trained agents outside of training: saved and loaded, acting, and telling the values of their critic."""
 
 import functools
 import os
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tddelta._plain import number, whole
-from tddelta.deep import actions, ppo
+from tddelta.deep import rollout
 from tddelta.deep.agents import Agent
 from tddelta.deep.config import Config
 from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
+from tddelta.deep.rollout import Learned, initial
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError, own_checks
 from tddelta.runs import Arrays, Run, read_parameters
 from tddelta.runs.checkpoints import Pauses
@@ -106,15 +107,40 @@ def _misfit(place: str, what: str) -> CheckpointError:
     )
 
 
+class Chosen(NamedTuple):
+    """Actions of an agent in B environments, and its components there.
+
+    Attributes:
+        actions: As sampled or the most probable, (B, …).
+        moves: The same as the environment takes them, (B, …).
+        deltas: W_z in units of the learner's reward, (B, Z).
+    """
+
+    actions: jax.Array
+    moves: jax.Array
+    deltas: jax.Array
+
+
+@jax.jit
+def choose(config: Config, learned: Learned, observations: jax.Array, key: jax.Array, greedy: Any) -> Chosen:
+    """Actions for B observations, (B, *observation), drawn from the policy or its most probable ones."""
+    environment = config.environment_object()
+    policy, heads = rollout.evaluator(config, learned)(observations)
+    drawn = rollout.noise(environment, key, observations.shape[:1])
+    action = jnp.where(greedy, rollout.mode(environment, policy), rollout.sample(environment, policy, drawn))
+    moves = rollout.to_environment(environment, action)
+    return Chosen(action, moves, rollout.components(config, learned, heads))
+
+
 class Policy:
-    """Acts, and tells what its critic believes.
+    """A trained agent with its critic.
 
     Attributes:
         config: Settings it was trained with.
         learned: Parameters and normalisers.
     """
 
-    def __init__(self, config: Config, learned: ppo.Learned):
+    def __init__(self, config: Config, learned: Learned):
         self.config = config
         self.learned = learned
 
@@ -140,7 +166,7 @@ class Policy:
             ShapeError: If the observation has another shape than the environment's.
         """
         rows, batch = self._rows(observation)
-        found = _act(self.config, self.learned, rows, jax.random.key(0) if key is None else key, key is None)
+        found = choose(self.config, self.learned, rows, jax.random.key(0) if key is None else key, key is None).moves
         return np.asarray(found).reshape((*batch, *found.shape[1:]))
 
     def components(self, observation: Any) -> np.ndarray:
@@ -156,7 +182,7 @@ class Policy:
             ShapeError: If the observation has another shape than the environment's.
         """
         rows, batch = self._rows(observation)
-        found = _components(self.config, self.learned, rows)
+        found = choose(self.config, self.learned, rows, jax.random.key(0), True).deltas
         return np.asarray(found).reshape(*batch, found.shape[-1])
 
     def _rows(self, observation: Any) -> tuple[jax.Array, tuple[int, ...]]:
@@ -168,21 +194,7 @@ class Policy:
         return jnp.asarray(array.reshape(-1, *shape)), array.shape[:split]
 
 
-@jax.jit
-def _act(config: Config, learned: ppo.Learned, rows: jax.Array, key: jax.Array, greedy: Any) -> jax.Array:
-    environment = config.environment_object()
-    policy, _ = ppo.outputs(config, learned, rows)
-    drawn = actions.noise(environment, key, rows.shape[:1])
-    chosen = jnp.where(greedy, actions.mode(environment, policy), actions.sample(environment, policy, drawn))
-    return actions.to_environment(environment, chosen)
-
-
-@jax.jit
-def _components(config: Config, learned: ppo.Learned, rows: jax.Array) -> jax.Array:
-    return ppo.components(config, learned, ppo.outputs(config, learned, rows)[1])
-
-
-def tensors(learned: ppo.Learned) -> dict[str, np.ndarray]:
+def tensors(learned: Learned) -> dict[str, np.ndarray]:
     """What is learned as named arrays, for `parameters.safetensors`."""
     return to_arrays(learned)
 
@@ -217,7 +229,7 @@ def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, networ
             CheckpointWarning,
             stacklevel=2,
         )
-    skeleton = jax.eval_shape(functools.partial(ppo.initial, config), jax.random.key(0))
+    skeleton = jax.eval_shape(functools.partial(initial, config), jax.random.key(0))
     leaves, structure = jax.tree_util.tree_flatten_with_path(skeleton)
     found = []
     for place, leaf in leaves:

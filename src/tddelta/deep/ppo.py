@@ -3,124 +3,124 @@
     config = ppo.preset("Breakout-MinAtar", "ppo-delta")
     state, metrics = jax.jit(ppo.train)(config, jax.random.key(0))
 
-Every agent runs through these lines. Agents differ in the number and the basis of the critic's heads, in the trace
-rule and in the functions that make targets and advantages: see `agents`.
+This is Algorithm 2, PPO-TD(λ,Δ), of Romoff et al. 2019: `update` is one turn of its outer loop, rollout → targets →
+epochs → metrics, and the functions below follow in that order. Every agent runs through these lines. Agents differ in
+the number and the basis of the critic's heads, in the trace rule and in the functions that make targets and advantages:
+see `agents`.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 
-from tddelta._arrays import widened
 from tddelta._naming import blamed, reference
-from tddelta.decomposition import decompose
-from tddelta.deep import actions, shards
+from tddelta.deep import shards
 from tddelta.deep.config import Config
 from tddelta.deep.presets import PRESETS, check, preset
 from tddelta.deep.rollout import (
-    Batch,
+    FAULTS,
+    Basis,
     Learned,
-    Metrics,
-    Moments,
+    Playing,
     Rollout,
-    State,
     collect,
-    finite,
-    inputs,
+    component_unit,
+    components,
+    counted,
+    entropy,
+    evaluator,
+    first_fault,
+    in_reward_units,
+    initial,
     learned_rewards,
-    no_moments,
-    shuffled,
+    log_probability,
+    network,
     start,
 )
-from tddelta.deep.tasks import HostEnvironment, Task
+from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import successors
 
+__all__ = [
+    "FAULTS",
+    "PRESETS",
+    "Config",
+    "Learned",
+    "Metrics",
+    "State",
+    "check",
+    "components",
+    "init",
+    "initial",
+    "learn",
+    "network",
+    "preset",
+    "train",
+    "update",
+]
 
-def _same_shape(**arrays: jax.Array) -> None:
-    shapes = {name: array.shape for name, array in arrays.items()}
-    if len(set(shapes.values())) > 1:
-        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ShapeError(f"shapes must be equal; got {listed}: a broadcast here would average over the batch")
 
+class State(NamedTuple):
+    """Everything that training continues from.
 
-def clipped_surrogate(
-    log_probabilities: jax.Array, old_log_probabilities: jax.Array, advantages: jax.Array, clip: jax.Array | float
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """PPO's clipped surrogate −mean min(ρA, clip(ρ, 1 ± ε)A), ρ = π(a|s)/π_old(a|s).
-
-    Args:
-        log_probabilities: log π(a|s), (N,).
-        old_log_probabilities: log π_old(a|s), (N,).
-        advantages: A, (N,).
-        clip: ε > 0.
-
-    Returns:
-        The loss, the approximate KL divergence mean(ρ − 1 − log ρ) ≥ 0, and the share of clipped ratios.
-
-    Raises:
-        ShapeError: If the shapes differ.
-
-    Reference:
-        Schulman et al., Proximal policy optimization algorithms, 2017, equation 7.
+    Attributes:
+        learned: The agent.
+        optimizer: State of Adam.
+        playing: The environments.
+        key: For the next update.
+        updates: Updates done so far, ().
     """
-    _same_shape(log_probabilities=log_probabilities, old_log_probabilities=old_log_probabilities, advantages=advantages)
-    log_ratio = log_probabilities - old_log_probabilities
-    ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
-    loss = -jnp.mean(jnp.minimum(ratio * advantages, clipped * advantages))
-    return loss, jnp.mean(ratio - 1 - log_ratio), jnp.mean(jnp.abs(ratio - 1) > clip)
+
+    learned: Learned
+    optimizer: Any
+    playing: Playing
+    key: jax.Array
+    updates: jax.Array
 
 
-def squared_error(
-    heads: jax.Array, targets: jax.Array, weights: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """½ Σ_z mean (W_z − G^z)²: summed over components, averaged over the batch.
+class Metrics(NamedTuple):
+    """Metrics of one update. Losses are means over its minibatches, in the units of the loss.
 
-    Args:
-        heads: (N, Z).
-        targets: (N, Z), constants.
-        weights: (Z,), default 1 each.
-
-    Returns:
-        The loss, and the unweighted part of each component (Z,).
-
-    Raises:
-        ShapeError: If the shapes differ.
+    Attributes:
+        policy_loss: ().
+        value_loss: ½ Σ_z weight_z (error_z)², ().
+        component_losses: ½ (error_z)² of each head, (Z,).
+        explained_variance: Of V_Z: old values against their targets, ().
+        component_explained_variance: The same per head, (Z,).
+        value_mean: Mean of V_Z over the rollout, ().
+        component_means: Mean of each head, (Z,).
+        entropy: Of the policy in nats, ().
+        approximate_kl: mean(ρ − 1 − log ρ), ().
+        clip_fraction: Share of probability ratios outside the clip range, ().
+        gradient_norm: Global norm before clipping, ().
+        learning_rate: ().
+        finished_returns: (T, B); see `Rollout`.
+        finished_lengths: (T, B); 0 where no episode ended.
+        fault: Index into `FAULTS`; not 0 if a number was not finite. Then what is learned and the optimizer
+            are those before the update.
+        fault_step: Step of the environment, counted from the start of training, at which it happened, ().
+        fault_environment: Which environment, ().
     """
-    _same_shape(heads=heads, targets=targets)
-    components = 0.5 * jnp.mean((heads - targets) ** 2, axis=0)
-    weighted = components if weights is None else components * weights
-    return jnp.sum(weighted), components
 
-
-def standardized(advantages: jax.Array, axis: shards.Axis = ()) -> jax.Array:
-    """Mean 0 and population standard deviation 1, over all shards; all zeros for one sample or equal samples."""
-    centred = advantages - shards.mean(jnp.mean(advantages), axis)
-    deviation = jnp.sqrt(shards.mean(jnp.mean(centred**2), axis))
-    highest, lowest = shards.largest(jnp.max(advantages), axis), shards.least(jnp.min(advantages), axis)
-    size = shards.largest(jnp.max(jnp.abs(advantages)), axis)
-    # Equal samples have a deviation of rounding errors.
-    varied = (highest > lowest) & (deviation > 1e-6 * size)
-    return jnp.where(varied, centred / jnp.where(varied, deviation, 1.0), 0.0)
-
-
-def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis = ()) -> jax.Array:
-    """1 − Var(targets − values) / Var(targets) over the first axis and shards; NaN where the targets do not vary."""
-    spread = shards.variance(targets, axis)
-    highest, lowest = shards.largest(jnp.max(targets, axis=0), axis), shards.least(jnp.min(targets, axis=0), axis)
-    varied = (highest > lowest) & (spread > 0)
-    return jnp.where(varied, 1 - shards.variance(targets - values, axis) / jnp.where(varied, spread, 1.0), jnp.nan)
-
-
-__all__ = ["PRESETS", "Config", "Learned", "Metrics", "State", "check", "init", "network", "preset", "train", "update"]
-
-FAULTS = ("none", "reward", "observation", "loss")
-"""What was not finite in an update, by number: see `Metrics.fault`."""
+    policy_loss: jax.Array
+    value_loss: jax.Array
+    component_losses: jax.Array
+    explained_variance: jax.Array
+    component_explained_variance: jax.Array
+    value_mean: jax.Array
+    component_means: jax.Array
+    entropy: jax.Array
+    approximate_kl: jax.Array
+    clip_fraction: jax.Array
+    gradient_norm: jax.Array
+    learning_rate: jax.Array
+    finished_returns: jax.Array
+    finished_lengths: jax.Array
+    fault: jax.Array
+    fault_step: jax.Array
+    fault_environment: jax.Array
 
 
 def init(config: Config, key: jax.Array) -> State:
@@ -142,26 +142,15 @@ def init(config: Config, key: jax.Array) -> State:
         playing = start(environment, playing_key, config.environments)
     return State(
         learned=learned,
-        optimizer=_optimizer(config).init(learned.parameters),
+        optimizer=_adam(config).init(learned.parameters),
         playing=playing,
         key=key,
         updates=jnp.zeros((), jnp.int32),
     )
 
 
-def initial(config: Config, key: jax.Array) -> Learned:
-    """An agent that has learned nothing yet."""
-    environment = config.environment_object()
-    return Learned(
-        parameters=eqx.filter(_made_network(config, environment, key), eqx.is_array),
-        observation_moments=no_moments(environment.observation_shape) if config.normalize_observations else None,
-        reward_moments=no_moments(()) if config.normalize_rewards else None,
-        target_moments=no_moments((len(config.critic_scales),)) if config.component_scale == "running" else None,
-    )
-
-
 def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State, Metrics]:
-    """One rollout and the epochs of minibatch steps on it.
+    """One rollout and the epochs of minibatch steps on it: one turn of Algorithm 2's outer loop.
 
     Args:
         config: Settings.
@@ -170,29 +159,29 @@ def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State,
             are then those of this shard; the rest of the state is the same in all. `devices` makes use of it.
 
     Returns:
-        The next state, and what happened.
+        The next state, and the metrics of this update.
+
+    Raises:
+        ConfigError: If the environment runs on the host.
     """
     if config.shards > 1:
-        return _together(config, state, axis)
+        return shards.together(update, Metrics, config, state, axis)
     environment = config.environment_object()
     if isinstance(environment, HostEnvironment):
         raise ConfigError(
             f"{environment.name} runs on the host, and cannot be part of a compiled program: train it by tdd.train or "
             "training.train_run"
         )
-    learned = state.learned
     key, *keys = jax.random.split(state.key, 3)
     rollout_key, shuffle_key = (shards.own(one, axis) for one in keys)
-    acting = network(config, learned.parameters)
-    moments = learned.observation_moments
-    playing, rollout = collect(config, environment, acting, moments, state.playing, rollout_key, axis)
+    playing, rollout = collect(config, state.learned, state.playing, rollout_key, axis)
     return learn(config, state._replace(playing=playing, key=key), rollout, playing.observation, shuffle_key, axis)
 
 
 def learn(
     config: Config, state: State, rollout: Rollout, last: jax.Array, key: jax.Array, axis: shards.Axis = ()
 ) -> tuple[State, Metrics]:
-    """The epochs of minibatch steps on a rollout, wherever it was played.
+    """Targets, epochs and metrics of a rollout, wherever it was played.
 
     Args:
         config: Settings.
@@ -203,39 +192,44 @@ def learn(
         axis: See `update`.
 
     Returns:
-        The next state, and what happened.
+        The next state, and the metrics of this update.
     """
-    environment, learned = config.environment_object(), state.learned
-    heads, targets, advantages = learning_signals(config, learned, rollout)
-    moments = learned.target_moments
-    moments = moments if moments is None else moments.updated(targets, (0, 1), axis)
-    unit = component_unit(config, moments)
+    # Targets: from the values before the update, once for all epochs.
+    old, weights = state.learned, rollout.weights
+    values, targets, advantages = (filled(each, weights) for each in learning_signals(config, old, rollout))
+    moments = more_moments(old, rollout, targets, axis)
+    unit = component_unit(config, moments.target_moments)
     batch = Batch(
         rollout.observations,
         rollout.actions,
         rollout.log_probabilities,
-        standardized(advantages, axis) if config.normalize_advantages else advantages,
+        standardized(advantages, axis, weights) if config.normalize_advantages else advantages,
         targets if unit is None else targets / unit,
+        weights,
     )
-    (parameters, optimizer), reports = _fit(config, environment, state, batch, key, axis)
+    # Epochs; what they learned is dropped if a number was not finite.
+    (parameters, optimizer), reports = fit(config, state, batch, key, axis)
     reports = shards.mean(reports, axis)
-    policy_loss, component_losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda x: jnp.mean(x, 0), reports)
-    fault, fault_step, fault_environment = _fault(state, rollout, last, reports, axis)
-    better = Learned(parameters, *_more_moments(learned, rollout, axis), moments)
+    policy_loss, losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda report: jnp.mean(report, 0), reports)
+    fault, step, environment = first_fault(rollout, last, axis)
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(report)) for report in reports]))
+    fault = jnp.where((fault == 0) & ~finite, FAULTS.index("loss"), fault)
     learned, optimizer = jax.tree.map(
-        lambda new, old: jnp.where(fault == 0, new, old), (better, optimizer), (learned, state.optimizer)
+        lambda new, old: jnp.where(fault == 0, new, old),
+        (moments._replace(parameters=parameters), optimizer),
+        (old, state.optimizer),
     )
-    following = State(learned, optimizer, state.playing, state.key, state.updates + 1)
-    flat_heads, flat_targets = (array.reshape(-1, array.shape[-1]) for array in (heads, targets))
-    total, total_target = (_total(config, array) for array in (flat_heads, flat_targets))
-    return following, Metrics(
+    # Metrics.
+    values, targets = (array.reshape(-1, array.shape[-1]) for array in (values, targets))
+    total, total_target = (Basis(config.agent.basis).total(array) for array in (values, targets))
+    return State(learned, optimizer, state.playing, state.key, state.updates + 1), Metrics(
         policy_loss=policy_loss,
-        value_loss=jnp.sum(component_losses * _weights(config)),
-        component_losses=component_losses,
+        value_loss=jnp.sum(losses * _component_weights(config)),
+        component_losses=losses,
         explained_variance=explained_variance(total, total_target, axis),
-        component_explained_variance=explained_variance(flat_heads, flat_targets, axis),
+        component_explained_variance=explained_variance(values, targets, axis),
         value_mean=shards.mean(jnp.mean(total), axis),
-        component_means=shards.mean(jnp.mean(flat_heads, 0), axis),
+        component_means=shards.mean(jnp.mean(values, 0), axis),
         entropy=entropy,
         approximate_kl=kl,
         clip_fraction=clipped,
@@ -244,8 +238,8 @@ def learn(
         finished_returns=rollout.finished_returns,
         finished_lengths=rollout.finished_lengths,
         fault=fault,
-        fault_step=fault_step,
-        fault_environment=fault_environment,
+        fault_step=state.updates * rollout.rewards.shape[0] + step,
+        fault_environment=environment,
     )
 
 
@@ -262,48 +256,8 @@ def train(config: Config, key: jax.Array) -> tuple[State, Metrics]:
     return jax.lax.scan(lambda state, _: update(config, state), init(config, key), length=config.updates)
 
 
-def network(config: Config, parameters: Any) -> Any:
-    """The network with these parameters: takes one observation as it sees it, returns (policy, heads)."""
-    environment = config.environment_object()
-    skeleton = eqx.filter_eval_shape(_made_network, config, environment, jax.random.key(0))
-    _, static = eqx.partition(skeleton, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-    return eqx.combine(parameters, static)
-
-
-def outputs(config: Config, learned: Learned, observations: jax.Array) -> tuple[Any, jax.Array]:
-    """The policy's parameters, and the critic's heads (B, heads), for B observations as the environment gives them."""
-    acting = network(config, learned.parameters)
-    found: tuple[Any, jax.Array] = jax.vmap(lambda one: acting(inputs(one, learned.observation_moments)))(observations)
-    return found
-
-
-def critic(config: Config, heads: jax.Array) -> jax.Array:
-    """From the network's outputs (…, heads) to what is learned (…, Z): a critic that is a sum has one scale.
-
-    In single precision at least, also where a network of the user's computes in half.
-    """
-    heads = widened(heads)
-    return jnp.sum(heads, axis=-1, keepdims=True) if config.agent.basis == "sum" else heads
-
-
-def component_unit(config: Config, target_moments: Moments | None) -> jax.Array | None:
-    """Size of one unit of each output in units of reward, (Z,), or None for 1: see `component_scale`."""
-    if config.component_scale == "horizon":
-        horizons = config.critic_scales.horizons
-        if config.agent.basis == "values":
-            return jnp.asarray(horizons)
-        return jnp.asarray([long - short for long, short in zip(horizons, (0.0, *horizons[:-1]), strict=True)])
-    return None if target_moments is None else target_moments.deviation
-
-
-def components(config: Config, learned: Learned, heads: jax.Array) -> jax.Array:
-    """W_z in units of reward, (…, Z), from the network's outputs."""
-    deltas = _as_deltas(config, _in_reward_units(config, learned, heads))
-    return deltas if learned.reward_moments is None else deltas * learned.reward_moments.deviation
-
-
 def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The critic's heads during a rollout, their targets, and the advantages.
+    """Targets of the critic, and advantages of the actor.
 
     Returns:
         Heads and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
@@ -312,18 +266,19 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
     rewards = learned_rewards(config, rollout.rewards)
     if learned.reward_moments is not None:
         rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
-    heads = _in_reward_units(config, learned, rollout.heads)
+    heads = in_reward_units(config, learned, rollout.heads)
     ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
     next_heads = successors(
         heads,
-        _in_reward_units(config, learned, rollout.last_heads),
-        final_deltas=_in_reward_units(config, learned, rollout.final_heads),
+        in_reward_units(config, learned, rollout.last_heads),
+        final_deltas=in_reward_units(config, learned, rollout.final_heads),
         **ends,
     )
     scales = config.critic_scales
     with blamed(f"the target function {reference(config.agent.targets)} raised"):
         targets = config.agent.targets(rewards, heads, next_heads, scales=scales, **ends)
-    deltas, next_deltas = _as_deltas(config, heads), _as_deltas(config, next_heads)
+    basis = Basis(config.agent.basis)
+    deltas, next_deltas = basis.deltas(heads), basis.deltas(next_heads)
     lam = config.lam if config.actor_lam is None else config.actor_lam
     with blamed(f"the advantage function {reference(config.agent.advantages)} raised"):
         advantages = config.agent.advantages(
@@ -332,148 +287,191 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
     return heads, targets, advantages
 
 
-def _as_deltas(config: Config, heads: jax.Array) -> jax.Array:
-    """W from the heads, whatever their basis."""
-    return decompose(heads) if config.agent.basis == "values" else heads
+def filled(array: jax.Array, weights: jax.Array | None) -> jax.Array:
+    """Steps (T, B, …) with the mean of the others in place of those that do not count."""
+    if weights is None:
+        return array
+    mean = jnp.mean(counted(array, weights), (0, 1))
+    return jnp.where(weights.reshape(*weights.shape, *[1] * (array.ndim - 2)) > 0, array, mean)
 
 
-def _in_reward_units(config: Config, learned: Learned, heads: jax.Array) -> jax.Array:
-    unit = component_unit(config, learned.target_moments)
-    values = critic(config, heads)
-    return values if unit is None else values * unit
-
-
-def _together(config: Config, state: State, axis: shards.Axis) -> tuple[State, Metrics]:
-    """An update of all shards of these settings, on this device, with what they average shared by them."""
-    count = config.shards
-    one = shards.part(config, count)
-    # Only environments and episodes are a shard's own: the axes where they stand, in the state and in the metrics.
-    same: Any = None
-    first: Any = 0
-    second: Any = 1
-    places = State(same, same, playing=first, key=same, updates=same)
-    episodes = Metrics(*[same] * len(Metrics._fields))._replace(finished_returns=second, finished_lengths=second)
-    updated: Callable[[State], tuple[State, Metrics]] = jax.vmap(
-        lambda part: update(one, part, (*axis, shards.SHARDS)), (places,), (places, episodes), axis_name=shards.SHARDS
-    )
-    split = jax.tree.map(lambda leaf: leaf.reshape(count, one.environments, *leaf.shape[1:]), state.playing)
-    following, metrics = updated(state._replace(playing=split))
-    playing = jax.tree.map(lambda leaf: leaf.reshape(config.environments, *leaf.shape[2:]), following.playing)
-    returns, lengths = (
-        leaf.reshape(config.rollout_length, config.environments)
-        for leaf in (metrics.finished_returns, metrics.finished_lengths)
-    )
-    return following._replace(playing=playing), metrics._replace(finished_returns=returns, finished_lengths=lengths)
-
-
-def _more_moments(learned: Learned, rollout: Rollout, axis: shards.Axis) -> tuple[Moments | None, Moments | None]:
-    """Moments of observations and of reward returns, with a rollout more."""
-    observations, returns = learned.observation_moments, learned.reward_moments
+def more_moments(learned: Learned, rollout: Rollout, targets: jax.Array, axis: shards.Axis) -> Learned:
+    """What is learned with the moments of one more rollout and its targets."""
+    observations, returns, of_targets = learned[1:]
     if observations is not None:
-        observations = observations.updated(rollout.observations.astype(jnp.float32), (0, 1), axis)
+        seen = rollout.observations.astype(jnp.float32)
+        observations = observations.updated(seen, (0, 1), axis, rollout.weights)
     if returns is not None:
-        returns = returns.updated(rollout.reward_returns, (0, 1), axis)
-    return observations, returns
+        returns = returns.updated(rollout.reward_returns, (0, 1), axis, rollout.weights)
+    if of_targets is not None:
+        of_targets = of_targets.updated(targets, (0, 1), axis, rollout.weights)
+    return Learned(learned.parameters, observations, returns, of_targets)
 
 
-def _total(config: Config, values: jax.Array) -> jax.Array:
-    """V_Z of values or targets in the agent's basis."""
-    return values[..., -1] if config.agent.basis == "values" else jnp.sum(values, -1)
+def standardized(advantages: jax.Array, axis: shards.Axis = (), weights: jax.Array | None = None) -> jax.Array:
+    """Mean 0 and population standard deviation 1, over all shards; all zeros for one sample or equal samples."""
+    centred = advantages - shards.mean(jnp.mean(advantages), axis)
+    deviation = jnp.sqrt(shards.mean(jnp.mean(counted(centred**2, weights)), axis))
+    highest, lowest = shards.largest(jnp.max(advantages), axis), shards.least(jnp.min(advantages), axis)
+    size = shards.largest(jnp.max(jnp.abs(advantages)), axis)
+    # Equal samples have a deviation of rounding errors.
+    varied = (highest > lowest) & (deviation > 1e-6 * size)
+    return jnp.where(varied, centred / jnp.where(varied, deviation, 1.0), 0.0)
 
 
-def _weights(config: Config) -> jax.Array:
-    weights = config.component_weights
-    return jnp.ones(len(config.critic_scales)) if weights is None else jnp.asarray(weights)
+def shuffled(key: jax.Array, length: int, environments: int) -> jax.Array:
+    """A random order of the steps of a rollout, (length·environments,), without sorting.
+
+    Sorting random keys takes a CPU longer than turning rows and columns. A grid of T steps and B environments is
+    shuffled instead by a Feistel network: columns of every row are turned by a random amount, then rows of
+    every column, four times. Each round is a bijection, so the result is a permutation. Grids too narrow for it
+    are sorted.
+    """
+    if min(length, environments) < 16:
+        return jax.random.permutation(key, length * environments)
+    rounds = 4
+    # One draw for all rounds. Its remainder is uniform to within environments / 2³².
+    drawn = jax.random.bits(key, (rounds, length + environments))
+    row, column = jnp.divmod(jnp.arange(length * environments), environments)
+    for turn in drawn:
+        column = (column + (turn[:length] % environments).astype(jnp.int32)[row]) % environments
+        row = (row + (turn[length:] % length).astype(jnp.int32)[column]) % length
+    return row * environments + column
 
 
-def _optimizer(config: Config) -> optax.GradientTransformation:
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_gradient_norm), optax.scale_by_adam(eps=config.adam_epsilon)
-    )
+class Batch(NamedTuple):
+    """Arrays that the losses read, one row per environment step; `weights` as in `Rollout`."""
+
+    observations: jax.Array
+    actions: jax.Array
+    log_probabilities: jax.Array
+    advantages: jax.Array
+    targets: jax.Array
+    weights: jax.Array | None = None
 
 
-def _made_network(config: Config, environment: Task, key: jax.Array) -> Any:
-    return config.network_factory()(key, environment.observation_space, environment.action_space, config.heads)
-
-
-def _fit(
-    config: Config, environment: Task, state: State, batch: Batch, key: jax.Array, axis: shards.Axis
+def fit(
+    config: Config, state: State, batch: Batch, key: jax.Array, axis: shards.Axis = ()
 ) -> tuple[tuple[Any, Any], tuple[jax.Array, ...]]:
-    """The epochs of minibatch steps: learned parameters and optimizer, and a report per minibatch."""
-    optimizer = _optimizer(config)
+    """The epochs of minibatch steps: parameters and state of the optimizer, and a report per minibatch."""
+    environment, optimizer = config.environment_object(), _adam(config)
     rate = jnp.asarray(config.learning_rate, jnp.float32)
     if config.anneal_learning_rate:
         rate = rate * (1 - state.updates / config.updates)
+    size = config.batch // config.minibatches
     flat: Batch = jax.tree.map(lambda array: array.reshape(config.batch, *array.shape[2:]), batch)
 
     def loss(parameters: Any, rows: Batch) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        acting = network(config, parameters)
-        policy, heads = jax.vmap(acting)(inputs(rows.observations, state.learned.observation_moments))
+        policy, heads = evaluator(config, state.learned._replace(parameters=parameters))(rows.observations)
         policy_loss, kl, clipped = clipped_surrogate(
-            actions.log_probability(environment, policy, rows.actions),
+            log_probability(environment, policy, rows.actions),
             rows.log_probabilities,
             rows.advantages,
             config.clip,
+            rows.weights,
         )
-        value_loss, component_losses = squared_error(critic(config, heads), rows.targets, _weights(config))
-        entropy = jnp.mean(actions.entropy(environment, policy))
-        total = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
-        return total, (policy_loss, component_losses, entropy, kl, clipped)
+        value_loss, component_losses = squared_error(
+            Basis(config.agent.basis).learned(heads), rows.targets, _component_weights(config), rows.weights
+        )
+        bonus = jnp.mean(counted(entropy(environment, policy), rows.weights))
+        total = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * bonus
+        return total, (policy_loss, component_losses, bonus, kl, clipped)
 
     def step(learner: tuple[Any, Any], chosen: jax.Array) -> tuple[tuple[Any, Any], tuple[jax.Array, ...]]:
         parameters, memory = learner
         # The order is a permutation, which spares the check of every index.
         rows = jax.tree.map(lambda array: array.at[chosen].get(unique_indices=True, mode="promise_in_bounds"), flat)
-        gradients, report = _gradients(config, loss, parameters, rows)
+        gradients, report = shards.gradient(loss, parameters, rows, size, config.part_of_minibatch)
         gradients = shards.mean(gradients, axis)
         changes, memory = optimizer.update(gradients, memory)
         parameters = jax.tree.map(lambda old, change: old - rate * change, parameters, changes)
         return (parameters, memory), (*report, optax.tree.norm(gradients), rate)
 
     orders = jax.vmap(lambda one: shuffled(one, *batch.advantages.shape))(jax.random.split(key, config.epochs))
-    return jax.lax.scan(
-        step, (state.learned.parameters, state.optimizer), orders.reshape(-1, config.batch // config.minibatches)
+    return jax.lax.scan(step, (state.learned.parameters, state.optimizer), orders.reshape(-1, size))
+
+
+def _adam(config: Config) -> optax.GradientTransformation:
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm), optax.scale_by_adam(eps=config.adam_epsilon)
     )
 
 
-def _gradients(config: Config, loss: Any, parameters: Any, rows: Batch) -> tuple[Any, tuple[jax.Array, ...]]:
-    """Gradient and report of a minibatch, part by part where that is faster: means of equal parts are their mean."""
-    part, count = config.part_of_minibatch, config.batch // config.minibatches
-    gradient = jax.grad(loss, has_aux=True)
-    if part is None or part >= count:
-        return gradient(parameters, rows)  # type: ignore[no-any-return]
-    parts = jax.tree.map(lambda array: array.reshape(count // part, part, *array.shape[1:]), rows)
-
-    def more(total: Any, rows: Batch) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, gradient(parameters, rows)), None
-
-    shapes = jax.eval_shape(gradient, parameters, jax.tree.map(lambda array: array[0], parts))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    total, _ = jax.lax.scan(more, nothing, parts)
-    return jax.tree.map(lambda leaf: leaf * (part / count), total)  # type: ignore[no-any-return]
+def _component_weights(config: Config) -> jax.Array:
+    weights = config.component_weights
+    return jnp.ones(len(config.critic_scales)) if weights is None else jnp.asarray(weights)
 
 
-def _fault(
-    state: State, rollout: Rollout, last: jax.Array, reports: tuple[jax.Array, ...], axis: shards.Axis
+def _same_shape(**arrays: jax.Array) -> None:
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ShapeError(f"shapes must be equal; got {listed}: a broadcast here would average over the batch")
+
+
+def clipped_surrogate(
+    log_probabilities: jax.Array,
+    old_log_probabilities: jax.Array,
+    advantages: jax.Array,
+    clip: jax.Array | float,
+    weights: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What was not finite first, at which step of which environment."""
-    length, environments = rollout.rewards.shape
-    last = last[None].astype(rollout.observations.dtype)
-    # An observation belongs to the step that led to it; the very first, before step 0, is counted with it.
-    seen = jax.vmap(finite)(jnp.concatenate([rollout.observations, last]))
-    good = jnp.stack([jnp.isfinite(rollout.rewards), (seen[1:] & rollout.final_finite).at[0].min(seen[0])])
-    first = jnp.argmin(good.reshape(2, -1), axis=1)
-    bad = ~jnp.all(good, axis=(1, 2))
-    place = jnp.where(bad, first, length * environments)
-    if axis:
-        # The same place in the environments of all shards.
-        step, environment = jnp.divmod(place, environments)
-        mine = jax.lax.axis_index(axis) * environments + environment
-        environments = environments * shards.count(axis)
-        place = shards.least(jnp.where(bad, step * environments + mine, length * environments), axis)
-        bad = place < length * environments
-    kind = jnp.argmin(place)
-    bad_loss = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(report)) for report in reports]))
-    fault = jnp.where(jnp.any(bad), 1 + kind, jnp.where(bad_loss, FAULTS.index("loss"), 0))
-    step, environment = jnp.divmod(place[kind], environments)
-    return fault, state.updates * length + step, environment
+    """PPO's clipped surrogate −mean min(ρA, clip(ρ, 1 ± ε)A), ρ = π(a|s)/π_old(a|s).
+
+    Args:
+        log_probabilities: log π(a|s), (N,).
+        old_log_probabilities: log π_old(a|s), (N,).
+        advantages: A, (N,).
+        clip: ε > 0.
+        weights: Of the steps in all means, (N,), themselves of mean 1; default 1 each.
+
+    Returns:
+        The loss, the approximate KL divergence mean(ρ − 1 − log ρ) ≥ 0, and the share of clipped ratios.
+
+    Raises:
+        ShapeError: If the shapes differ.
+
+    Reference:
+        Schulman et al., Proximal policy optimization algorithms, 2017, equation 7.
+    """
+    _same_shape(log_probabilities=log_probabilities, old_log_probabilities=old_log_probabilities, advantages=advantages)
+    log_ratio = log_probabilities - old_log_probabilities
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
+    loss = -jnp.mean(counted(jnp.minimum(ratio * advantages, clipped * advantages), weights))
+    outside = jnp.mean(counted(jnp.abs(ratio - 1) > clip, weights))
+    return loss, jnp.mean(counted(ratio - 1 - log_ratio, weights)), outside
+
+
+def squared_error(
+    heads: jax.Array,
+    targets: jax.Array,
+    component_weights: jax.Array | None = None,
+    weights: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """½ Σ_z mean (W_z − G^z)²: summed over components, averaged over the batch.
+
+    Args:
+        heads: (N, Z).
+        targets: (N, Z), constants.
+        component_weights: (Z,), default 1 each.
+        weights: Of the steps in the mean, (N,), themselves of mean 1; default 1 each.
+
+    Returns:
+        The loss, and the unweighted part of each component (Z,).
+
+    Raises:
+        ShapeError: If the shapes differ.
+    """
+    _same_shape(heads=heads, targets=targets)
+    components = 0.5 * jnp.mean(counted((heads - targets) ** 2, weights), axis=0)
+    weighted = components if component_weights is None else components * component_weights
+    return jnp.sum(weighted), components
+
+
+def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis = ()) -> jax.Array:
+    """1 − Var(targets − values) / Var(targets) over the first axis and shards; NaN where the targets do not vary."""
+    spread = shards.variance(targets, axis)
+    highest, lowest = shards.largest(jnp.max(targets, axis=0), axis), shards.least(jnp.min(targets, axis=0), axis)
+    varied = (highest > lowest) & (spread > 0)
+    return jnp.where(varied, 1 - shards.variance(targets - values, axis) / jnp.where(varied, spread, 1.0), jnp.nan)

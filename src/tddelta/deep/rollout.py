@@ -1,17 +1,30 @@
-"""Acting: environments and policy advance together in one scan, and every episode end keeps its meaning."""
+"""Acting: what an agent has learned, its distributions over actions, and rollouts in device and host environments."""
 
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tddelta.deep import actions, shards
+from tddelta._arrays import widened
+from tddelta.decomposition import decompose
+from tddelta.deep import shards
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
+from tddelta.deep.host import Moved, Vector, spawned_seeds
 from tddelta.deep.networks import ActorCritic
+from tddelta.deep.tasks import HostEnvironment, Task
+
+
+def counted(array: jax.Array, weights: jax.Array | None) -> jax.Array:
+    """Steps (T, …) times their weights, whose mean is 1; 0 where a step does not count, whatever it holds."""
+    if weights is None:
+        return array
+    weights = weights.reshape(*weights.shape, *[1] * (array.ndim - weights.ndim))
+    return jnp.where(weights > 0, array, 0) * weights
 
 
 class Moments(NamedTuple):
@@ -34,11 +47,13 @@ class Moments(NamedTuple):
         usable = (self.samples > 1) & (variance > 0)
         return jnp.where(usable, jnp.sqrt(jnp.where(usable, variance, 1.0)), 1.0)
 
-    def updated(self, more: jax.Array, axes: tuple[int, ...], over: shards.Axis = ()) -> "Moments":
+    def updated(
+        self, more: jax.Array, axes: tuple[int, ...], over: shards.Axis = (), weights: jax.Array | None = None
+    ) -> "Moments":
         """With more samples, along these axes and those of all shards (Chan's parallel formula)."""
         count = math.prod(more.shape[axis] for axis in axes) * shards.count(over)
-        mean = shards.mean(jnp.mean(more, axes), over)
-        squares = shards.total(jnp.sum((more - jnp.expand_dims(mean, axes)) ** 2, axes), over)
+        mean = shards.mean(jnp.mean(counted(more, weights), axes), over)
+        squares = shards.total(jnp.sum(counted((more - jnp.expand_dims(mean, axes)) ** 2, weights), axes), over)
         total = self.samples + count
         difference = mean - self.mean
         return Moments(
@@ -51,6 +66,182 @@ class Moments(NamedTuple):
 def no_moments(shape: tuple[int, ...]) -> Moments:
     """Moments of an empty stream of samples of this shape."""
     return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+
+
+def inputs(observations: jax.Array, moments: Moments | None) -> jax.Array:
+    """Observations as the network sees them: float32, standardised and clipped to ±10 if there are moments."""
+    real = observations.astype(jnp.float32)
+    if moments is None:
+        return real
+    # A floor on the deviation: a feature that has not moved yet must not explode when it first does.
+    return jnp.clip((real - moments.mean) / jnp.maximum(moments.deviation, 1e-4), -10, 10)
+
+
+# ---------------------------------------------------------------- the agent
+
+
+class Learned(NamedTuple):
+    """A trained agent: all that acting and reading the critic need.
+
+    Attributes:
+        parameters: The network's arrays.
+        observation_moments: If observations are standardised, else None.
+        reward_moments: Of the running discounted returns, if rewards are normalised, else None.
+        target_moments: Of the targets, (Z,), if component_scale is "running", else None.
+    """
+
+    parameters: Any
+    observation_moments: Moments | None
+    reward_moments: Moments | None
+    target_moments: Moments | None
+
+
+def initial(config: Config, key: jax.Array) -> Learned:
+    """An agent that has learned nothing yet."""
+    environment = config.environment_object()
+    return Learned(
+        parameters=eqx.filter(_made_network(config, environment, key), eqx.is_array),
+        observation_moments=no_moments(environment.observation_shape) if config.normalize_observations else None,
+        reward_moments=no_moments(()) if config.normalize_rewards else None,
+        target_moments=no_moments((len(config.critic_scales),)) if config.component_scale == "running" else None,
+    )
+
+
+def _made_network(config: Config, environment: Task, key: jax.Array) -> Any:
+    return config.network_factory()(key, environment.observation_space, environment.action_space, config.heads)
+
+
+def network(config: Config, parameters: Any) -> Any:
+    """The network with these parameters: takes one observation as it sees it, returns (policy, heads)."""
+    skeleton = eqx.filter_eval_shape(_made_network, config, config.environment_object(), jax.random.key(0))
+    _, static = eqx.partition(skeleton, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    return eqx.combine(parameters, static)
+
+
+def evaluator(config: Config, learned: Learned) -> Callable[[jax.Array], Any]:
+    """f(B observations as the environment gives them) → (policy's parameters, critic's heads (B, heads))."""
+    acting, moments = network(config, learned.parameters), learned.observation_moments
+    evaluate: Callable[[jax.Array], Any] = jax.vmap(lambda observation: acting(inputs(observation, moments)))
+    return evaluate
+
+
+class Basis(NamedTuple):
+    """Meaning of the critic's outputs: "deltas" are W_z, "values" V_{γ_z}, and "sum" has parts of V_{γ_Z} alone."""
+
+    name: str
+
+    def learned(self, outputs: jax.Array) -> jax.Array:
+        """What is learned, (…, Z), from the network's outputs (…, heads): a sum has one scale.
+
+        In single precision at least, also where a network of the user's computes in half.
+        """
+        outputs = widened(outputs)
+        return jnp.sum(outputs, axis=-1, keepdims=True) if self.name == "sum" else outputs
+
+    def deltas(self, learned: jax.Array) -> jax.Array:
+        """W, (…, Z)."""
+        return decompose(learned) if self.name == "values" else learned
+
+    def total(self, learned: jax.Array) -> jax.Array:
+        """V_Z, (…)."""
+        return learned[..., -1] if self.name == "values" else jnp.sum(learned, -1)
+
+    def spans(self, horizons: tuple[float, ...]) -> jax.Array:
+        """Share of the horizon that each output stands for, in steps, (Z,)."""
+        if self.name == "values":
+            return jnp.asarray(horizons)
+        return jnp.asarray([long - short for long, short in zip(horizons, (0.0, *horizons[:-1]), strict=True)])
+
+
+def component_unit(config: Config, target_moments: Moments | None) -> jax.Array | None:
+    """Size of one unit of each output in units of reward, (Z,), or None for 1: see `component_scale`."""
+    if config.component_scale == "horizon":
+        return Basis(config.agent.basis).spans(config.critic_scales.horizons)
+    return None if target_moments is None else target_moments.deviation
+
+
+def in_reward_units(config: Config, learned: Learned, outputs: jax.Array) -> jax.Array:
+    """What is learned in units of the (normalised) reward, (…, Z), from the network's outputs."""
+    unit = component_unit(config, learned.target_moments)
+    values = Basis(config.agent.basis).learned(outputs)
+    return values if unit is None else values * unit
+
+
+def components(config: Config, learned: Learned, outputs: jax.Array) -> jax.Array:
+    """W_z in units of reward, (…, Z), from the network's outputs."""
+    deltas = Basis(config.agent.basis).deltas(in_reward_units(config, learned, outputs))
+    return deltas if learned.reward_moments is None else deltas * learned.reward_moments.deviation
+
+
+# ---------------------------------------------------------------- distributions over actions
+
+Policy = Any
+"""A policy's parameters as a network returns them: logits (…, A), or mean and log standard deviation (…, D) each."""
+
+
+def noise(environment: Task, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Noise from which `sample` makes actions, drawn for many steps at once: Gumbel or standard normal."""
+    if environment.discrete:
+        gumbel: jax.Array = jax.random.gumbel(key, (*shape, environment.action_space.n))
+        return gumbel
+    normal: jax.Array = jax.random.normal(key, (*shape, *environment.action_space.shape))
+    return normal
+
+
+def sample(environment: Task, policy: Policy, drawn: jax.Array) -> jax.Array:
+    """An action distributed as the policy says, from the noise drawn for it."""
+    if environment.discrete:
+        return jnp.argmax(policy + drawn, axis=-1)
+    mean, log_deviation = policy
+    action: jax.Array = mean + jnp.exp(log_deviation) * drawn
+    return action
+
+
+def mode(environment: Task, policy: Policy) -> jax.Array:
+    """The most probable action."""
+    best: jax.Array = jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
+    return best
+
+
+def log_probability(environment: Task, policy: Policy, action: jax.Array) -> jax.Array:
+    """Log probability, or log density summed over the dimensions of a box; shape of the batch."""
+    if environment.discrete:
+        logs = jax.nn.log_softmax(policy)
+        # A selection by comparison: gradients of a gather are scatters, slow on every device.
+        chosen = action[..., None] == jnp.arange(logs.shape[-1])
+        return jnp.sum(jnp.where(chosen, logs, 0.0), axis=-1)
+    mean, log_deviation = policy
+    standard = (action - mean) * jnp.exp(-log_deviation)
+    return jnp.sum(-0.5 * standard**2 - log_deviation - 0.5 * math.log(2 * math.pi), axis=_dimensions(environment))
+
+
+def entropy(environment: Task, policy: Policy) -> jax.Array:
+    """Entropy in nats; shape of the batch."""
+    if environment.discrete:
+        logs = jax.nn.log_softmax(policy)
+        return -jnp.sum(jnp.exp(logs) * logs, axis=-1)
+    mean, log_deviation = policy
+    entropies = jnp.broadcast_to(log_deviation, mean.shape) + 0.5 * math.log(2 * math.pi * math.e)
+    return jnp.sum(entropies, axis=_dimensions(environment))
+
+
+def _dimensions(environment: Task) -> tuple[int, ...]:
+    """The axes of one action: none of a single number, two of a table."""
+    return tuple(range(-len(environment.action_space.shape), 0))
+
+
+def to_environment(environment: Task, action: jax.Array) -> jax.Array:
+    """The action as the environment takes it: clipped to its box, here and nowhere else.
+
+    The learner keeps the action that was sampled, whose density it knows.
+    """
+    if environment.discrete:
+        action = action.astype(getattr(environment.action_space, "dtype", jnp.int32))
+        return action + environment.first_action if environment.first_action else action
+    return jnp.clip(action, environment.action_space.low, environment.action_space.high)
+
+
+# ---------------------------------------------------------------- rollouts
 
 
 class Playing(NamedTuple):
@@ -89,6 +280,8 @@ class Rollout(NamedTuple):
         truncated: (T, B), boolean, False where terminated.
         finished_returns: Undiscounted return of the episode that ended at step t, (T, B).
         finished_lengths: Its length in steps; 0 where none ended, (T, B).
+        weights: Of the steps in all means, themselves of mean 1, (T, B): 0 where a host environment only reset itself.
+            None where all count the same.
     """
 
     observations: jax.Array
@@ -104,22 +297,14 @@ class Rollout(NamedTuple):
     truncated: jax.Array
     finished_returns: jax.Array
     finished_lengths: jax.Array
+    weights: jax.Array | None = None
 
 
 def start(environment: Environment, key: jax.Array, count: int) -> Playing:
-    """`count` environments after their first reset."""
+    """The state of `count` environments after their first reset."""
     observation, state = jax.vmap(environment.reset)(jax.random.split(key, count))
     zeros = jnp.zeros(count)
     return Playing(state, observation, zeros, jnp.zeros(count, jnp.int32), zeros)
-
-
-def inputs(observations: jax.Array, moments: Moments | None) -> jax.Array:
-    """Observations as the network sees them: float32, standardised and clipped to ±10 if there are moments."""
-    real = observations.astype(jnp.float32)
-    if moments is None:
-        return real
-    # A floor on the deviation: a feature that has not moved yet must not explode when it first does.
-    return jnp.clip((real - moments.mean) / jnp.maximum(moments.deviation, 1e-4), -10, 10)
 
 
 def learned_rewards(config: Config, rewards: Any) -> Any:
@@ -130,7 +315,7 @@ def learned_rewards(config: Config, rewards: Any) -> Any:
 
 
 class Transition(NamedTuple):
-    """What B environments did in one step; see `Rollout` for the fields they share.
+    """One step of B environments; see `Rollout` for the fields they share.
 
     Attributes:
         rewards: (B,).
@@ -156,7 +341,7 @@ def advance(
 ) -> tuple[Playing, Transition]:
     """One step of every environment, with the bookkeeping of episodes."""
     observation, state, rewards, terminated, truncated, final = jax.vmap(environment.step)(
-        keys, playing.environment, actions.to_environment(environment, action)
+        keys, playing.environment, to_environment(environment, action)
     )
     if config.time_limit == "terminate":
         terminated = terminated | truncated
@@ -176,21 +361,13 @@ def advance(
 
 
 def collect(
-    config: Config,
-    environment: Environment,
-    network: Any,
-    moments: Moments | None,
-    playing: Playing,
-    key: jax.Array,
-    axis: shards.Axis = (),
+    config: Config, learned: Learned, playing: Playing, key: jax.Array, axis: shards.Axis = ()
 ) -> tuple[Playing, Rollout]:
-    """Plays `config.rollout_length` steps with the policy of a network.
+    """Play `config.rollout_length` steps in device environments.
 
     Args:
         config: Settings.
-        environment: The environment.
-        network: Takes one observation, returns (policy, heads).
-        moments: Of the observations, or None to leave them as they are.
+        learned: The agent.
         playing: Where the environments are.
         key: For actions and environments.
         axis: See `ppo.update`.
@@ -198,22 +375,24 @@ def collect(
     Returns:
         Where the environments are now, and the rollout.
     """
-    evaluate: Callable[[jax.Array], Any] = jax.vmap(lambda observation: network(inputs(observation, moments)))
+    environment: Any = config.environment_object()
+    acting, moments = network(config, learned.parameters), learned.observation_moments
+    evaluate: Callable[[jax.Array], Any] = jax.vmap(lambda observation: acting(inputs(observation, moments)))
     shape = (config.rollout_length, config.environments)
     noise_key, step_key = jax.random.split(key)
     head_shape = (config.environments, config.heads)
     # A critic with a trunk of its own waits until the rollout is there: one large product instead of many small ones
     # (the compiler drops it from the loop). Together with the policy it shares the trunk's work.
-    together = config.shared_trunk or not isinstance(network, ActorCritic)
+    together = config.shared_trunk or not isinstance(acting, ActorCritic)
     # All random numbers at once: one large draw is several times cheaper than one small draw per step.
-    drawn = actions.noise(environment, noise_key, shape)
+    drawn = noise(environment, noise_key, shape)
     step_keys = jax.random.split(step_key, shape)
 
     def step(playing: Playing, random: tuple[jax.Array, jax.Array]) -> tuple[Playing, Rollout]:
         drawn, keys = random
         policy, heads = evaluate(playing.observation)
         heads = heads if together else jnp.zeros(())
-        action = actions.sample(environment, policy, drawn)
+        action = sample(environment, policy, drawn)
         following, moved = advance(config, environment, playing, action, keys)
         # The critic sees final observations only in the few steps in which an episode is cut.
         final_heads = jax.lax.cond(
@@ -224,7 +403,7 @@ def collect(
         return following, Rollout(
             observations=playing.observation.astype(environment.storage),
             actions=action,
-            log_probabilities=actions.log_probability(environment, policy, action),
+            log_probabilities=log_probability(environment, policy, action),
             heads=heads,
             final_heads=final_heads,
             final_finite=~moved.truncated | finite(moved.final.astype(environment.storage)),
@@ -245,115 +424,254 @@ def collect(
     return playing, rollout._replace(heads=heads, last_heads=evaluate(playing.observation)[1])
 
 
+FAULTS = ("none", "reward", "observation", "loss")
+"""What was not finite in an update, by number: see `ppo.Metrics.fault`."""
+
+
+def first_fault(rollout: Rollout, last: jax.Array, axis: shards.Axis = ()) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Find the first reward or observation that is not finite: its number in `FAULTS`, its step and environment."""
+    length, environments = rollout.rewards.shape
+    last = last[None].astype(rollout.observations.dtype)
+    # An observation belongs to the step that led to it; the very first, before step 0, is counted with it.
+    seen = jax.vmap(finite)(jnp.concatenate([rollout.observations, last]))
+    good = jnp.stack([jnp.isfinite(rollout.rewards), (seen[1:] & rollout.final_finite).at[0].min(seen[0])])
+    first = jnp.argmin(good.reshape(2, -1), axis=1)
+    bad = ~jnp.all(good, axis=(1, 2))
+    place = jnp.where(bad, first, length * environments)
+    if axis:
+        # The same place in the environments of all shards.
+        step, environment = jnp.divmod(place, environments)
+        mine = jax.lax.axis_index(axis) * environments + environment
+        environments = environments * shards.count(axis)
+        place = shards.least(jnp.where(bad, step * environments + mine, length * environments), axis)
+        bad = place < length * environments
+    kind = jnp.argmin(place)
+    step, environment = jnp.divmod(place[kind], environments)
+    return jnp.where(jnp.any(bad), 1 + kind, 0), step, environment
+
+
 def finite(observations: jax.Array) -> jax.Array:
-    """Whether each of B observations is finite, (B,)."""
+    """Tell which of B observations are finite, (B,)."""
     if not jnp.issubdtype(observations.dtype, jnp.floating):  # whole numbers always are
         return jnp.ones(observations.shape[:1], bool)
     return jnp.all(jnp.isfinite(observations), axis=tuple(range(1, observations.ndim)))
 
 
-def shuffled(key: jax.Array, length: int, environments: int) -> jax.Array:
-    """A random order of the steps of a rollout, (length·environments,), without sorting.
-
-    Sorting random keys takes a CPU longer than turning rows and columns. A grid of T steps and B environments is
-    shuffled instead by a Feistel network: columns of every row are turned by a random amount, then rows of
-    every column, four times. Each round is a bijection, so the result is a permutation. Grids too narrow for it
-    are sorted.
-    """
-    if min(length, environments) < 16:
-        return jax.random.permutation(key, length * environments)
-    rounds = 4
-    # One draw for all rounds. Its remainder is uniform to within environments / 2³².
-    drawn = jax.random.bits(key, (rounds, length + environments))
-    row, column = jnp.divmod(jnp.arange(length * environments), environments)
-    for turn in drawn:
-        column = (column + (turn[:length] % environments).astype(jnp.int32)[row]) % environments
-        row = (row + (turn[length:] % length).astype(jnp.int32)[column]) % length
-    return row * environments + column
+# ---------------------------------------------------------------- host environments
 
 
-class Learned(NamedTuple):
-    """What a trained agent is: all that acting and reading the critic need.
-
-    Attributes:
-        parameters: The network's arrays.
-        observation_moments: If observations are standardised, else None.
-        reward_moments: Of the running discounted returns, if rewards are normalised, else None.
-        target_moments: Of the targets, (Z,), if component_scale is "running", else None.
-    """
-
-    parameters: Any
-    observation_moments: Moments | None
-    reward_moments: Moments | None
-    target_moments: Moments | None
-
-
-class State(NamedTuple):
-    """Everything that training continues from.
-
-    Attributes:
-        learned: The agent.
-        optimizer: State of Adam.
-        playing: The environments.
-        key: For the next update.
-        updates: Updates done so far, ().
-    """
-
-    learned: Learned
-    optimizer: Any
-    playing: Playing
-    key: jax.Array
-    updates: jax.Array
-
-
-class Metrics(NamedTuple):
-    """What one update reports. Losses are means over its minibatches, in the units of the loss.
-
-    Attributes:
-        policy_loss: ().
-        value_loss: ½ Σ_z weight_z (error_z)², ().
-        component_losses: ½ (error_z)² of each head, (Z,).
-        explained_variance: Of V_Z: old values against their targets, ().
-        component_explained_variance: The same per head, (Z,).
-        value_mean: Mean of V_Z over the rollout, ().
-        component_means: Mean of each head, (Z,).
-        entropy: Of the policy in nats, ().
-        approximate_kl: mean(ρ − 1 − log ρ), ().
-        clip_fraction: Share of probability ratios outside the clip range, ().
-        gradient_norm: Global norm before clipping, ().
-        learning_rate: ().
-        finished_returns: (T, B); see `Rollout`.
-        finished_lengths: (T, B); 0 where no episode ended.
-        fault: Index into `FAULTS`; not 0 if a number was not finite. Then what is learned and the optimizer
-            are those before the update.
-        fault_step: Step of the environment, counted from the start of training, at which it happened, ().
-        fault_environment: Which environment, ().
-    """
-
-    policy_loss: jax.Array
-    value_loss: jax.Array
-    component_losses: jax.Array
-    explained_variance: jax.Array
-    component_explained_variance: jax.Array
-    value_mean: jax.Array
-    component_means: jax.Array
-    entropy: jax.Array
-    approximate_kl: jax.Array
-    clip_fraction: jax.Array
-    gradient_norm: jax.Array
-    learning_rate: jax.Array
-    finished_returns: jax.Array
-    finished_lengths: jax.Array
-    fault: jax.Array
-    fault_step: jax.Array
-    fault_environment: jax.Array
-
-
-class Batch(NamedTuple):
-    """What the losses read, one row per environment step."""
+class Acted(NamedTuple):
+    """Arrays that acting leaves on the device for the learner; see `Rollout`."""
 
     observations: jax.Array
     actions: jax.Array
     log_probabilities: jax.Array
-    advantages: jax.Array
-    targets: jax.Array
+    heads: jax.Array
+
+
+class HostPrograms(NamedTuple):
+    """Compiled programs that act in host environments.
+
+    Attributes:
+        noise: key of the state → (key, noise of all actions (parts, T, B / parts, …), key of the shuffling).
+        act: (learned, acted, noise, row, observations) → (acted, actions for the environment).
+        value: (learned, observations (B / parts, …)) → heads (B / parts, …).
+        empty: () → `Acted` of one part for a rollout, (T, B / parts, …).
+    """
+
+    noise: Any
+    act: Any
+    value: Any
+    empty: Any
+
+
+def parts_of(environment: HostEnvironment, count: int) -> int:
+    """Two halves that act in turn where acting does not need the processors that step; one otherwise."""
+    alternate = environment.overlaps and jax.default_backend() != "cpu"
+    return 2 if alternate and count % 2 == 0 and count >= 16 else 1
+
+
+def host_programs(config: Config, learned: Learned, parts: int) -> HostPrograms:
+    """Compile the programs that act in host environments; of what is learned only shapes are needed."""
+    environment = config.environment_object()
+    length, count = config.rollout_length, config.environments // parts
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        key, rollout_key, shuffle_key = jax.random.split(key, 3)
+        drawn = noise(environment, rollout_key, (length, parts, count))
+        return key, jnp.moveaxis(drawn, 1, 0), shuffle_key
+
+    def step(learned: Learned, drawn: jax.Array, observations: jax.Array) -> Acted:
+        policy, heads = evaluator(config, learned)(observations)
+        action = sample(environment, policy, drawn)
+        return Acted(observations, action, log_probability(environment, policy, action), heads)
+
+    def act(
+        learned: Learned, acted: Acted, drawn: jax.Array, row: jax.Array, observations: jax.Array
+    ) -> tuple[Acted, jax.Array]:
+        new = step(learned, drawn[row], observations)
+        moves = to_environment(environment, new.actions)
+        return jax.tree.map(lambda rows, one: rows.at[row].set(one), acted, new), moves
+
+    def value(learned: Learned, observations: jax.Array) -> jax.Array:
+        heads: jax.Array = evaluator(config, learned)(observations)[1]
+        return heads
+
+    key = jax.random.key(0)
+    seen = jax.ShapeDtypeStruct((count, *environment.observation_shape), environment.storage)
+    drawn = jax.eval_shape(lambda key: draw(key)[1][0], key)
+    one = jax.eval_shape(lambda learned, drawn, seen: step(learned, drawn[0], seen), learned, drawn, seen)
+
+    def empty() -> Acted:
+        made: Acted = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), one)
+        return made
+
+    rows, row = jax.eval_shape(empty), jax.ShapeDtypeStruct((), jnp.int32)
+    return HostPrograms(
+        noise=jax.jit(draw).lower(key).compile(),
+        act=jax.jit(act, donate_argnums=1).lower(learned, rows, drawn, row, seen).compile(),
+        value=jax.jit(value).lower(learned, seen).compile(),
+        empty=jax.jit(empty).lower().compile(),
+    )
+
+
+def host_rollout(config: Config, acted: Any, *, waits: bool) -> Rollout:
+    """An empty rollout of host environments: arrays of NumPy, and shapes of what acting leaves on the device."""
+    steps, dtype = (config.rollout_length, config.environments), acted.heads.dtype
+    left: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*steps, *leaf.shape[2:]), leaf.dtype), acted)
+
+    def zeros(kind: Any, *shape: int) -> Any:
+        return np.zeros(shape or steps, kind)
+
+    return Rollout(
+        **left._asdict(),
+        final_heads=zeros(dtype, *steps, config.heads),
+        final_finite=np.ones(steps, bool),  # type: ignore[arg-type]
+        last_heads=zeros(dtype, config.environments, config.heads),
+        rewards=zeros(np.float32),
+        reward_returns=zeros(np.float32),
+        terminated=zeros(bool),
+        truncated=zeros(bool),
+        finished_returns=zeros(np.float32),
+        finished_lengths=zeros(np.int32),
+        weights=zeros(np.float32) if waits else None,
+    )
+
+
+class HostPlaying:
+    """The environments of one run on the host; to be closed in the end.
+
+    Args:
+        config: Settings.
+        seed: Of the run.
+        part: 0 for a new run; else updates done before the environments are made anew.
+
+    Attributes:
+        seeds: Those of the environments.
+        vectors: One, or two halves that step in turn.
+        waits: Whether the environments reset themselves in a step of its own.
+        seen: Observations that each part is in.
+        returns: Sums of rewards of the running episodes, (B,).
+        lengths: Their steps, (B,).
+        reward_returns: Discounted returns that normalise rewards, (B,).
+    """
+
+    def __init__(self, config: Config, seed: int, part: int = 0) -> None:
+        environment: Any = config.environment_object()
+        self.seeds = spawned_seeds(seed, "train", config.environments, part)
+        self.width = config.environments // parts_of(environment, config.environments)
+        self.vectors: list[Vector] = []
+        try:
+            for first in range(0, config.environments, self.width):
+                self.vectors.append(Vector(environment, self.seeds[first : first + self.width]))
+            self.seen = [vector.reset() for vector in self.vectors]
+        except BaseException:
+            self.close()
+            raise
+        self.waits = self.vectors[0].waits
+        count = config.environments
+        self.returns, self.reward_returns = np.zeros(count), np.zeros(count)
+        self.lengths: np.ndarray = np.zeros(count, np.int32)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for vector in self.vectors:
+            vector.close()
+
+
+def collect_host(
+    config: Config, programs: HostPrograms, learned: Learned, playing: HostPlaying, drawn: jax.Array
+) -> tuple[np.ndarray, Rollout]:
+    """Play `config.rollout_length` steps in host environments, as `collect` does in those of the device.
+
+    Every observation goes to the device once, as it is stored, and only the actions come back. On a GPU the
+    environments are two halves; while one half steps, the other half's actions are computed.
+
+    Args:
+        config: Settings.
+        programs: See `host_programs`.
+        learned: The agent.
+        playing: The environments, which move on.
+        drawn: Noise of the actions.
+
+    Returns:
+        Observations after the last step, (B, *observation), and the rollout.
+    """
+    acted: list[Acted] = [programs.empty() for _ in playing.vectors]
+    rollout = host_rollout(config, acted[0], waits=playing.waits)
+    finals: dict[tuple[int, int], np.ndarray] = {}
+    for row in range(config.rollout_length + 1):
+        for part, vector in enumerate(playing.vectors):
+            if row:
+                moved = vector.finish()
+                _note(config, rollout, playing, row - 1, part, moved)
+                finals |= {(row - 1, part * playing.width + one): seen for one, seen in moved.finals.items()}
+            if row < config.rollout_length:
+                seen = playing.seen[part]
+                acted[part], chosen = programs.act(learned, acted[part], drawn[part], np.int32(row), seen)
+                vector.begin(np.asarray(chosen))
+
+    def values(observations: list[np.ndarray]) -> list[np.ndarray]:
+        # The program takes the observations of one part at a time.
+        found: list[np.ndarray] = []
+        for first in range(0, len(observations), playing.width):
+            some = observations[first : first + playing.width]
+            filled = some + [some[0]] * (playing.width - len(some))
+            found.extend(np.asarray(programs.value(learned, np.stack(filled)))[: len(some)])
+        return found
+
+    final_heads: Any = rollout.final_heads
+    if config.time_limit == "truncate":
+        for place, heads in zip(finals, values(list(finals.values())), strict=True):
+            final_heads[place] = heads
+    last = np.concatenate(playing.seen)
+    weights: Any = rollout.weights
+    if weights is not None:
+        weights /= weights.mean()
+    together = acted[0] if len(acted) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each, 1), *acted)
+    return last, rollout._replace(**together._asdict(), last_heads=jnp.asarray(np.stack(values(list(last)))))
+
+
+def _note(config: Config, rollout: Any, playing: HostPlaying, row: int, part: int, moved: Moved) -> None:
+    """Write a step of one part of the environments into a row of the rollout."""
+    here = slice(part * playing.width, (part + 1) * playing.width)
+    terminated, truncated = moved.terminated, moved.truncated
+    if config.time_limit == "terminate":
+        terminated, truncated = terminated | truncated, np.zeros_like(truncated)
+    else:
+        for one, seen in moved.finals.items():
+            rollout.final_finite[row, here.start + one] = bool(np.all(np.isfinite(seen)))
+    returns, lengths, reward_returns = playing.returns[here], playing.lengths[here], playing.reward_returns[here]
+    reward_returns *= config.return_discount
+    reward_returns += np.asarray(learned_rewards(config, moved.rewards), np.float64)
+    rollout.rewards[row, here], rollout.reward_returns[row, here] = moved.rewards, reward_returns
+    rollout.terminated[row, here], rollout.truncated[row, here] = terminated, truncated
+    if rollout.weights is not None:
+        rollout.weights[row, here] = moved.played
+    returns += np.where(moved.played, moved.rewards, 0.0)
+    lengths += moved.played
+    rollout.finished_returns[row, here] = np.where(moved.over, returns, 0.0)
+    rollout.finished_lengths[row, here] = np.where(moved.over, lengths, 0)
+    reward_returns[terminated | truncated | ~moved.played] = 0.0
+    returns[moved.over], lengths[moved.over] = 0.0, 0
+    playing.seen[part] = moved.observations

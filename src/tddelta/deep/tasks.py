@@ -1,4 +1,4 @@
-"""What a learner knows of an environment, wherever that runs."""
+"""Descriptions of environments for a learner, wherever they run; and gymnax, without the plotting it imports."""
 
 import dataclasses
 import importlib
@@ -15,7 +15,7 @@ _NAMES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "matplotlib.an
 
 
 class _Later(ModuleType):
-    """A module that is imported when somebody draws."""
+    """A module that is imported at its first use."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or sys.modules.get(self.__name__) is self:
@@ -44,10 +44,10 @@ with _without_plotting():
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """What a learner needs to know of an environment.
+    """Description of an environment for a learner.
 
     Attributes:
-        name: What the user called it.
+        name: Its name in folders, tables and figures.
         observation_space: gymnax space.
         action_space: gymnax space.
         observation_shape: Shape of one observation.
@@ -68,7 +68,7 @@ class Task:
     first_action: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """What of it the run's record says."""
+        """The environment in the record of a run."""
         raise NotImplementedError
 
 
@@ -109,5 +109,5 @@ class HostEnvironment(Task):
         return hash(self._kind())
 
     def to_dict(self) -> dict[str, Any]:
-        """What the name and the options meant."""
+        """Meaning of the name and the options."""
         return dict(self.description)

@@ -1,4 +1,4 @@
-"""The host's side of training: compiled blocks of updates; after each the run directory is brought up to date."""
+"""Whole training runs: compiled blocks of updates, after each of which the run directory is brought up to date."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tddelta.deep import devices, evaluation, host_rollout, ppo, shards
+from tddelta.deep import devices, evaluation, ppo, rollout, shards
 from tddelta.deep.config import Config
 from tddelta.deep.policy import checked_pauses, from_arrays, tensors, to_arrays
 from tddelta.deep.tasks import HostEnvironment
@@ -54,7 +54,7 @@ class Record(Recorder):
         config: Settings.
         seed: The seed.
         writer: The run directory; where it goes on from a checkpoint, so does the record.
-        share: Of the time, that writing its episodes may take; checkpoints have the other half.
+        share: Share of the time that writing its episodes may take.
     """
 
     def __init__(self, config: Config, seed: int, writer: RunWriter, share: float = SHARE / 2) -> None:
@@ -65,7 +65,7 @@ class Record(Recorder):
         self.recent = deque([] if before is None else before["returns"].tolist(), RECENT_EPISODES)
 
     def add(self, metrics: ppo.Metrics, done: int, learned: ppo.Learned) -> None:
-        """Take over the updates of a block, and what was learned then."""
+        """Take over the updates of a block, after which the agent was `learned`."""
         rows = [self._row(jax.tree.map(lambda leaf, i=i: leaf[i], metrics), learned) for i in range(done)]
         # The update that met a fault is not part of the run: its numbers would not be strict JSON.
         self.writer.metrics([row for row in rows if row is not None])
@@ -90,7 +90,7 @@ class Record(Recorder):
         return self.row(self._numbers(one))
 
     def _numbers(self, one: ppo.Metrics) -> dict[str, float]:
-        """The scalars of an update, and those of every component."""
+        """Scalars of an update, and those of every component."""
         numbers = {name: float(getattr(one, name)) for name in _SCALARS}
         per_component = (
             ("value_loss", one.component_losses),
@@ -116,7 +116,7 @@ class Record(Recorder):
         )
 
     def _statistics(self, one: ppo.Metrics, learned: ppo.Learned) -> dict[str, Any]:
-        """What is known of an update that met a fault, as strict JSON: what is not finite becomes a text."""
+        """An update that met a fault as strict JSON, with texts for numbers that are not finite."""
         what = ppo.FAULTS[int(one.fault)]
         place = None if what == "loss" else int(one.fault_environment)
         norms = {name: float(np.linalg.norm(array)) for name, array in tensors(learned).items()}
@@ -140,13 +140,13 @@ class Record(Recorder):
         self.save_parameters(tensors(learned), self.config.environment_object().name)
 
     def fail(self, error: BaseException) -> None:
-        """Say that the run failed, unless it has said so."""
+        """Set the status to failed, unless it is."""
         if self.fault is None:
             self.fault = f"{type(error).__name__}: {error}"
             self.writer.status("failed", message=self.fault, **self.counts())
 
     def evaluate(self, learned: ppo.Learned) -> None:
-        """Play the policy for a while."""
+        """Add a row of scores to the run's evaluations."""
         # The same seed each time: the points of a curve differ by the agent, not by the episodes' luck.
         seed = int(jax.random.randint(run_key(self.seed, "evaluate"), (), 0, 2**31 - 1))
         host = isinstance(self.config.environment_object(), HostEnvironment)
@@ -172,7 +172,7 @@ PROGRAMS_KEPT = 16
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
         steps: Environment steps done.
@@ -192,15 +192,21 @@ class Progress:
 
 
 class Programs(NamedTuple):
-    """The compiled programs of a configuration: `init(config, key)`, `block(config, state, count)`.
+    """Compiled programs of a configuration.
 
-    `shapes` are those of the state, and `seconds` what compiling took.
+    Attributes:
+        init: (config, key) → state.
+        block: (config, state, count) → (state, metrics of the updates, number of updates).
+        seconds: What compiling took.
+        shapes: Of the state.
+        acting: Those that act in host environments; None for device environments.
     """
 
     init: Any
     block: Any
     seconds: float
     shapes: Any
+    acting: rollout.HostPrograms | None = None
 
 
 _programs: dict[Hashable, Programs] = {}
@@ -209,7 +215,7 @@ _guard = threading.Lock()
 
 
 def run_config(config: Config, seed: int) -> dict[str, Any]:
-    """What `config.json` says of a run: equal for equal runs, no times, no machine."""
+    """Content of `config.json`: equal for equal runs, without times and machines."""
     environment = config.environment_object()
     settings = config.to_dict()
     # Other numbers: no run of the other precision may be taken for the same.
@@ -231,12 +237,7 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
 def _block(
     config: Config, state: ppo.State, count: jax.Array, axis: shards.Axis = ()
 ) -> tuple[ppo.State, ppo.Metrics, jax.Array]:
-    """Up to `count` updates, fewer if one meets a fault; for `axis` see `ppo.update`.
-
-    Returns:
-        The state, the metrics (LONGEST_BLOCK, …) of which only the first rows are filled, and the number of updates
-        done.
-    """
+    """Up to `count` updates, fewer if one meets a fault: the state, metrics (LONGEST_BLOCK, …), number of updates."""
     shapes = jax.eval_shape(functools.partial(ppo.update, config, axis=axis), state)[1]
     empty = jax.tree.map(lambda leaf: jnp.zeros((LONGEST_BLOCK, *leaf.shape), leaf.dtype), shapes)
 
@@ -254,28 +255,46 @@ def _block(
 
 
 def programs(config: Config, seeds: int | None = None) -> Programs:
-    """Compiles the programs of a configuration once per process, whatever thread asks.
+    """Compile the programs of a device environment: of one run, or of so many vectorised seeds on all devices."""
 
-    Configurations that differ in continuous settings only share them. The last `PROGRAMS_KEPT` are kept.
+    def compiled() -> Programs:
+        init, block = devices.placed(config, seeds, ppo.init, _block)
+        keys = jax.random.key(0) if seeds is None else jax.random.split(jax.random.key(0), seeds)
+        state = jax.eval_shape(init, config, keys)
+        made = init.lower(config, keys).compile()
+        count = jax.ShapeDtypeStruct((), jnp.int32)
+        return Programs(made, block.lower(config, state, count).compile(), 0.0, state)
 
-    Args:
-        config: Settings.
-        seeds: None for one run; else the programs run so many seeds at once, vectorised, on all devices of the process.
-    """
-    key = (jax.tree.structure(config), seeds)
+    return _once(config, seeds, compiled)
+
+
+def host_programs(config: Config, *, waits: bool) -> Programs:
+    """Compile the programs of a host environment: `block` is `ppo.learn`, and `waits` as in `HostPlaying`."""
+    environment: Any = config.environment_object()
+    parts = rollout.parts_of(environment, config.environments)
+
+    def compiled() -> Programs:
+        key = jax.random.key(0)
+        state = jax.eval_shape(ppo.init, config, key)
+        acting = rollout.host_programs(config, state.learned, parts)
+        played = rollout.host_rollout(config, acting.empty.out_info, waits=waits)
+        last = jax.ShapeDtypeStruct(played.observations.shape[1:], played.observations.dtype)
+        made = jax.jit(ppo.init).lower(config, key).compile()
+        return Programs(made, jax.jit(ppo.learn).lower(config, state, played, last, key).compile(), 0.0, state, acting)
+
+    return _once(config, (waits, parts), compiled)
+
+
+def _once(config: Config, kind: Hashable, compiled: Callable[[], Programs]) -> Programs:
+    """Compile once per process and kind, whatever thread asks; settings that are continuous share programs."""
+    key = (jax.tree.structure(config), kind)
     with _guard:
         lock = _locks.setdefault(key, threading.Lock())
     with lock:
         found = _programs.get(key)
         if found is None:
             began = time.perf_counter()
-            init, block = devices.placed(config, seeds, ppo.init, _block)
-            keys = jax.random.key(0) if seeds is None else jax.random.split(jax.random.key(0), seeds)
-            state = jax.eval_shape(init, config, keys)
-            made = init.lower(config, keys).compile()
-            count = jax.ShapeDtypeStruct((), jnp.int32)
-            compiled = block.lower(config, state, count).compile()
-            found = Programs(made, compiled, time.perf_counter() - began, state)
+            found = compiled()._replace(seconds=time.perf_counter() - began)
             with _guard:
                 if len(_programs) >= PROGRAMS_KEPT:
                     # JAX keeps what it compiled, also the programs of evaluations. Who runs one now holds it.
@@ -283,6 +302,51 @@ def programs(config: Config, seeds: int | None = None) -> Programs:
                     jax.clear_caches()
                 _programs[key] = found
         return found
+
+
+class HostTraining:
+    """Updates of one run in host environments, which it holds; to be closed in the end.
+
+    Args:
+        config: Settings.
+        seed: Of the run.
+        part: 0 for a new run; else updates done before the environments are made anew.
+
+    Attributes:
+        playing: The environments.
+        programs: The compiled programs, whose `block` is that of this run.
+    """
+
+    def __init__(self, config: Config, seed: int, part: int = 0) -> None:
+        self.playing = rollout.HostPlaying(config, seed, part)
+        try:
+            found = host_programs(config, waits=self.playing.waits)
+        except BaseException:
+            self.close()
+            raise
+        self._learn: Any = found.block
+        self._acting: Any = found.acting
+        self.programs = found._replace(block=self.block)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.playing.close()
+
+    def update(self, config: Config, state: ppo.State) -> tuple[ppo.State, ppo.Metrics]:
+        """A rollout, and what is learned from it: `ppo.update` for host environments."""
+        key, drawn, shuffle_key = self._acting.noise(state.key)
+        last, played = rollout.collect_host(config, self._acting, state.learned, self.playing, drawn)
+        state, metrics = self._learn(config, state._replace(key=key), played, last, shuffle_key)
+        return state, jax.device_get(metrics)
+
+    def block(self, config: Config, state: ppo.State, count: Any) -> tuple[ppo.State, ppo.Metrics, np.ndarray]:
+        """Up to `count` updates, fewer if one meets a fault."""
+        found: list[ppo.Metrics] = []
+        while len(found) < int(count) and not (found and found[-1].fault):
+            state, metrics = self.update(config, state)
+            found.append(metrics)
+        stacked: ppo.Metrics = jax.tree.map(lambda *rows: np.stack(rows), *found)
+        return state, stacked, np.array(len(found))
 
 
 def train_run(
@@ -368,7 +432,7 @@ def _beside_one_another(
 
 
 class _Training:
-    """What `train_runs` does, step by step."""
+    """State of one call of `train_runs`."""
 
     def __init__(
         self,
@@ -391,15 +455,15 @@ class _Training:
             )
         self.state: Any = None
         self.speed: float | None = None
-        self.player: host_rollout.Player | None = None
+        self.host: HostTraining | None = None
 
     def run(self) -> None:
-        """Train to the end, or until it is to stop."""
+        """Train to the end, or until `stop` is set."""
         try:
             self._run()
         finally:
-            if self.player is not None:
-                self.player.close()
+            if self.host is not None:
+                self.host.close()
 
     def _run(self) -> None:
         began, first, seconds = time.perf_counter(), self.done, 0.0
@@ -421,26 +485,25 @@ class _Training:
                 self._save()
         for index, record in enumerate(self.records):
             self._finish(record, self._learned(index), complete=complete)
-            row = {"event": "end", "seconds": time.perf_counter() - began, "steps": (self.done - first) * self.batch}
+            row = {
+                "event": "end",
+                "seconds": time.perf_counter() - began,
+                "steps": (self.done - first) * self.config.batch,
+            }
             row["saving_seconds"] = pauses.spent + sum(each.saving_seconds for each in self.records)
             if seconds:
-                row["steps_per_second"] = (self.done - first) * self.batch / seconds
+                row["steps_per_second"] = (self.done - first) * self.config.batch / seconds
             record.writer.timing(row)
         faults = [record for record in self.records if record.fault]
         if faults:
             place = faults[0].writer.path / "fault.json"
             raise DataError(f"{faults[0].fault} ({place} has the numbers of that update)")
 
-    @property
-    def batch(self) -> int:
-        """Environment steps per update."""
-        return self.config.batch
-
     def _tell(self, phase: str) -> None:
         if self.progress is None:
             return
-        total = self.config.updates * self.batch
-        left = None if self.speed is None else max(total - self.done * self.batch, 0) / self.speed
+        total = self.config.updates * self.config.batch
+        left = None if self.speed is None else max(total - self.done * self.config.batch, 0) / self.speed
         for index, record in enumerate(self.records):
             self.progress(index, Progress(record.steps, total, self.speed, left, record.recent_return, phase))
 
@@ -464,23 +527,22 @@ class _Training:
         return compiled
 
     def _programs(self, seeds: list[int]) -> Programs:
-        """The programs; for a host environment they come with the environments themselves."""
+        """Compiled programs; those of a host environment come with the environments themselves."""
         if not isinstance(self.config.environment_object(), HostEnvironment):
             return programs(self.config, len(seeds) if self.several else None)
-        player = self.player = host_rollout.Player(self.config, seeds[0], self.done)
+        self.host = HostTraining(self.config, seeds[0], self.done)
         # What runs on the host cannot be saved: after a break come fresh environments, with seeds of their own.
         event = "fresh_environments" if self.done else "environments"
-        self.records[0].writer.timing({"event": event, "updates": self.done, "seeds": player.seeds})
-        made = player.programs
-        return Programs(made.init, player.block, made.seconds, made.shapes)
+        self.records[0].writer.timing({"event": event, "updates": self.done, "seeds": self.host.playing.seeds})
+        return self.host.programs
 
     def _updates_left(self) -> int:
         """Updates until the end or the next evaluation."""
         left = self.config.updates - self.done
         if self.eval_every is None:
             return left
-        following = (self.done * self.batch // self.eval_every + 1) * self.eval_every
-        return min(left, -(-following // self.batch) - self.done)
+        following = (self.done * self.config.batch // self.eval_every + 1) * self.eval_every
+        return min(left, -(-following // self.config.batch) - self.done)
 
     def _train(self, compiled: Programs, count: int) -> float:
         """A block of updates; returns the seconds that it took."""
@@ -498,8 +560,13 @@ class _Training:
                 record.add(mine, int(finished[index] if self.several else finished), self._learned(index))
                 record.save_episodes()
         self.done += count
-        self.speed = count * self.batch / seconds
-        timing = {"event": "block", "steps": self.done * self.batch, "seconds": seconds, "steps_per_second": self.speed}
+        self.speed = count * self.config.batch / seconds
+        timing = {
+            "event": "block",
+            "steps": self.done * self.config.batch,
+            "seconds": seconds,
+            "steps_per_second": self.speed,
+        }
         for record in self.records:
             record.writer.timing({**timing, "return_mean": record.recent_return})
         self._tell("training")
@@ -509,7 +576,7 @@ class _Training:
         """Whether a step at which to evaluate lies in the updates since `before`; the end has its own evaluation."""
         if self.eval_every is None or self.done >= self.config.updates:
             return False
-        return self.done * self.batch // self.eval_every > before * self.batch // self.eval_every
+        return self.done * self.config.batch // self.eval_every > before * self.config.batch // self.eval_every
 
     def _evaluate(self) -> None:
         self._tell("evaluating")

@@ -171,8 +171,9 @@ def record(
     if isinstance(environment, HostEnvironment):
         arrays = game(policy, seed, steps, greedy=mode == "greedy")
     else:
-        rows, last = evaluation.play(config, policy.learned, jax.random.key(seed), mode == "greedy", steps=steps)
-        arrays = evaluation.recording(config, rows, np.asarray(last), longest=steps)
+        key, greedy = jax.random.key(seed), mode == "greedy"
+        _, rows, last = evaluation.device_streams(config, policy.learned, key, greedy, count=1, length=steps)
+        arrays = evaluation.recording(config, rows, last, longest=steps)
         arrays |= {} if from_observations(arrays["observations"]) is not None else {"no_frames": _NO_PICTURE}
     if config.reward_clipping == "sign":
         arrays |= {"learner_rewards": np.sign(arrays["rewards"])}
