@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from tddelta.errors import ContractionWarning
 from tddelta.report import plots
 from tddelta.report.figures import Drawing
-from tddelta.report.words import Table
+from tddelta.report.tables import Table
 from tddelta.timescales import TimeScales
 
 Row = Mapping[str, Any]
@@ -45,7 +45,7 @@ def tables(results: Tables) -> Iterator[Table]:
         The tables.
     """
     for name, rows in results.items():
-        yield Table(name, _CAPTIONS[name], tuple(rows[0]), [], [dict(row) for row in rows])
+        yield Table(name, _CAPTIONS[name], (), [dict(row) for row in rows])
 
 
 def statements(results: Tables) -> list[str]:
