@@ -383,8 +383,7 @@ CHANGED = {
     [
         ("report", "misspelt"),
         ("report", "module://no_such"),
-        ("paper.theory_report", "misspelt"),
-        ("paper.ring_report", "misspelt"),
+        ("paper.ring", "misspelt"),
         ("inspector.video", "misspelt"),
     ],
 )

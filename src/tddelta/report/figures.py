@@ -113,7 +113,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
     estimates = {agent: aggregate(scores) for agent, scores in suite.scores.items()}
     figure, (axes,) = plots.new_figure(width=3.7, height=0.7 + 0.42 * len(estimates))
     label = "Normalised score"
-    plots.intervals(axes, estimates, {agent: plots.colour(styles[agent]) for agent in estimates}, label=label)
+    plots.intervals(axes, estimates, {agent: plots.colour(styles[agent]) for agent in estimates}, title=label)
     told = "; ".join(f"{agent} {number(estimate.value)}" for agent, estimate in estimates.items())
     where = ", ".join(suite.environments)
     caption = f"Over {where}. Bars: 95 % stratified bootstrap interval. {sentence_of(suite.unit)}"
@@ -153,7 +153,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
             axes,
             {name: estimate for name, (_, estimate) in chances.items()},
             {name: plots.colour(styles[agent]) for name, (agent, _) in chances.items()},
-            label="Probability of improvement",
+            title="Probability of improvement",
             middle=0.5,
         )
         axes.set_xlim(-0.02, 1.02)

@@ -117,8 +117,13 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table alone, in Markdown."""
-        lines = [self.heads, ["---"] * len(self.heads), *self.rows]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return markdown(self.heads, self.rows)
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _csv_field(value: Any) -> Any:
