@@ -9,7 +9,7 @@ from pathlib import Path
 from results_tables import markdown, write
 
 import tddelta as tdd
-from tddelta.report.atari import density_table, gain_table, published_games, score_table
+from tddelta.paper.published import density_figure, density_table, gain_table, published_games, score_table
 from tddelta.report.figures import drawings, to_bytes
 from tddelta.report.study import Study, find_reference
 from tddelta.report.words import MISSING, number, summary_text
@@ -48,12 +48,13 @@ def beside(study: Study) -> None:
         ("atari-density", density_table(study, games)),
     ):
         if table.rows:
-            write(name, markdown(table.columns, table.rows))
+            write(name, table.to_markdown())
 
 
 def figures(study: Study) -> None:
     """Learning curves, and what the critics said during one game."""
-    for drawing in drawings(study):
+    density = density_table(study, published_games(study))
+    for drawing in [*drawings(study), *([density_figure(density)] if density.rows else [])]:
         if drawing.section in ("learning", "episode", "published"):
             (FIGURES / f"atari-{drawing.name}.png").write_bytes(to_bytes(drawing, "png"))
             print(f"_static/atari-{drawing.name}.png: {drawing.caption}")

@@ -7,7 +7,7 @@ compared with the baseline, PPO or PPO+, that has the higher mean: Welch's t-tes
 Holm's correction over the 18 comparisons.
 """
 
-from tddelta.report.atari import published, published_gains
+from tddelta.paper.published import PUBLISHED, published_gains
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     print(f"{'game':12} {'agent':18} {'against':8} {'difference':>10} {'p (Welch)':>10} {'p (Holm)':>10}")
     for (game, agent), (test, corrected) in published_gains().items():
         star = " *" if corrected < 0.05 else ""
-        baseline = published()[game].baseline
+        baseline = PUBLISHED[game].baseline
         print(
             f"{game:12} {agent:18} {baseline:8} {test.difference:+10.0f} {test.p_value:10.2g} {corrected:10.2g}{star}"
         )

@@ -10,9 +10,7 @@ import pytest
 
 from tddelta.cli import main
 from tddelta.errors import ConfigError, ContractionWarning
-from tddelta.paper import theory as equivalence
 from tddelta.paper import theory as theory
-from tddelta.paper import theory_report as report
 from tddelta.paper.theory import VARIANTS, largest_differences, phased_tables
 from tddelta.tabular import FiniteMDP, counterexample_probability, evaluate
 from tddelta.timescales import TimeScales
@@ -35,7 +33,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def drawings(results):
-    return list(report.drawings(results))
+    return list(theory.drawings(results))
 
 
 # ---------------------------------------------------------------- Theorem 1
@@ -58,7 +56,7 @@ def test_unequal_decays_are_not_covered():
 @pytest.mark.parametrize("variant", ["accumulating", "replacing"])
 def test_a_difference_is_seen(variant, monkeypatch):
     """What is compared differs where the theorem does not hold: with unequal step sizes."""
-    original = equivalence.evaluate, equivalence.td_errors
+    original = theory.evaluate, theory.td_errors
 
     def faster(*arguments, step_sizes, **named):
         scales = arguments[1]
@@ -67,8 +65,8 @@ def test_a_difference_is_seen(variant, monkeypatch):
     def longer(*arguments, scales, **named):
         return original[1](*arguments, scales=scales, **named) * np.array([1.0, 1.5])[: len(scales)]
 
-    monkeypatch.setattr(equivalence, "evaluate", faster)
-    monkeypatch.setattr(equivalence, "td_errors", longer)
+    monkeypatch.setattr(theory, "evaluate", faster)
+    monkeypatch.setattr(theory, "td_errors", longer)
     differences, _ = largest_differences(TimeScales((0.5, 0.9), (0.4, 0.4)), variant, steps=50)
     assert differences[1] > 1e-3 > 1e-12 > differences[0]
 
@@ -234,7 +232,7 @@ def test_the_counterexample_breaks_the_published_bound(results):
 
 
 def test_statements_name_the_numbers(results):
-    text = "\n".join(report.statements(results))
+    text = "\n".join(theory.statements(results))
     for number in ("0.6718", "4.38", "1.69", "10.49", "8.11", "16.00 and 16.00", "103.07", "no variance reduction"):
         assert number in text
 
@@ -260,7 +258,7 @@ def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, mon
         assert not matplotlib.rcParams["text.usetex"], "the user's settings of matplotlib count"
         return iter(drawings[-figures:])
 
-    monkeypatch.setattr(report, "drawings", drawn)
+    monkeypatch.setattr(theory, "drawings", drawn)
     out = tmp_path / "below" / "theory"
     with matplotlib.rc_context({"text.usetex": True}):
         assert main(["reproduce", "theory", "--quick", "--out", str(out)]) == 0
@@ -310,4 +308,4 @@ def test_the_whole_experiment():
         single, split = last
         assert split["value_error_mean"] < single["value_error_mean"]
         assert split["known_range"] > single["known_range"], "followed over phases the bound shows no reduction"
-    assert len(report.statements(whole)) == 4 + 2 + len(settings)
+    assert len(theory.statements(whole)) == 4 + 2 + len(settings)

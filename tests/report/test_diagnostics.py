@@ -7,16 +7,11 @@ import pytest
 
 from report_synthetic import agent_data, scales_of, write_run
 from tddelta.decomposition import compose, decompose
-from tddelta.report.diagnostics import (
-    calibration,
-    diagnose,
-    diagnostics_table,
-    held_out,
-    sentences,
-    shares_over_training,
-)
 from tddelta.report.figures import drawings
+from tddelta.report.statistics import calibration, diagnose
 from tddelta.report.study import Study
+from tddelta.report.tables import diagnostics_table
+from tddelta.report.words import parts
 from tddelta.runs import load_runs
 from tddelta.timescales import TimeScales
 
@@ -98,17 +93,16 @@ def test_which_scale_carries_the_value_is_the_same_in_both_bases(study):
     expected = np.array([[4, 1, 1, 1, 1, 0], [2, 2, 2, 2, 1, 1]]) / np.array([[8], [10]])
     for agent in ("ppo-delta", "ppo-multi"):
         assert agent_data(agent)["basis"] == ("W" if agent == "ppo-delta" else "V")
-        steps, shares = shares_over_training(study.groups["Breakout-MinAtar", agent])
+        steps, shares = study.groups["Breakout-MinAtar", agent].shares
         np.testing.assert_array_equal(steps, [100, 200])  # as far as both seeds have come
         np.testing.assert_allclose(shares, expected)
-    assert shares_over_training(study.groups["Breakout-MinAtar", "ppo"]) is None
+    assert study.groups["Breakout-MinAtar", "ppo"].shares is None
 
 
-def test_words_say_what_the_numbers_say(study):
-    group = study.groups["Breakout-MinAtar", "ppo-delta"]
+def test_words_say_what_the_numbers_say():
     predicted, realised = states(np.random.default_rng(0))
     found = diagnose(SCALES, predicted, realised)
-    said = sentences(group, found)
+    said = parts(SCALES, found)
     half = int(np.argmax(np.cumsum(found.share) >= 0.5))
     assert said[0].startswith(
         f"Value beyond {SCALES.horizons[half - 1]:.4g} steps is {100 * found.share[half:].sum():.0f} %"
@@ -120,19 +114,14 @@ def test_words_say_what_the_numbers_say(study):
     assert len(said) == 4
     for stretch, words in ((3.0, "exaggerates differences"), (0.3, "makes states too much alike")):
         stretched = diagnose(SCALES, realised * stretch, realised)
-        assert any(words in sentence for sentence in sentences(group, stretched))
+        assert any(words in sentence for sentence in parts(SCALES, stretched))
 
 
-def test_parts_that_do_not_contract_are_named(study):
-    growing = TimeScales.from_gammas([0.68, 0.99], lam=0.95, rule="capped").to_dict() | {"trace_decays": [0.95, 0.95]}
-    scales = TimeScales.from_dict(growing)
+@pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")
+def test_parts_that_do_not_contract_are_named():
+    scales = TimeScales((0.68, 0.99), trace_decays=(0.95, 0.95))
     predicted = np.random.default_rng(0).normal(size=(50, 2))
-    group = study.groups["Breakout-MinAtar", "ppo-delta"]
-    vars(group.seeds[0].run)["scales"], before = scales, group.scales
-    try:
-        said = sentences(group, diagnose(scales, predicted, predicted))
-    finally:
-        vars(group.seeds[0].run)["scales"] = before
+    said = parts(scales, diagnose(scales, predicted, predicted))
     assert said[-1] == "Full steps towards their targets let W_0 grow: a factor of 1 or more does not contract."
 
 
@@ -141,8 +130,8 @@ def test_table_and_figures_show_them(study):
     table = diagnostics_table(study)
     assert len(table.rows) == 1 + 6 + 6
     group = study.groups["Breakout-MinAtar", "ppo-delta"]
-    found = diagnose(group.scales, *held_out(group))
-    mine = [row for row in table.data if row["agent"] == "ppo-delta"]
+    found = diagnose(group.scales, *group.held_out)
+    mine = [row for row in table.records if row["agent"] == "ppo-delta"]
     np.testing.assert_array_equal([row["bias"] for row in mine], found.bias)
     np.testing.assert_array_equal([row["share"] for row in mine], found.share)
     drawn = {drawing.name: drawing for drawing in drawings(study) if drawing.section == "diagnostics"}
@@ -157,9 +146,9 @@ def test_table_and_figures_show_them(study):
         "shares-breakout-minatar-ppo-delta",
     ]
     mine = drawn["calibration-breakout-minatar-ppo-delta"]
-    for sentence in sentences(group, found):
+    for sentence in parts(group.scales, found):
         assert sentence in mine.reading and sentence in mine.alternative
-    pair = held_out(group)
+    pair = group.held_out
     for z, axes in enumerate(mine.figure.axes):
         means, returns = calibration(pair[0][:, z], pair[1][:, z])
         np.testing.assert_array_equal(axes.lines[1].get_xdata(), means)

@@ -7,10 +7,11 @@ import pytest
 
 from report_synthetic import write_run
 from tddelta.decomposition import compose
-from tddelta.report import diagnostics, figures
+from tddelta.report import figures, words
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
 from tddelta.report.study import Study
 from tddelta.runs import load_runs
+from tddelta.runs.reader import realised_returns
 from tddelta.timescales import TimeScales
 
 ENVIRONMENTS = ("Breakout-MinAtar", "Asterix-MinAtar")
@@ -34,7 +35,7 @@ def numbers(text):
 
 
 def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(study):
-    said = diagnostics.learning(study, "Breakout-MinAtar")
+    said = words.learning(study, "Breakout-MinAtar")
     ours, theirs = (
         study.groups["Breakout-MinAtar", agent].scores("asymptotic") for agent in ("ppo-delta", "ppo-multi")
     )
@@ -62,7 +63,7 @@ def test_a_difference_survives_correction_or_does_not(tmp_path, gap, verdict):
             for seed in range(4):
                 write_run(tmp_path, environment, agent, seed, returns=[final + seed] * 200, rollout=False, critic=False)
     found = Study(load_runs(tmp_path))
-    said = diagnostics.learning(found, "Asterix-MinAtar")
+    said = words.learning(found, "Asterix-MinAtar")
     assert f"The difference {verdict} Holm's correction over 2 comparisons" in said
     corrected = next(c.corrected for c in found.comparisons() if c.environment == "Asterix-MinAtar")
     assert (corrected < 0.05) is (verdict == "survives")
@@ -73,27 +74,27 @@ def test_a_lone_agent_and_lone_seeds_are_read_for_what_they_are(tmp_path):
     alone = Study(load_runs(tmp_path / "one"))
     curve = alone.curves("Breakout-MinAtar")["ppo"]
     half = curve.grid[np.argmax(curve.mean >= (curve.mean[0] + curve.mean[-1]) / 2)]
-    said = diagnostics.learning(alone, "Breakout-MinAtar")
+    said = words.learning(alone, "Breakout-MinAtar")
     assert said == (
         f"Over the last 100 episodes ppo scores 7.51 (1 seed). Its curve begins at {curve.mean[0]:.3f} and is half-way "
         f"up after {half:,.0f} steps."
     )
     write_run(tmp_path / "two", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
     write_run(tmp_path / "two", agent="ppo-delta", returns=[2.0] * 50, rollout=False, critic=False)
-    assert diagnostics.learning(Study(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
+    assert words.learning(Study(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
         "Over the last 100 episodes ppo-delta is ahead with 2.00, 1.00 more than ppo with 1.00 (1 seed each). The "
         "difference is not tested: one seed: no test."
     )
     write_run(tmp_path / "flat", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
-    said = diagnostics.learning(Study(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
+    said = words.learning(Study(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
     assert said.endswith("Its curve ends no higher than it began (1.00, then 1.00).")
     write_run(tmp_path / "none", agent="ppo", returns=[], state="running")
-    assert diagnostics.learning(Study(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
+    assert words.learning(Study(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
 
 
 def test_critics_are_ranked_at_the_longest_horizon(study):
     groups = [group for group in study.groups.values() if group.environment == "Breakout-MinAtar"]
-    said = diagnostics.critics(groups)
+    said = words.critics(groups)
     explained = {g.agent: np.mean([q.explained_variance for q in g.critic], axis=0) for g in groups}
     order = sorted(explained, key=lambda agent: -explained[agent][-1])
     first, second = said.split(" of the variance of the returns that came, ")
@@ -113,51 +114,55 @@ def test_critics_are_ranked_at_the_longest_horizon(study):
 TWO = TimeScales.from_gammas([0.5, 0.9])
 
 
-def recorded(deltas, rewards, ends=True):
-    """The arrays of an episode that ends with its last step, or is cut there."""
-    last = np.arange(len(rewards)) == len(rewards) - 1
-    return {"deltas": deltas, "rewards": rewards, "terminated": last & ends, "truncated": last & (not ends)}
+def ends(length, *, cut=False):
+    """The flags of an episode that ends with its last step, or is cut there."""
+    last = np.arange(length) == length - 1
+    return {"terminated": last & (not cut), "truncated": last & cut}
+
+
+def recorded(deltas, rewards, *, cut=False):
+    return {"deltas": deltas, "rewards": rewards, **ends(len(rewards), cut=cut)}
 
 
 def test_an_episode_is_read_along_its_own_arrays():
     rng = np.random.default_rng(0)
     deltas, rewards = rng.random((60, 2)) * [1.0, 4.0], rng.random(60)
-    came = diagnostics.realised(rewards, recorded(deltas, rewards), 0.9)
+    came = realised_returns(rewards, np.array([0.9]), **ends(60))[:, 0]
     expected = [sum(0.9 ** (k - t) * rewards[k] for k in range(t, 60)) for t in range(60)]
     np.testing.assert_allclose(came, expected)
     values = compose(deltas)[:, -1]
     share = 100 * deltas[:, 1].mean() / np.abs(deltas).mean(axis=0).sum()
-    assert diagnostics.episode(TWO, recorded(deltas, rewards)) == (
+    assert words.episode(TWO, recorded(deltas, rewards)) == (
         f"Value beyond 2 steps is {share:.0f} % of all parts of V along this episode. On average over all steps V "
         f"expects {values.mean():.2f}, {came.mean() - values.mean():.2f} less than the discounted return that followed "
         f"({came.mean():.2f})."
     )
     exact = np.stack([np.zeros(60), expected], axis=1)
-    assert "about as much as the discounted return" in diagnostics.episode(TWO, recorded(exact, rewards))
+    assert "about as much as the discounted return" in words.episode(TWO, recorded(exact, rewards))
 
 
 def test_of_an_episode_that_was_cut_the_known_steps_count():
     rewards = np.ones(100)
     deltas = np.stack([np.zeros(100), np.full(100, 20.0)], axis=1)
-    known = np.isfinite(diagnostics.realised(rewards, recorded(deltas, rewards, ends=False), 0.9))
+    known = np.isfinite(realised_returns(rewards, np.array([0.9]), **ends(100, cut=True))[:, 0])
     assert 0 < known.sum() < 100
     assert 0.9 ** (100 - np.flatnonzero(known)[-1]) <= 0.01
-    said = diagnostics.episode(TWO, recorded(deltas, rewards, ends=False))
+    said = words.episode(TWO, recorded(deltas, rewards, cut=True))
     assert f"over the {known.sum()} steps whose return is known V expects 20" in said
     assert " more than the discounted return" in said
-    short = recorded(deltas[:5], rewards[:5], ends=False)
-    assert diagnostics.episode(TWO, short).endswith("too short for the return at the longest horizon to be known.")
+    short = recorded(deltas[:5], rewards[:5], cut=True)
+    assert words.episode(TWO, short).endswith("too short for the return at the longest horizon to be known.")
 
 
 def test_rewards_count_as_the_critic_learned_them():
     rewards = np.full(200, 30.0)
     deltas = np.stack([np.zeros(200), (1 - 0.9 ** np.arange(200, 0, -1)) * 10], axis=1)
-    assert "about as much as" in diagnostics.episode(TWO, recorded(deltas, rewards), clipped=True)
-    assert "about as much as" not in diagnostics.episode(TWO, recorded(deltas, rewards))
+    assert "about as much as" in words.episode(TWO, recorded(deltas, rewards), clipped=True)
+    assert "about as much as" not in words.episode(TWO, recorded(deltas, rewards))
 
 
 @pytest.mark.parametrize(
-    ("scales", "words"),
+    ("scales", "said"),
     [
         (
             lambda: TimeScales.halving(0.99, lam=0.95),
@@ -178,29 +183,29 @@ def test_rewards_count_as_the_critic_learned_them():
     ],
 )
 @pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")
-def test_ladders_are_read_from_their_scales(scales, words):
+def test_ladders_are_read_from_their_scales(scales, said):
     scales = scales()
-    assert diagnostics.ladder(scales) == words
+    assert words.ladder(scales) == said
     if scales.trace_decays is not None:
         factors = scales.contraction_factors
-        assert f"W_{int(np.argmax(factors))}" in words
-        assert ("leaves at most" in words) is (max(factors) < 1)
+        assert f"W_{int(np.argmax(factors))}" in said
+        assert ("leaves at most" in said) is (max(factors) < 1)
 
 
 def test_aggregates_are_read_from_their_estimates():
     rng = np.random.default_rng(1)
     far, near = [rng.random(5) + 3 for _ in range(2)], [rng.random(5) for _ in range(2)]
     estimates = {"slow": aggregate(near), "fast": aggregate(far)}
-    said = diagnostics.interquartile(estimates)
+    said = words.interquartile(estimates)
     assert said.startswith("fast has the highest, ")
     assert numbers(said) == pytest.approx([estimates["fast"].value, estimates["slow"].value], rel=0.01)
     assert said.endswith("their intervals do not overlap.")
-    assert diagnostics.interquartile({"a": aggregate(near), "b": aggregate(near)}).endswith("their intervals overlap.")
+    assert words.interquartile({"a": aggregate(near), "b": aggregate(near)}).endswith("their intervals overlap.")
     one = [np.array([1.0]), np.array([2.0])]
-    assert diagnostics.interquartile({"a": aggregate(one), "b": aggregate(one)}).endswith("there is no interval.")
+    assert words.interquartile({"a": aggregate(one), "b": aggregate(one)}).endswith("there is no interval.")
 
     thresholds = np.linspace(0, 4, 101)
-    said = diagnostics.profiles({name: performance_profile(s, thresholds) for name, s in {"a": near, "b": far}.items()})
+    said = words.profiles({name: performance_profile(s, thresholds) for name, s in {"a": near, "b": far}.items()})
     half = {name: np.median(np.concatenate(s)) for name, s in {"a": near, "b": far}.items()}
     assert said.startswith("More than half of the runs of b score above ")
     for value, name in zip(numbers(said), ("b", "a"), strict=True):
@@ -208,24 +213,16 @@ def test_aggregates_are_read_from_their_estimates():
         assert np.mean(np.concatenate({"a": near, "b": far}[name]) > value) > 0.5
 
     better = probability_of_improvement(far, near)
-    assert diagnostics.improvement("a", "b", better) == (
+    assert words.improvement("a", "b", better) == (
         "A run of a beats one of b with a chance of 100 %; its interval excludes a draw."
     )
-    assert diagnostics.improvement("a", "b", probability_of_improvement(near, near)).endswith(
+    assert words.improvement("a", "b", probability_of_improvement(near, near)).endswith(
         "with a chance of 50 %; its interval includes a draw."
     )
 
 
-def test_rewards_are_read_from_their_densities():
-    found = {"Qbert": {"trained": 12.5, "random": 4.0}, "Zaxxon": {"trained": 0.25}, "Pong": {"random": 1.0}}
-    assert diagnostics.rewards(found) == (
-        "The trained agent gets 12.50 rewards per 100 steps on Qbert, and 0.250 on Zaxxon."
-    )
-    assert diagnostics.rewards({"Pong": {"random": 1.0}}) == ""
-
-
 def test_every_figure_has_its_reading(study):
-    made = list(figures._drawings(study))  # not laid out, which takes long
+    made = list(figures.drawings(study))  # not laid out, which takes long
     assert {drawing.section for drawing in made} == {"learning", "aggregates", "critic", "diagnostics", "episode"}
     assert all(drawing.reading.endswith(".") for drawing in made)
-    assert [sentence.partition(":")[0] for sentence in diagnostics.ladders(study)] == ["ppo", "ppo-multi", "ppo-delta"]
+    assert [sentence.partition(":")[0] for sentence in words.ladders(study)] == ["ppo", "ppo-multi", "ppo-delta"]

@@ -9,16 +9,15 @@ from tddelta.errors import ConfigError
 from tddelta.report import summary_table
 from tddelta.report.study import Study
 from tddelta.report.tables import (
-    critic_sentences,
     critic_table,
     difference_table,
     evaluation_table,
-    headline,
     ladder_table,
     run_table,
     score_table,
     settings_tables,
 )
+from tddelta.report.words import critic_sentences, headline
 from tddelta.runs import load_runs
 
 
@@ -106,9 +105,9 @@ class TestUnfinished:
         assert table.rows[1][-1] == "3 of 4 ‡"
         assert any("flatters" in note for note in table.notes)
         assert any("1 run failed: Breakout-MinAtar, ppo-delta, seed 3" in text for text in headline(study).cautions)
-        assert ("failed: NaN in the loss", "worse") in [
-            (row[3], mark) for row, mark in zip(run_table(study).rows, run_table(study).marks, strict=True)
-        ]
+        runs = run_table(study)
+        marked = [(row[3], marks[3]) for row, marks in zip(runs.rows, runs.marks, strict=True)]
+        assert ("failed: NaN in the loss", "worse") in marked and ("finished", "") in marked
 
     def test_where_none_finished_nothing_is_tested(self, tmp_path):
         write_scores(tmp_path, SCORES, state="interrupted")
@@ -282,7 +281,7 @@ class TestTables:
             write_run(tmp_path, "A", "ppo", seed, quality=0.5, returns=[1.0, 2.0])
             write_run(tmp_path, "A", "ppo-delta", seed, quality=0.9, returns=[1.0, 2.0])
         study = study_of(tmp_path)
-        (record,) = [r for r in critic_table(study, every=False).data if r["agent"] == "ppo"]
+        (record,) = [r for r in critic_table(study, every=False).records if r["agent"] == "ppo"]
         arrays = [run.critic for run in load_runs(tmp_path) if run.agent == "ppo"]
         errors = []
         for array in arrays:

@@ -199,24 +199,20 @@ def print_report(
     paths: Sequence[Path], out: Path | None = None, baselines: Sequence[str] | None = None, *, table: bool = True
 ) -> None:
     """Write the report, then print its summary table and where it is."""
-    from tddelta.report import summary_table, write_report
-    from tddelta.report.study import Study
-    from tddelta.report.tables import difference_table, score_table
+    from tddelta.paper.published import sections
+    from tddelta.report import Report
+    from tddelta.report.page import shared_folder
     from tddelta.runs import readable_runs
 
-    page = write_report(paths, out, baselines=baselines)
-    runs = readable_runs(*paths)
-    study = Study(runs, baselines)
-    rows = summary_table(runs, baselines=baselines) if table else []
+    report = Report(readable_runs(*paths), baselines=baselines, sections=sections)
+    page = report.write(shared_folder(paths) if out is None else out)
+    rows = report.summary() if table else []
     if rows:
         print()
         print_table(list(rows[0]), [list(row.values()) for row in rows], left=2)
         print()
-        notes = score_table(study).notes + (difference_table(study).notes if study.comparisons() else ())
-        print(textwrap.fill(" ".join(notes), min(100, shutil.get_terminal_size((100, 0)).columns)))
-    for group in study.groups.values():
-        _ = group.critic, group.recorded  # which name what they cannot read
-    for problem in study.problems:
+        print(textwrap.fill(" ".join(report.notes), min(100, shutil.get_terminal_size((100, 0)).columns)))
+    for problem in report.problems:
         print(printable(f"tddelta: {problem}"), file=sys.stderr)
     print(f"report: {page}", file=sys.stdout if table else sys.stderr)
 

@@ -119,18 +119,17 @@ def _theory(out: Path, quick: bool) -> None:
     from tddelta import __version__
     from tddelta._matplotlib import own_style
     from tddelta.paper import theory as theory
-    from tddelta.paper import theory_report as report
     from tddelta.runs.files import to_json
 
     def fill(folder: Path) -> None:
         results = theory.study(quick=quick, say=_tell)
         (folder / "tables").mkdir()
-        for table in report.tables(results):
+        for table in theory.tables(results):
             (folder / "tables" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
         with own_style():
-            drawings = list(report.drawings(results))
+            drawings = list(theory.drawings(results))
             write_figures(folder, drawings)
-        lines.extend(report.statements(results))
+        lines.extend(theory.statements(results))
         settings = {"experiment": "theory", "quick": quick, "version": __version__}
         (folder / "settings.json").write_bytes(to_json(settings))
         captions = [f"- `figures/{drawing.name}.png`: {drawing.caption}" for drawing in drawings]
@@ -169,7 +168,7 @@ def _ring(out: Path, quick: bool) -> None:
 def _draw_ring(folder: Path) -> list[str]:
     from rich.console import Console
 
-    from tddelta.paper.ring_report import write_ring
+    from tddelta.paper.ring import write_ring
 
     with Console(stderr=True).status("drawing") as status:
         return write_ring(folder, done=lambda name: status.update(f"drew {name}"))

@@ -1,24 +1,24 @@
-"""The paper's theorems in numbers: what they say beside what is measured, as rows of tables.
+"""The paper's theorems in numbers: what they say beside what is measured, as tables, figures and statements.
 
-`tddelta.paper.theory_report` draws it, `tddelta reproduce theory` does both.
-
-Phased learning for many seeds, with the tables of all phases: what Theorems 3 and 4 speak of.
-
-`evaluate(method="phased")` follows every trajectory and keeps the last table. The theorems are about the components'
-errors after each phase, of two learners on the same samples, for n in the hundreds and windows up to 256 steps, over
-hundreds of seeds: half a day of single steps. Here the numbers of trajectories in every state are drawn instead.
+`study` measures, `statements` and `drawings` show it, `tddelta reproduce theory` does both.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import comb
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from tddelta.errors import ConfigError, ContractionWarning
 from tddelta.paper.ring import RingPlan
+from tddelta.report import plots
+from tddelta.report.figures import Drawing, laid_out
+from tddelta.report.tables import Table
 from tddelta.tabular._checks import FloatArray, IntArray
 from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
 from tddelta.tabular.evaluation import Method, evaluate
@@ -26,236 +26,6 @@ from tddelta.tabular.mdp import FiniteMDP
 from tddelta.tabular.sampling import Trajectory, sample
 from tddelta.targets import n_step_targets, td_errors
 from tddelta.timescales import Rule, TimeScales
-
-_MOST = 2**27  # numbers in memory for one seed: a GiB
-
-
-def phased_tables(
-    mdp: FiniteMDP,
-    ladders: Sequence[TimeScales],
-    *,
-    samples: int,
-    phases: int,
-    seeds: Iterable[int],
-    initial: Sequence[npt.ArrayLike] | None = None,
-) -> list[FloatArray]:
-    """Tables after every phase, for several ladders that learn from the same trajectories.
-
-    In every phase n fresh trajectories start in every state; W_z becomes the mean of their k_z-step targets, with the
-    values of the phase before. Only means over trajectories matter, so it is their number in every state that is drawn,
-    step by step, from multinomial distributions: the cost does not depend on n.
-
-    Args:
-        mdp: The process and its policy.
-        ladders: Discounts and windows of each learner.
-        samples: Trajectories n ≥ 1 from every state.
-        phases: Number of phases P.
-        seeds: Seeds, N of them.
-        initial: Components before the first phase, (S, Z) per ladder; None means zeros.
-
-    Returns:
-        Components W_z(s) per ladder, shape (N, P + 1, S, Z).
-
-    Raises:
-        ConfigError: A ladder has no windows, or windows so long that their steps do not fit into memory.
-    """
-    windows = [_windows(scales, phases * mdp.states**2) for scales in ladders]
-    weights = [_weights(scales) for scales in ladders]
-    tables = []
-    for place, scales in enumerate(ladders):
-        first = np.zeros((mdp.states, len(scales))) if initial is None else np.asarray(initial[place], np.float64)
-        tables.append(np.broadcast_to(first, (phases + 1, mdp.states, len(scales))).copy())
-    per_seed = []
-    for seed in seeds:
-        rewards, places = _means(mdp, windows, samples, phases, np.random.default_rng(seed))
-        per_seed.append([_learn(*each) for each in zip(weights, rewards, places, tables, strict=True)])
-    return [np.stack(results) for results in zip(*per_seed, strict=True)]
-
-
-def _windows(scales: TimeScales, numbers: int) -> IntArray:
-    """Windows k_z, for each step of which so many numbers are kept."""
-    if scales.n_steps is None:
-        raise ConfigError("phased learning needs n-step windows; these scales have none: pass n_step=, as in n_step=16")
-    if max(scales.n_steps) * numbers > _MOST:
-        raise ConfigError(
-            f"windows must be at most {_MOST // numbers} steps long here, to fit into memory; got "
-            f"{max(scales.n_steps)}: pass a shorter n_step, or fewer phases"
-        )
-    return np.array(scales.n_steps)
-
-
-def _weights(scales: TimeScales) -> tuple[FloatArray, FloatArray]:
-    """What n-step targets give to every reward, shape (K, Z), and to W_u at the window's end, shape (Z, Z).
-
-    Targets are linear in both, so `n_step_targets` of unit vectors are their weights.
-    """
-    assert scales.n_steps is not None
-    steps, count = max(scales.n_steps), len(scales)
-    none, units = np.zeros((steps, steps, count)), np.eye(steps)
-    never = np.zeros((steps, steps), bool)
-    received = n_step_targets(units, none, none, terminated=never, truncated=never, scales=scales)[0]
-    none, ends = np.zeros((steps, count, count)), np.broadcast_to(np.eye(count), (steps, count, count))
-    still, never = np.zeros((steps, count)), np.zeros((steps, count), bool)
-    return received, n_step_targets(still, none, ends, terminated=never, truncated=never, scales=scales)[0]
-
-
-def _means(
-    mdp: FiniteMDP, windows: Sequence[IntArray], samples: int, phases: int, generator: np.random.Generator
-) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Draw every phase: the mean reward of each step, and where each component's window ends.
-
-    Returns:
-        Per ladder the mean rewards, shape (K, P, S), and the shares of trajectories from s in x after k_z steps, shape
-        (Z, P, S, S).
-    """
-    chances = (mdp.policy[:, :, None] * mdp.transition).reshape(mdp.states, -1)
-    width = int((chances > 0).sum(axis=1).max())
-    outcomes = np.argsort(chances == 0, axis=1, kind="stable")[:, :width]
-    chances = np.take_along_axis(chances, outcomes, axis=1)
-    gains = np.take_along_axis(mdp.reward.reshape(mdp.states, -1), outcomes, axis=1)
-    arrivals = np.eye(mdp.states)[outcomes % mdp.states].reshape(-1, mdp.states)
-
-    longest = int(max(window.max() for window in windows))
-    rewards = np.empty((longest, phases, mdp.states))
-    shares = np.empty((longest + 1, phases, mdp.states, mdp.states))
-    counts = np.broadcast_to(samples * np.eye(mdp.states, dtype=np.int64), shares.shape[1:])
-    shares[0] = counts / samples
-    for step in range(longest):
-        drawn = generator.multinomial(counts, chances)  # (P, S, S, outcomes)
-        rewards[step] = (drawn * gains).sum(axis=(-2, -1)) / samples
-        counts = np.rint(drawn.reshape(phases, mdp.states, -1) @ arrivals).astype(np.int64)
-        shares[step + 1] = counts / samples
-    return [rewards[: int(window.max())] for window in windows], [shares[window] for window in windows]
-
-
-def _learn(
-    weights: tuple[FloatArray, FloatArray], rewards: FloatArray, places: FloatArray, start: FloatArray
-) -> FloatArray:
-    """Run all phases; `start` holds the first table, shape (P + 1, S, Z)."""
-    tables = start.copy()
-    received, bootstrapped = weights
-    earned = np.einsum("kz,kps->psz", received, rewards)
-    for phase in range(len(tables) - 1):
-        ends = tables[phase] @ bootstrapped  # what every component's target gets from an end in x
-        tables[phase + 1] = earned[phase] + np.einsum("zsx,xz->sz", places[:, phase], ends)
-    return tables
-
-
-Variant = Literal["forward", "accumulating", "replacing", "true online", "momentum"]
-"""Learners for which Theorem 1 holds."""
-
-VARIANTS: tuple[Variant, ...] = get_args(Variant)
-"""The same, as a tuple."""
-
-_METHODS: dict[Variant, Method] = {
-    "forward": "lambda_return",
-    "accumulating": "traces",
-    "true online": "true_online",
-}  # what `evaluate` calls them; the others it does not have
-_MOMENTUM = 0.5
-_CHUNK = 100  # steps between two updates of the forward view
-_TIMES = 50  # how often weights are compared
-_STEP_SIZE = 0.02
-
-
-def largest_differences(
-    scales: TimeScales, variant: Variant, *, steps: int = 1000, seed: int = 0
-) -> tuple[FloatArray, FloatArray]:
-    """Run TD(Δ) beside a single TD(λ) learner for every discount, on one stream with ends and truncations.
-
-    Linear features, eight binary ones that several states share. The learners are those of `evaluate`: "forward" its
-    offline λ-returns, "accumulating" its traces, "true online". "replacing" and "momentum", accumulating traces with a
-    heavy ball, are made of `td_errors` here. Weights are compared after 50 numbers of steps, evenly spaced, the last
-    one T.
-
-    Args:
-        scales: The time scales, with one trace decay for all.
-        variant: How is learned.
-        steps: Steps T of the stream.
-        seed: Seed of the process, the stream, the features and the first weights.
-
-    Returns:
-        max_t |Σ_{i≤z} θ^i_t − θ_t of the learner with γ_z|, and the largest |θ_t| of that learner, both of shape (Z,).
-    """
-    mdp = FiniteMDP.random(20, 2, 3, seed, ends=2)
-    stream = Trajectory._make(array[0] for array in sample(mdp, steps, [seed], time_limit=40))
-    generator = np.random.default_rng(seed)
-    features = (generator.random((mdp.states, 8)) < 0.4).astype(np.float64)
-    first = generator.normal(size=(8, len(scales)))
-    times = np.unique(np.linspace(0, steps, min(steps, _TIMES) + 1).astype(int))[1:]
-    decay = _decay(scales)
-
-    def learn(own: TimeScales, begin: FloatArray) -> FloatArray:
-        """Weights at all times, (times, F, Z)."""
-        if variant in _METHODS:
-            return _evaluated(mdp, own, _METHODS[variant], stream, features, begin, times)
-        history = _written_out(own, decay, variant, stream, features, begin)
-        return np.take(history, times - 1, axis=0)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContractionWarning)  # small steps are stable
-        singles = [TimeScales((gamma,), (decay,)) for gamma in scales.gammas]
-    starts = np.split(np.cumsum(first, axis=1), len(scales), axis=1)
-    alone = np.concatenate([learn(one, begin) for one, begin in zip(singles, starts, strict=True)], axis=-1)
-    parts = learn(scales, first)
-    return np.abs(np.cumsum(parts, axis=-1) - alone).max(axis=(0, 1)), np.abs(alone).max(axis=(0, 1))
-
-
-def _evaluated(
-    mdp: FiniteMDP, scales: TimeScales, method: Method, stream: Trajectory, features: FloatArray, first: FloatArray,
-    times: IntArray,
-) -> FloatArray:  # fmt: skip
-    """Weights by `evaluate`, which keeps the last ones only: so once for every number of steps."""
-    history = []
-    for length in times:
-        result = evaluate(
-            mdp,
-            scales,
-            method=method,
-            step_sizes=[_STEP_SIZE],
-            trajectory=Trajectory._make(array[:length] for array in stream),
-            initial_deltas=first,
-            features=features,
-            chunk=_CHUNK if method == "lambda_return" else None,
-        )
-        assert result.weights is not None  # there are features
-        history.append(result.weights[0, 0])
-    return np.stack(history)
-
-
-def _written_out(
-    scales: TimeScales, decay: float, variant: Variant, stream: Trajectory, features: FloatArray, first: FloatArray
-) -> FloatArray:
-    """Weights after every step, (T, F, Z), of the learners that `evaluate` does not have."""
-    weights, velocity, trace = first.copy(), np.zeros_like(first), np.zeros(len(first))
-    history = np.empty((len(stream.states), *first.shape))
-    for t, (state, after) in enumerate(zip(stream.states, stream.next_states, strict=True)):
-        now = slice(t, t + 1)
-        errors = td_errors(
-            stream.rewards[now],
-            (features[state] @ weights)[None],
-            (features[after] @ weights)[None],
-            terminated=stream.terminated[now],
-            scales=scales,
-        )
-        if variant == "replacing":
-            trace = np.where(features[state] == 1, 1.0, decay * trace)
-            velocity = np.outer(trace, errors)
-        else:
-            trace = decay * trace + features[state]
-            velocity = _MOMENTUM * velocity + np.outer(trace, errors)
-        weights += _STEP_SIZE * velocity
-        if stream.terminated[t] or stream.truncated[t]:
-            trace = np.zeros_like(trace)
-        history[t] = weights
-    return history
-
-
-def _decay(scales: TimeScales) -> float:
-    """The one trace decay of all components."""
-    assert scales.trace_decays is not None and len(set(scales.trace_decays)) == 1, "Theorem 1 is about equal decays"
-    return scales.trace_decays[0]
-
 
 Rows = list[dict[str, Any]]
 """A table: one dictionary per row, all with the same keys."""
@@ -432,6 +202,122 @@ def theorem_one(*, steps: int, seed: int = 0) -> Rows:
     return rows
 
 
+Variant = Literal["forward", "accumulating", "replacing", "true online", "momentum"]
+"""Learners for which Theorem 1 holds."""
+
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+"""The same, as a tuple."""
+
+_METHODS: dict[Variant, Method] = {
+    "forward": "lambda_return",
+    "accumulating": "traces",
+    "true online": "true_online",
+}  # what `evaluate` calls them; the others it does not have
+_MOMENTUM = 0.5
+_CHUNK = 100  # steps between two updates of the forward view
+_TIMES = 50  # how often weights are compared
+_STEP_SIZE = 0.02
+
+
+def largest_differences(
+    scales: TimeScales, variant: Variant, *, steps: int = 1000, seed: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """Run TD(Δ) beside a single TD(λ) learner for every discount, on one stream with ends and truncations.
+
+    Linear features, eight binary ones that several states share. The learners are those of `evaluate`: "forward" its
+    offline λ-returns, "accumulating" its traces, "true online". "replacing" and "momentum", accumulating traces with a
+    heavy ball, are made of `td_errors` here. Weights are compared after 50 numbers of steps, evenly spaced, the last
+    one T.
+
+    Args:
+        scales: The time scales, with one trace decay for all.
+        variant: How is learned.
+        steps: Steps T of the stream.
+        seed: Seed of the process, the stream, the features and the first weights.
+
+    Returns:
+        max_t |Σ_{i≤z} θ^i_t − θ_t of the learner with γ_z|, and the largest |θ_t| of that learner, both of shape (Z,).
+    """
+    mdp = FiniteMDP.random(20, 2, 3, seed, ends=2)
+    stream = Trajectory._make(array[0] for array in sample(mdp, steps, [seed], time_limit=40))
+    generator = np.random.default_rng(seed)
+    features = (generator.random((mdp.states, 8)) < 0.4).astype(np.float64)
+    first = generator.normal(size=(8, len(scales)))
+    times = np.unique(np.linspace(0, steps, min(steps, _TIMES) + 1).astype(int))[1:]
+    decay = _decay(scales)
+
+    def learn(own: TimeScales, begin: FloatArray) -> FloatArray:
+        """Weights at all times, (times, F, Z)."""
+        if variant in _METHODS:
+            return _evaluated(mdp, own, _METHODS[variant], stream, features, begin, times)
+        history = _written_out(own, decay, variant, stream, features, begin)
+        return np.take(history, times - 1, axis=0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContractionWarning)  # small steps are stable
+        singles = [TimeScales((gamma,), (decay,)) for gamma in scales.gammas]
+    starts = np.split(np.cumsum(first, axis=1), len(scales), axis=1)
+    alone = np.concatenate([learn(one, begin) for one, begin in zip(singles, starts, strict=True)], axis=-1)
+    parts = learn(scales, first)
+    return np.abs(np.cumsum(parts, axis=-1) - alone).max(axis=(0, 1)), np.abs(alone).max(axis=(0, 1))
+
+
+def _evaluated(
+    mdp: FiniteMDP, scales: TimeScales, method: Method, stream: Trajectory, features: FloatArray, first: FloatArray,
+    times: IntArray,
+) -> FloatArray:  # fmt: skip
+    """Weights by `evaluate`, which keeps the last ones only: so once for every number of steps."""
+    history = []
+    for length in times:
+        result = evaluate(
+            mdp,
+            scales,
+            method=method,
+            step_sizes=[_STEP_SIZE],
+            trajectory=Trajectory._make(array[:length] for array in stream),
+            initial_deltas=first,
+            features=features,
+            chunk=_CHUNK if method == "lambda_return" else None,
+        )
+        assert result.weights is not None  # there are features
+        history.append(result.weights[0, 0])
+    return np.stack(history)
+
+
+def _written_out(
+    scales: TimeScales, decay: float, variant: Variant, stream: Trajectory, features: FloatArray, first: FloatArray
+) -> FloatArray:
+    """Weights after every step, (T, F, Z), of the learners that `evaluate` does not have."""
+    weights, velocity, trace = first.copy(), np.zeros_like(first), np.zeros(len(first))
+    history = np.empty((len(stream.states), *first.shape))
+    for t, (state, after) in enumerate(zip(stream.states, stream.next_states, strict=True)):
+        now = slice(t, t + 1)
+        errors = td_errors(
+            stream.rewards[now],
+            (features[state] @ weights)[None],
+            (features[after] @ weights)[None],
+            terminated=stream.terminated[now],
+            scales=scales,
+        )
+        if variant == "replacing":
+            trace = np.where(features[state] == 1, 1.0, decay * trace)
+            velocity = np.outer(trace, errors)
+        else:
+            trace = decay * trace + features[state]
+            velocity = _MOMENTUM * velocity + np.outer(trace, errors)
+        weights += _STEP_SIZE * velocity
+        if stream.terminated[t] or stream.truncated[t]:
+            trace = np.zeros_like(trace)
+        history[t] = weights
+    return history
+
+
+def _decay(scales: TimeScales) -> float:
+    """The one trace decay of all components."""
+    assert scales.trace_decays is not None and len(set(scales.trace_decays)) == 1, "Theorem 1 is about equal decays"
+    return scales.trace_decays[0]
+
+
 # ---------------------------------------------------------------- Theorems 3 and 4
 
 
@@ -543,3 +429,403 @@ def _bounds(mdp: FiniteMDP, scales: TimeScales, *, samples: int, probability: fl
         kind: error_bound(scales, kind, samples=samples, probability=probability, states=mdp.states, values=values)
         for kind in KINDS
     }
+
+
+# ---------------------------------------------------------------- phased learning
+#
+# `evaluate(method="phased")` follows every trajectory and keeps the last table. Theorems 3 and 4 are about the
+# components' errors after each phase, of two learners on the same samples, for n in the hundreds and windows up to 256
+# steps, over hundreds of seeds: half a day of single steps. Here the numbers of trajectories in every state are drawn.
+
+_MOST = 2**27  # numbers in memory for one seed: a GiB
+
+
+def phased_tables(
+    mdp: FiniteMDP,
+    ladders: Sequence[TimeScales],
+    *,
+    samples: int,
+    phases: int,
+    seeds: Iterable[int],
+    initial: Sequence[npt.ArrayLike] | None = None,
+) -> list[FloatArray]:
+    """Tables after every phase, for several ladders that learn from the same trajectories.
+
+    In every phase n fresh trajectories start in every state; W_z becomes the mean of their k_z-step targets, with the
+    values of the phase before. Only means over trajectories matter, so it is their number in every state that is drawn,
+    step by step, from multinomial distributions: the cost does not depend on n.
+
+    Args:
+        mdp: The process and its policy.
+        ladders: Discounts and windows of each learner.
+        samples: Trajectories n ≥ 1 from every state.
+        phases: Number of phases P.
+        seeds: Seeds, N of them.
+        initial: Components before the first phase, (S, Z) per ladder; None means zeros.
+
+    Returns:
+        Components W_z(s) per ladder, shape (N, P + 1, S, Z).
+
+    Raises:
+        ConfigError: A ladder has no windows, or windows so long that their steps do not fit into memory.
+    """
+    windows = [_windows(scales, phases * mdp.states**2) for scales in ladders]
+    weights = [_weights(scales) for scales in ladders]
+    tables = []
+    for place, scales in enumerate(ladders):
+        first = np.zeros((mdp.states, len(scales))) if initial is None else np.asarray(initial[place], np.float64)
+        tables.append(np.broadcast_to(first, (phases + 1, mdp.states, len(scales))).copy())
+    per_seed = []
+    for seed in seeds:
+        rewards, places = _means(mdp, windows, samples, phases, np.random.default_rng(seed))
+        per_seed.append([_learn(*each) for each in zip(weights, rewards, places, tables, strict=True)])
+    return [np.stack(results) for results in zip(*per_seed, strict=True)]
+
+
+def _windows(scales: TimeScales, numbers: int) -> IntArray:
+    """Windows k_z, for each step of which so many numbers are kept."""
+    if scales.n_steps is None:
+        raise ConfigError("phased learning needs n-step windows; these scales have none: pass n_step=, as in n_step=16")
+    if max(scales.n_steps) * numbers > _MOST:
+        raise ConfigError(
+            f"windows must be at most {_MOST // numbers} steps long here, to fit into memory; got "
+            f"{max(scales.n_steps)}: pass a shorter n_step, or fewer phases"
+        )
+    return np.array(scales.n_steps)
+
+
+def _weights(scales: TimeScales) -> tuple[FloatArray, FloatArray]:
+    """What n-step targets give to every reward, shape (K, Z), and to W_u at the window's end, shape (Z, Z).
+
+    Targets are linear in both, so `n_step_targets` of unit vectors are their weights.
+    """
+    assert scales.n_steps is not None
+    steps, count = max(scales.n_steps), len(scales)
+    none, units = np.zeros((steps, steps, count)), np.eye(steps)
+    never = np.zeros((steps, steps), bool)
+    received = n_step_targets(units, none, none, terminated=never, truncated=never, scales=scales)[0]
+    none, ends = np.zeros((steps, count, count)), np.broadcast_to(np.eye(count), (steps, count, count))
+    still, never = np.zeros((steps, count)), np.zeros((steps, count), bool)
+    return received, n_step_targets(still, none, ends, terminated=never, truncated=never, scales=scales)[0]
+
+
+def _means(
+    mdp: FiniteMDP, windows: Sequence[IntArray], samples: int, phases: int, generator: np.random.Generator
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Draw every phase: the mean reward of each step, and where each component's window ends.
+
+    Returns:
+        Per ladder the mean rewards, shape (K, P, S), and the shares of trajectories from s in x after k_z steps, shape
+        (Z, P, S, S).
+    """
+    chances = (mdp.policy[:, :, None] * mdp.transition).reshape(mdp.states, -1)
+    width = int((chances > 0).sum(axis=1).max())
+    outcomes = np.argsort(chances == 0, axis=1, kind="stable")[:, :width]
+    chances = np.take_along_axis(chances, outcomes, axis=1)
+    gains = np.take_along_axis(mdp.reward.reshape(mdp.states, -1), outcomes, axis=1)
+    arrivals = np.eye(mdp.states)[outcomes % mdp.states].reshape(-1, mdp.states)
+
+    longest = int(max(window.max() for window in windows))
+    rewards = np.empty((longest, phases, mdp.states))
+    shares = np.empty((longest + 1, phases, mdp.states, mdp.states))
+    counts = np.broadcast_to(samples * np.eye(mdp.states, dtype=np.int64), shares.shape[1:])
+    shares[0] = counts / samples
+    for step in range(longest):
+        drawn = generator.multinomial(counts, chances)  # (P, S, S, outcomes)
+        rewards[step] = (drawn * gains).sum(axis=(-2, -1)) / samples
+        counts = np.rint(drawn.reshape(phases, mdp.states, -1) @ arrivals).astype(np.int64)
+        shares[step + 1] = counts / samples
+    return [rewards[: int(window.max())] for window in windows], [shares[window] for window in windows]
+
+
+def _learn(
+    weights: tuple[FloatArray, FloatArray], rewards: FloatArray, places: FloatArray, start: FloatArray
+) -> FloatArray:
+    """Run all phases; `start` holds the first table, shape (P + 1, S, Z)."""
+    tables = start.copy()
+    received, bootstrapped = weights
+    earned = np.einsum("kz,kps->psz", received, rewards)
+    for phase in range(len(tables) - 1):
+        ends = tables[phase] @ bootstrapped  # what every component's target gets from an end in x
+        tables[phase + 1] = earned[phase] + np.einsum("zsx,xz->sz", places[:, phase], ends)
+    return tables
+
+
+# ---------------------------------------------------------------- tables and statements
+
+Row = Mapping[str, Any]
+"""One row of a table, by column."""
+Tables = Mapping[str, Sequence[Row]]
+"""Rows by name of the table."""
+
+_COLOURS = {"single": plots.colour(0), "TD(Δ)": plots.colour(5)}
+_BOUND_LINES = {
+    "published": ("published", "--"),
+    "known_range": ("known range", ":"),
+    "worst_case": ("worst case", "-."),
+}
+_CAPTIONS = {
+    "contraction": "Theorem 2: the factor |γ − c|/(1 − c) beside the largest stretch of a difference between two "
+    "tables by one full step, in the maximum norm, and the stretch after 50 steps, on random processes.",
+    "ladders": "Theorem 2 on the ladders of the paper: which components contract.",
+    "full-steps": "Errors under full steps towards the expected λ-returns, γ = .99, λ = .95.",
+    "theorem-1": "Theorem 1: largest difference at 50 times between a prefix of TD(Δ) and the single learner.",
+    "coefficients": "What multiplies ε in the bounds of one phase on the ring.",
+    "phases": "Measured errors of phased learning on the ring, and the bounds.",
+    "counterexample": "How often one phase breaks each bound on the counterexample.",
+    "counterexample-errors": "Distribution of the error on the counterexample after one phase of the single estimator.",
+}
+
+
+def tables(results: Tables) -> Iterator[Table]:
+    """Make the tables, for `Table.to_csv`.
+
+    Args:
+        results: Rows by the name of their table.
+
+    Yields:
+        The tables.
+    """
+    for name, rows in results.items():
+        yield Table(name, _CAPTIONS[name], (), [dict(row) for row in rows])
+
+
+def statements(results: Tables) -> list[str]:
+    """Say in sentences what the numbers show, for better or worse.
+
+    Args:
+        results: Rows by the name of their table.
+
+    Returns:
+        One sentence or two per finding.
+    """
+    off = max(abs(row["largest"] - row["factor"]) for row in results["contraction"])
+    growing = [row for row in results["ladders"] if row["ladder"] == "matched" and not row["contracts"]]
+    named = ", ".join(f"γ = {row['gamma']:.2f} by {row['factor']:.2f}" for row in growing)
+    prefixes = max(row["largest_difference"] for row in results["theorem-1"])
+    coins = {(row["method"], row["bound"]): row for row in results["counterexample"]}
+    published, shares = coins["single", "published"], {name: row["broken_exact"] for name, row in coins.items()}
+    lines = [
+        f"Theorem 2 holds and its factor is reached: the largest stretch differs from |γ − c|/(1 − c) by {off:.1e} at "
+        "most, also for λ > 1.",
+        f"Under the paper's matched rule (γ = .99, λ = .95) full steps stretch errors of {named}; with the capped rule "
+        "every component contracts.",
+        f"Theorem 1 holds for every prefix in every view: the largest difference is {prefixes:.1e}.",
+        "Theorems 3 and 4 are false as published: with the claimed probability "
+        f"{published['claimed']:g} of failure, the counterexample breaks the bound with probability "
+        f"{published['broken_exact']:.4f} ({published['broken_share']:.3f} of {published['seeds']} seeds), that of "
+        f"TD(Δ) with {shares['TD(Δ)', 'published']:.4f}. The corrected bounds are broken with probability "
+        f"{shares['single', 'known_range']:.2g} and {shares['TD(Δ)', 'known_range']:.2g}.",
+    ]
+    for gamma, k in ((0.9375, 16), (0.996, 256)):
+        single, split = (
+            next(r for r in results["coefficients"] if (r["gamma"], r["k"], r["method"]) == (gamma, k, method))
+            for method in _COLOURS
+        )
+        lines.append(
+            f"Ring, γ = {gamma:g}, k = {k}, what multiplies ε in one phase: with known ranges "
+            f"{single['known_range']:.2f} for the single estimator and {split['known_range']:.2f} for TD(Δ). The valid "
+            f"worst-case form shows no variance reduction: {single['worst_case']:.2f} and {split['worst_case']:.2f}."
+        )
+    for single, split in _last_phases(results["phases"]):
+        visible = any(split[kind] < 0.99 * single[kind] for kind in ("published", "known_range"))
+        lines.append(
+            f"Ring, γ = {single['gamma']:g}, k = {single['k']}, after {single['phase']} phases: the measured error of "
+            f"V is {single['value_error_mean']:.3f} for the single estimator and {split['value_error_mean']:.3f} for "
+            f"TD(Δ), whose components' errors sum to {split['error_sum_mean']:.3f}. Followed over the phases the "
+            f"bounds are {single['published']:.2f} and {split['published']:.2f} as published, "
+            f"{single['known_range']:.2f} and {split['known_range']:.2f} with known ranges"
+            + ("." if visible else ": over many phases no bound shows a reduction.")
+        )
+    return lines
+
+
+def _last_phases(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    last = max(row["phase"] for row in rows)
+    for row in rows:
+        if row["phase"] == last and row["method"] == "single":
+            yield (
+                row,
+                next(
+                    other
+                    for other in rows
+                    if other["method"] != "single" and all(other[key] == row[key] for key in ("gamma", "k", "phase"))
+                ),
+            )
+
+
+# ---------------------------------------------------------------- figures
+
+
+def drawings(results: Tables) -> Iterator[Drawing]:
+    """Draw every figure.
+
+    Args:
+        results: Rows by the name of their table.
+
+    Yields:
+        The figures.
+    """
+    for name, caption, figure in _figures(results):
+        yield laid_out(Drawing(name, "theory", name, caption, caption, figure))
+
+
+def _figures(results: Tables) -> Iterator[tuple[str, str, Figure]]:
+    yield "contraction", _CAPTIONS["contraction"], _contraction(results["contraction"])
+    yield "full-steps", _CAPTIONS["full-steps"], _full_steps(results["full-steps"])
+    yield "theorem-1", _CAPTIONS["theorem-1"], _theorem_one(results["theorem-1"])
+    yield "coefficients", _CAPTIONS["coefficients"], _coefficients(results["coefficients"])
+    settings = dict.fromkeys((row["gamma"], row["k"]) for row in results["phases"])
+    for gamma, k in settings:
+        rows = [row for row in results["phases"] if (row["gamma"], row["k"]) == (gamma, k)]
+        yield f"phases-{gamma:g}-{k}", _CAPTIONS["phases"], _phases(rows)
+    yield "counterexample", _CAPTIONS["counterexample"], _counterexample(results)
+
+
+def _contraction(rows: Sequence[Row]) -> Figure:
+    figure, (axes,) = plots.new_figure(height=3.8)
+    gammas = sorted({row["gamma"] for row in rows})
+    for place, gamma in enumerate(gammas):
+        own = [row for row in rows if row["gamma"] == gamma]
+        for above, dash in ((False, "-"), (True, "--")):
+            decays = np.linspace(gamma, 0.985, 100) if above else np.linspace(0, gamma, 100)
+            label = None if above else f"γ = {gamma:.2f}"
+            colour = plots.colour(place)
+            axes.plot(decays, _factors(gamma, decays), dash, color=colour, linewidth=1.4, label=label)
+        measured = [row["largest"] for row in own]
+        axes.plot([row["decay"] for row in own], measured, "o", color=plots.colour(place), markersize=3)
+    axes.axhline(1, color=plots.INK, linewidth=0.8)
+    axes.set_ylim(0, 3)
+    axes.set_xlim(0, 1)
+    _finish(
+        figure, axes, "Trace decay c = λγ (dashed: λ > 1)", "Stretch by a full step", "lines: factor, dots: measured"
+    )
+    return figure
+
+
+def _factors(gamma: float, decays: Iterable[float]) -> list[float]:
+    """Contraction factor for every trace decay."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContractionWarning)  # the figure shows where it does not contract
+        return [TimeScales((gamma,), (float(decay),)).contraction_factors[0] for decay in decays]
+
+
+def _full_steps(rows: Sequence[Row]) -> Figure:
+    figure, all_axes = plots.new_figure(2, height=5.4, share_x=True)
+    quantities = list(dict.fromkeys(row["quantity"] for row in rows))
+    for axes, rule in zip(all_axes, ("matched", "capped"), strict=True):
+        for place, quantity in enumerate(quantities):
+            own = [row for row in rows if (row["rule"], row["quantity"]) == (rule, quantity)]
+            whole = quantity == "V"
+            # what a component has reached exactly has no place on a logarithmic axis
+            errors = [max(row["error"], 1e-16) for row in own]
+            axes.plot(
+                [row["step"] for row in own],
+                errors,
+                linestyle="--" if quantity == "W_0" else "-",  # it grows as W_1 does, with the other sign
+                color=plots.INK if whole else plots.colour(place + 1),
+                linewidth=2.2 if whole or quantity == "W_0" else 1.2,
+                label=quantity if whole else f"{quantity}, γ = {own[0]['gamma']:.2f}",
+            )
+        axes.set_yscale("log")
+        axes.set_title(f"rule {rule}", color=plots.INK, fontsize=10, loc="left")
+        plots.label(axes, "", "Largest error")
+    _finish(figure, all_axes[-1], "Full steps", "Largest error", None)
+    return figure
+
+
+def _theorem_one(rows: Sequence[Row]) -> Figure:
+    figure, (axes,) = plots.new_figure(height=3.4)
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    for place, variant in enumerate(variants):
+        own = [row for row in rows if row["variant"] == variant]
+        across = [row["prefix"] + 0.12 * (place - len(variants) / 2) for row in own]
+        shown = [max(row["largest_difference"], 1e-17) for row in own]
+        axes.plot(across, shown, "osD^v"[place], color=plots.colour(place), markersize=4, label=variant)
+    axes.axhline(1e-12, color=plots.INK, linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_xticks(sorted({row["prefix"] for row in rows}))
+    axes.set_xticklabels([f"{row['gamma']:.2f}" for row in rows if row["variant"] == variants[0]])
+    _finish(figure, axes, "Prefix up to discount γ", "Largest difference of weights", "0 is drawn at 1e-17")
+    return figure
+
+
+def _coefficients(rows: Sequence[Row]) -> Figure:
+    figure, all_axes = plots.new_figure(2, height=5.8, share_x=True)
+    for axes, gamma in zip(all_axes, (0.9375, 0.996), strict=True):
+        for method, colour in _COLOURS.items():
+            own = [row for row in rows if (row["gamma"], row["method"]) == (gamma, method)]
+            for kind in ("published", "known_range"):
+                name, dash = _BOUND_LINES[kind]
+                heights = [row[kind] for row in own]
+                axes.plot([row["k"] for row in own], heights, dash, color=colour, label=f"{method}, {name}")
+        worst = max(row["worst_case"] for row in rows if row["gamma"] == gamma)
+        axes.axhline(worst, color=plots.INK, linewidth=1.0)
+        note = "worst case, both methods and every k: no variance reduction"
+        axes.text(0.01, worst, note, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8, color=plots.INK)
+        axes.set_ylim(0, worst * 1.12)
+        axes.set_xscale("log", base=2)
+        axes.set_title(f"ring, γ = {gamma:g}", color=plots.INK, fontsize=10, loc="left")
+        plots.label(axes, "", "What multiplies ε")
+    _finish(figure, all_axes[-1], "Steps k of the longest window", "What multiplies ε", None)
+    return figure
+
+
+def _phases(rows: Sequence[Row]) -> Figure:
+    figure, (axes,) = plots.new_figure(height=4.4)
+    for method, colour in _COLOURS.items():
+        own = [row for row in rows if row["method"] == method]
+        time = [row["phase"] for row in own]
+        axes.plot(time, [row["value_error_mean"] for row in own], color=colour, label=f"{method}, error of V")
+        if method != "single":
+            sums = [row["error_sum_mean"] for row in own]
+            axes.plot(time, sums, color=colour, linewidth=0.8, marker=".", label=f"{method}, sum of errors")
+        for kind, (name, dash) in _BOUND_LINES.items():
+            axes.plot(time, [row[kind] for row in own], dash, color=colour, linewidth=1.2, label=f"{method}, {name}")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    first = rows[0]
+    axes.set_title(f"ring, γ = {first['gamma']:g}, k = {first['k']}", color=plots.INK, fontsize=10, loc="left")
+    note = f"mean over {first['seeds']} seeds, n = {first['samples']}; the worst case shows no variance reduction"
+    _finish(figure, axes, "Phase", "Largest error over states", note)
+    return figure
+
+
+def _counterexample(results: Tables) -> Figure:
+    figure, (axes,) = plots.new_figure(height=3.6)
+    chances: dict[float, float] = {}
+    for row in results["counterexample-errors"]:
+        error = round(row["error"], 9)
+        chances[error] = chances.get(error, 0.0) + row["chance"]
+    step = sorted(chances)[1]
+    limits = {row["bound"]: row for row in results["counterexample"] if row["method"] == "single"}
+    beyond = [plots.colour(3) if error > limits["published"]["limit"] else plots.colour(2) for error in chances]
+    axes.bar(list(chances), list(chances.values()), width=0.8 * step, color=beyond)
+    for kind in ("published", "known_range"):
+        row, (name, dash) = limits[kind], _BOUND_LINES[kind]
+        label = f"{name} bound, broken with probability {row['broken_exact']:.4f}"
+        axes.axvline(row["limit"], linestyle=dash, color=plots.INK, linewidth=1.4, label=label)
+    axes.set_xlim(-step, limits["known_range"]["limit"] * 1.1)
+    row = limits["published"]
+    note = f"γ = {row['gamma']:g}, k = 1, n = {row['samples']}, δ = {row['claimed']:g}"
+    _finish(figure, axes, "Error of V after one phase from exact values", "Probability", note)
+    return figure
+
+
+def _finish(figure: Figure, axes: Axes, x: str, y: str, note: str | None) -> None:
+    """Label the axes and put one legend below the figure."""
+    plots.label(axes, x, y)
+    handles, names = axes.get_legend_handles_labels()
+    legend = figure.legend(
+        handles,
+        names,
+        title=note,
+        fontsize=8,
+        title_fontsize=8,
+        frameon=False,
+        labelcolor=plots.INK,
+        loc="outside lower left",
+        ncols=1 if max(map(len, names)) > 34 else 2,
+        alignment="left",
+    )
+    legend.get_title().set_color(plots.INK)

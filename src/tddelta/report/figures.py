@@ -16,13 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tddelta._matplotlib import own_style
-from tddelta.report import diagnostics, plots
+from tddelta.report import plots, statistics, words
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
-from tddelta.report.atari import densities
 from tddelta.report.plots import panels, predicted_against_realised, values_by_horizon
 from tddelta.report.statistics import FloatArray
 from tddelta.report.study import Group, Study, Suite
-from tddelta.report.words import MISSING, number, slug, summary_text
+from tddelta.report.words import MISSING, number, sentence_of, slug, summary_text
 from tddelta.timescales import TimeScales
 
 
@@ -51,6 +50,13 @@ class Drawing:
     reading: str = ""
 
 
+def laid_out(drawing: Drawing) -> Drawing:
+    """Lay the axes of a figure out, once for all formats."""
+    drawing.figure.draw_without_rendering()
+    drawing.figure.set_layout_engine("none")
+    return drawing
+
+
 def drawings(study: Study) -> Iterator[Drawing]:
     """Make every figure that the runs have data for.
 
@@ -60,17 +66,9 @@ def drawings(study: Study) -> Iterator[Drawing]:
     Yields:
         The figures, section by section.
     """
-    for drawing in _drawings(study):
-        drawing.figure.draw_without_rendering()  # lays the axes out, once for all formats
-        drawing.figure.set_layout_engine("none")
-        yield drawing
-
-
-def _drawings(study: Study) -> Iterator[Drawing]:
     styles = plots.agent_styles(study.agents)
     for environment in study.environments:
         yield from _learning(study, environment, styles)
-    yield from _densities(study)
     for suite in study.suites[0]:
         yield from _aggregates(study, suite, styles)
     for environment in study.environments:
@@ -93,11 +91,7 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
     figure, (axes,) = plots.new_figure()
     plots.learning_curves(axes, curves, styles)
     _fit(figure, axes)
-    ends = [
-        f"{g.agent} {summary_text(g.summary('asymptotic'))}"
-        for g in study.groups.values()
-        if g.environment == environment
-    ]
+    ends = [f"{g.agent} {summary_text(g.summary('asymptotic'))}" for g in study.groups_on(environment)]
     seeds = sorted({int(curve.n.max(initial=0)) for curve in curves.values()})
     caption = "Mean return of the episodes that ended since the previous point, averaged over seeds."
     if seeds[-1] > 1:
@@ -111,29 +105,7 @@ def _learning(study: Study, environment: str, styles: dict[str, int]) -> Iterato
         caption,
         f"Learning curves on {environment}. Return over the last 100 episodes: {'; '.join(ends)}.",
         figure,
-        reading=diagnostics.learning(study, environment),
-    )
-
-
-def _densities(study: Study) -> Iterator[Drawing]:
-    found = densities(study)
-    if not found:
-        return
-    figure, (axes,) = plots.new_figure(height=1.6 + 0.3 * len(found))
-    plots.reward_densities(axes, found)
-    figure.set_size_inches(figure.get_figwidth(), 1.1 + 0.3 * len(found) + 0.17 * plots.legend_lines(axes))
-    words = "; ".join(
-        f"{name}: {', '.join(f'{kind} {number(value)}' for kind, value in row.items())}" for name, row in found.items()
-    )
-    yield Drawing(
-        "reward-density",
-        "published",
-        "How often rewards come",
-        "Rewards other than 0 per 100 steps: under the final policies of ppo (where it was not trained, of the first "
-        "agent), under uniformly random actions, and under the trained PPO policy of the paper.",
-        f"Rewards per 100 steps. {words}.",
-        figure,
-        reading=diagnostics.rewards(found),
+        reading=words.learning(study, environment),
     )
 
 
@@ -141,18 +113,18 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
     estimates = {agent: aggregate(scores) for agent, scores in suite.scores.items()}
     figure, (axes,) = plots.new_figure(width=3.7, height=0.7 + 0.42 * len(estimates))
     label = "Normalised score"
-    plots.intervals(axes, estimates, {agent: plots.colour(styles[agent]) for agent in estimates}, label=label)
-    words = "; ".join(f"{agent} {number(estimate.value)}" for agent, estimate in estimates.items())
+    plots.intervals(axes, estimates, {agent: plots.colour(styles[agent]) for agent in estimates}, title=label)
+    told = "; ".join(f"{agent} {number(estimate.value)}" for agent, estimate in estimates.items())
     where = ", ".join(suite.environments)
-    caption = f"Over {where}. Bars: 95 % stratified bootstrap interval. {suite.unit[0].upper()}{suite.unit[1:]}."
+    caption = f"Over {where}. Bars: 95 % stratified bootstrap interval. {sentence_of(suite.unit)}"
     yield Drawing(
         f"iqm-{slug(suite.name)}",
         "aggregates",
         "Interquartile mean",
         caption,
-        f"Interquartile mean: {words}.",
+        f"Interquartile mean: {told}.",
         figure,
-        reading=diagnostics.interquartile(estimates),
+        reading=words.interquartile(estimates),
     )
 
     everything = np.concatenate([array for scores in suite.scores.values() for array in scores])
@@ -168,7 +140,7 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
         f"Share of runs, over {where}, whose normalised score is above τ, with a pointwise band.",
         "Performance profiles of " + ", ".join(profiles) + ".",
         figure,
-        reading=diagnostics.profiles(profiles),
+        reading=words.profiles(profiles),
     )
 
     chances = {
@@ -181,99 +153,97 @@ def _aggregates(study: Study, suite: Suite, styles: dict[str, int]) -> Iterator[
             axes,
             {name: estimate for name, (_, estimate) in chances.items()},
             {name: plots.colour(styles[agent]) for name, (agent, _) in chances.items()},
-            label="Probability of improvement",
+            title="Probability of improvement",
             middle=0.5,
         )
         axes.set_xlim(-0.02, 1.02)
-        words = "; ".join(f"{name} {number(estimate.value)}" for name, (_, estimate) in chances.items())
+        told = "; ".join(f"{name} {number(estimate.value)}" for name, (_, estimate) in chances.items())
         yield Drawing(
             f"improvement-{slug(suite.name)}",
             "aggregates",
             "Probability of improvement",
             "Chance that a run of the first agent scores more than a run of the second on the same environment; "
             "½ is a draw. Bars: 95 % stratified bootstrap interval.",
-            f"Probability of improvement: {words}.",
+            f"Probability of improvement: {told}.",
             figure,
-            reading=diagnostics.improvement(*study.pairs[0], next(iter(chances.values()))[1]),
+            reading=words.improvement(*study.pairs[0], next(iter(chances.values()))[1]),
         )
 
 
 def _critics(study: Study, environment: str, styles: dict[str, int]) -> Iterator[Drawing]:
-    groups = [g for g in study.groups.values() if g.environment == environment and g.critic]
-    groups = [g for g in groups if any(np.isfinite(q.explained_variance).any() for q in g.critic)]
+    groups = [g for g in study.groups_on(environment) if any(np.isfinite(q.explained_variance).any() for q in g.critic)]
     if not groups:
         return
     figure, (axes,) = plots.new_figure()
     plots.explained_variance(axes, {g.agent: (g.scales, g.critic) for g in groups}, styles)
     _fit(figure, axes)
     longest = {g.agent: [q.explained_variance[-1] for q in g.critic] for g in groups}
-    words = "; ".join(f"{agent} {number(float(np.mean(values)))}" for agent, values in longest.items())
+    told = "; ".join(f"{agent} {number(float(np.mean(values)))}" for agent, values in longest.items())
     yield Drawing(
         f"critic-{slug(environment)}",
         "critic",
         environment,
         "How much of the variance of realised discounted returns the critic explains on held-out states of its own "
         "policy, for every discount it estimates: 1 is perfect, 0 no better than a constant. Values below −1 are cut.",
-        f"Explained variance of the value at the longest horizon on {environment}: {words}.",
+        f"Explained variance of the value at the longest horizon on {environment}: {told}.",
         figure,
-        reading=diagnostics.critics(groups),
+        reading=words.critics(groups),
     )
 
 
 def _diagnostics(study: Study, environment: str) -> Iterator[Drawing]:
-    for group in (g for g in study.groups.values() if g.environment == environment):
+    for group in study.groups_on(environment):
         minor, where = group.agent != study.focus, f"{slug(environment)}-{slug(group.agent)}"
-        pair = diagnostics.held_out(group)
-        if pair is not None and (len(group.scales) > 1 or not minor):
-            scales = group.scales
-            found = diagnostics.diagnose(scales, *pair)
-            figure, panels = plots.panels(len(scales), columns=3, width=1.9, height=2.1)
-            figure.patch.set_alpha(0)
-            for z, axes in enumerate(panels):
-                axes.patch.set_alpha(0)
-                means = diagnostics.calibration(pair[0][:, z], pair[1][:, z])
-                explained = number(float(found.explained_variance[z]))
-                part = f"W_{z}" if len(scales) > 1 else "V"
-                plots.predicted_against_realised(
-                    axes, *means, title=f"γ = {scales.labels[z]}", remark=f"{part} explained: {explained}"
-                )
-            words = " ".join(diagnostics.sentences(group, found))
-            yield Drawing(
-                f"calibration-{where}",
-                "diagnostics",
-                f"{group.agent} on {environment}: predicted and realised",
-                "Each point: a tenth of the held-out states, by predicted value; on the line a prediction "
-                "comes true on average.",
-                f"Realised against predicted returns of {group.agent} on {environment} at every discount. {words}",
-                figure,
-                minor,
-                words,
-            )
-        shares = diagnostics.shares_over_training(group)
-        if shares is not None:
-            steps, parts = shares
+        if group.held_out is not None and (len(group.scales) > 1 or not minor):
+            yield _calibration(group, where, minor=minor)
+        if group.shares is not None:
+            steps, parts = group.shares
             figure, (axes,) = plots.new_figure()
             plots.value_shares(axes, steps, parts, group.scales)
-            first, last = (int(part.argmax()) for part in (parts[0], parts[-1]))
-            words = (
-                f"At first W_{first} is the largest part ({100 * parts[0, first]:.0f} %), "
-                f"in the end W_{last} ({100 * parts[-1, last]:.0f} %)."
-            )
+            said = words.shares(parts)
             yield Drawing(
                 f"shares-{where}",
                 "diagnostics",
                 f"{group.agent} on {environment}: which scale carries the value",
                 "Share of each part in the mean value of the rollouts, averaged over seeds.",
-                f"Shares of the parts of the value of {group.agent} on {environment} during training. {words}",
+                f"Shares of the parts of the value of {group.agent} on {environment} during training. {said}",
                 figure,
                 minor,
-                words,
+                said,
             )
 
 
+def _calibration(group: Group, where: str, *, minor: bool) -> Drawing:
+    assert group.held_out is not None
+    predicted, realised = group.held_out
+    scales, found = group.scales, statistics.diagnose(group.scales, predicted, realised)
+    figure, panels = plots.panels(len(scales), columns=3, width=1.9, height=2.1)
+    figure.patch.set_alpha(0)
+    for z, axes in enumerate(panels):
+        axes.patch.set_alpha(0)
+        part = f"W_{z}" if len(scales) > 1 else "V"
+        plots.predicted_against_realised(
+            axes,
+            *statistics.calibration(predicted[:, z], realised[:, z]),
+            title=f"γ = {scales.labels[z]}",
+            remark=f"{part} explained: {number(float(found.explained_variance[z]))}",
+        )
+    title, said = f"{group.agent} on {group.environment}", " ".join(words.parts(scales, found))
+    return Drawing(
+        f"calibration-{where}",
+        "diagnostics",
+        f"{title}: predicted and realised",
+        "Each point: a tenth of the held-out states, by predicted value; on the line a prediction "
+        "comes true on average.",
+        f"Realised against predicted returns of {title} at every discount. {said}",
+        figure,
+        minor,
+        said,
+    )
+
+
 def _episodes(study: Study, environment: str) -> Iterator[Drawing]:
-    groups = [g for g in study.groups.values() if g.environment == environment]
-    recorded = [g for g in groups if g.recorded is not None]
+    recorded = [g for g in study.groups_on(environment) if g.recorded is not None]
     # the agent that the report is about stands open, others with several scales are folded away
     recorded.sort(key=lambda g: (g.agent != study.focus, -len(g.scales), study.agents.index(g.agent)))
     for place, group in enumerate(recorded):
@@ -300,7 +270,7 @@ def _episode(group: Group, *, minor: bool) -> Drawing:
         f"Values of {group.agent} against time during one recorded episode of {group.environment}, rewards below.",
         figure,
         minor,
-        diagnostics.episode(group.scales, arrays, clipped=clipped),
+        words.episode(group.scales, arrays, clipped=clipped),
     )
 
 

@@ -1,11 +1,13 @@
 """One self-contained HTML file that shows a set of runs, with its figures and tables as files beside it."""
 
-import json
+import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +16,160 @@ from markupsafe import Markup
 
 from tddelta._matplotlib import own_style
 from tddelta.errors import ConfigError, StorageError, own_checks
-from tddelta.report import diagnostics, plots, tables
-from tddelta.report.atari import atari_tables, hold_out_table
-from tddelta.report.diagnostics import diagnostics_table
-from tddelta.report.figures import drawings, to_bytes, to_svg
+from tddelta.report import plots, tables, words
+from tddelta.report.figures import Drawing, drawings, laid_out, to_bytes, to_svg
 from tddelta.report.study import Measure, Study
-from tddelta.report.tables import critic_sentences, headline
-from tddelta.report.words import Table, text_of
-from tddelta.runs import find_runs, readable_runs
+from tddelta.report.tables import Table
+from tddelta.runs import Run, find_runs, readable_runs
 from tddelta.runs.files import replace
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A run directory, a folder above some, or several of these."""
 
 _NUMERIC = re.compile(r"(?:[+−<]?[\d∞]|n/a|–$|$)")
-_BESIDE = re.compile(r"figures/[\w-]+\.(?:png|pdf)|tables/[\w-]+\.(?:csv|tex)")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page that not every report has.
+
+    Attributes:
+        name: Its anchor on the page.
+        title: Its heading.
+        link: Its name among the contents.
+        figures: Its figures.
+        tables: Its tables, below the figures.
+    """
+
+    name: str
+    title: str
+    link: str
+    figures: Sequence[Drawing]
+    tables: Sequence[Table]
+
+
+class Report:
+    """The report of some runs.
+
+    Args:
+        runs: The runs, as `load_runs` returns them.
+        baselines: Agents that the others are compared with. None means `ppo`, `ppo+` and `ppo-multi`, where present.
+        references: (random, reference) scores by environment for normalisation, before the tables that are shipped.
+        sections: Makes further sections of the page, below the scores.
+
+    Attributes:
+        study: The runs, grouped and scored.
+
+    Raises:
+        ConfigError: There is no readable run, or a baseline is not among the agents.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        baselines: Sequence[str] | None = None,
+        references: Mapping[str, tuple[float, float]] | None = None,
+        sections: Callable[[Study], Sequence[Section]] = lambda _: (),
+    ) -> None:
+        self.study = Study(runs, baselines, references)
+        self._sections = sections
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences about what could not be read, and about files that were moved."""
+        return self.study.problems
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes to the summary."""
+        differences = tables.difference_table(self.study).notes if self.study.comparisons() else ()
+        return tables.score_table(self.study).notes + differences
+
+    def summary(self) -> list[dict[str, str]]:
+        """The scores as rows for a terminal, the same numbers as on the page.
+
+        Returns:
+            One mapping from column head to text per environment and agent, all with the same heads; differences are
+            those from the first baseline that is present.
+        """
+        return tables.summary_rows(self.study)
+
+    @own_style()
+    def write(self, out: str | os.PathLike[str]) -> Path:
+        """Write one HTML file that needs no network, and the folders `figures` and `tables` beside it.
+
+        The same runs give the same bytes. Runs that are missing, failed, interrupted or unreadable are named in it.
+        The two folders belong to the page and are made anew: whatever else is in them moves to their subfolder
+        `earlier`. Those of a page NAME.html other than report.html are `NAME-figures` and `NAME-tables`.
+
+        Args:
+            out: The file to write, ending in `.html`, or a folder for `report.html`.
+
+        Returns:
+            The path of the HTML file.
+
+        Raises:
+            ConfigError: Nothing can be written at `out`, or there is no page yet and one of the folders holds files.
+        """
+        target = Path(out) if Path(out).suffix == ".html" else Path(out) / "report.html"
+        beside = "" if target.name == "report.html" else f"{target.stem}-"
+        folders = [target.parent / f"{beside}{kind}" for kind in ("figures", "tables")]
+        _check_place(target, folders)
+        sections = self._sections(self.study)
+        parts = _tables(self.study)
+        made = [laid_out(each) for each in drawings(self.study)]
+        made += [laid_out(each) for section in sections for each in section.figures]
+        figures = {f"{each.name}.{kind}": to_bytes(each, kind) for each in made for kind in ("png", "pdf")}
+        page = self._page(made, parts, sections, [folder.name for folder in folders])
+        _write(target, page.encode(errors="backslashreplace"))
+        flat = [table for part in parts.values() for table in (part if isinstance(part, list) else [part])]
+        flat += [table for section in sections for table in section.tables]
+        for folder, files in zip(folders, (figures, _table_files(flat)), strict=True):
+            moved = _renew(folder, files)
+            if moved:
+                self.problems.append(
+                    f"{folder} held {words.counted(moved, 'file')} that this report does not make: "
+                    f"moved to {folder / 'earlier'}"
+                )
+        return target
+
+    def _page(
+        self,
+        made: Iterable[Drawing],
+        parts: Mapping[str, Table | list[Table]],
+        sections: Sequence[Section],
+        folders: Sequence[str],
+    ) -> str:
+        figures: dict[str, list[dict[str, Any]]] = {}
+        for drawing in made:
+            shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
+            figures.setdefault(drawing.section, []).append(shown)
+        environment = Environment(
+            loader=PackageLoader("tddelta.report", "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        return environment.get_template("report.html.j2").render(
+            headline=words.headline(self.study),
+            judgement=words.critic_sentences(self.study),
+            study=self.study,
+            styles=plots.agent_styles(self.study.agents),
+            palette=plots.PALETTE,
+            figures=figures,
+            reaches=words.ladders(self.study),
+            reasons=self.study.suites[1],
+            provenance=_provenance(self.study),
+            numeric=_numeric_columns,
+            sections=sections,
+            folders=folders,
+            **parts,
+        )
 
 
 @own_checks
-@own_style()
 def write_report(
     paths: Paths,
     out: str | os.PathLike[str] | None = None,
@@ -40,10 +177,7 @@ def write_report(
     baselines: Sequence[str] | None = None,
     references: Mapping[str, tuple[float, float]] | None = None,
 ) -> Path:
-    """Draw the report of some runs: one HTML file that needs no network, `figures/` and `tables/` beside it.
-
-    The same runs give the same bytes. Runs that are missing, failed, interrupted or unreadable are named in it.
-    Figures and tables of an earlier call that this one does not make are removed; other files stay as they are.
+    """Draw the report of the runs at some paths; see `Report.write`.
 
     Args:
         paths: A run directory, a folder above some, or several of these.
@@ -62,45 +196,25 @@ def write_report(
     given = [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)
     if not given:
         raise ConfigError("paths must not be empty; got none: name a folder that holds some runs")
-    study = Study(readable_runs(*given), baselines, references)
-    target = _target(given, out)
-    _make_folder(target.parent)
-    made = list(drawings(study))
-    parts = _tables(study)
-    files = {f"figures/{drawing.name}.{kind}": to_bytes(drawing, kind) for drawing in made for kind in ("png", "pdf")}
-    for table in parts.values():
-        for one in table if isinstance(table, list) else [table]:
-            if one.rows:
-                files[f"tables/{one.name}.csv"] = one.to_csv().encode(errors="replace")
-                files[f"tables/{one.name}.tex"] = one.to_latex().encode(errors="replace")
-    figures: dict[str, list[dict[str, Any]]] = {}
-    for drawing in made:
-        shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
-        figures.setdefault(drawing.section, []).append(shown)
-    page = _template().render(
-        headline=headline(study),
-        judgement=critic_sentences(study),
-        study=study,
-        styles=plots.agent_styles(study.agents),
-        palette=plots.PALETTE,
-        figures=figures,
-        reaches=diagnostics.ladders(study),
-        reasons=study.suites[1],
-        provenance=_provenance(study),
-        numeric=_numeric_columns,
-        **parts,
-    )
-    for name, content in files.items():
-        _write(target.parent / name, content)
-    _write(target, page.encode(errors="backslashreplace"))
-    _remove_outdated(target, files)
-    return target
+    report = Report(readable_runs(*given), baselines=baselines, references=references)
+    return report.write(shared_folder(given) if out is None else out)
 
 
-def _tables(study: Study) -> dict[str, Any]:
+def summary_table(runs: Sequence[Run], *, baselines: Sequence[str] | None = None) -> list[dict[str, str]]:
+    """Summarise runs as rows for a terminal; see `Report.summary`."""
+    return Report(runs, baselines=baselines).summary()
+
+
+def shared_folder(paths: Sequence[str | os.PathLike[str]]) -> Path:
+    """Return the folder that the runs at some paths share."""
+    folders = [Path(path) if Path(path).is_dir() else find_runs(path)[0] for path in paths]
+    return Path(os.path.commonpath([folder.absolute() for folder in folders]))
+
+
+def _tables(study: Study) -> dict[str, Table | list[Table]]:
     differing, common = tables.settings_tables(study)
     suites = study.suites[0]
-    hold_out = hold_out_table(study)
+    hold_out = tables.hold_out_table(study)
     measures: list[Measure] = [*tables.MEASURES]
     if hold_out.rows:
         measures.append("hold_out")
@@ -111,15 +225,23 @@ def _tables(study: Study) -> dict[str, Any]:
         "aggregates": [tables.aggregate_table(suite) for suite in suites],
         "improvements": [tables.improvement_table(study, suite) for suite in suites if study.pairs],
         "evaluations": tables.evaluation_table(study),
-        "atari": atari_tables(study),
         "ladder": tables.ladder_table(study),
         "critic": tables.critic_table(study, every=False),
-        "diagnostics": diagnostics_table(study),
+        "diagnostics": tables.diagnostics_table(study),
         "critic_every": tables.critic_table(study),
         "differing": differing,
         "common": common,
         "runs": tables.run_table(study),
     }
+
+
+def _table_files(made: Iterable[Table]) -> dict[str, bytes]:
+    files = {}
+    for table in made:
+        if table.rows:
+            files[f"{table.name}.csv"] = table.to_csv().encode(errors="replace")
+            files[f"{table.name}.tex"] = table.to_latex().encode(errors="replace")
+    return files
 
 
 def _provenance(study: Study) -> dict[str, list[str] | dict[str, str]]:
@@ -130,7 +252,7 @@ def _provenance(study: Study) -> dict[str, list[str] | dict[str, str]]:
     for start in starts:
         for name, version in (start.get("versions") or {}).items():
             versions.setdefault(str(name), {})[str(version)] = None
-    machines = dict.fromkeys(text_of(start["machine"]) for start in starts if start.get("machine"))
+    machines = dict.fromkeys(words.text_of(start["machine"]) for start in starts if start.get("machine"))
     return {
         "commands": list(commands),
         "versions": {name: " and ".join(found) for name, found in versions.items()},
@@ -138,71 +260,75 @@ def _provenance(study: Study) -> dict[str, list[str] | dict[str, str]]:
     }
 
 
-def _template() -> Any:
-    environment = Environment(
-        loader=PackageLoader("tddelta.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2")
-
-
 def _numeric_columns(table: Table) -> list[bool]:
     """Tell which columns hold numbers, to align them."""
     return [all(_NUMERIC.match(row[i]) for row in table.rows) and i > 0 for i in range(len(table.columns))]
 
 
-def _target(given: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
-    if out is not None:
-        return Path(out) if Path(out).suffix == ".html" else Path(out) / "report.html"
-    folders = [Path(path) if Path(path).is_dir() else find_runs(path)[0] for path in given]
-    return Path(os.path.commonpath([folder.absolute() for folder in folders])) / "report.html"
+# ---------------------------------------------------------------- files
 
 
-def _remove_outdated(target: Path, files: Mapping[str, bytes]) -> None:
-    """Remove what an earlier call wrote beside this page and this one did not, and list what it did write.
-
-    A file goes only if the list of the earlier call names it, its content is still the one that was written, and no
-    other page in the folder lists it.
-    """
-    suffix = ".files.json"
-    record = target.with_name(f".{target.name}{suffix}")
-    others = {name for path in target.parent.glob(f".*{suffix}") if path != record for name in _listed(path)}
-    for name, digest in _listed(record).items():
-        path = target.parent / name
-        outdated = name not in files and name not in others and _BESIDE.fullmatch(name) and path.is_file()
-        if outdated and sha256(path.read_bytes()).hexdigest() == digest:
-            path.unlink()
-    digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
-    _write(record, (json.dumps(digests, indent=1) + "\n").encode())
-
-
-def _listed(record: Path) -> dict[str, Any]:
-    try:
-        listed = json.loads(record.read_bytes())
-    except (OSError, ValueError):  # none yet, or damaged: then nothing is ours for sure
-        return {}
-    return listed if isinstance(listed, dict) else {}
+def _check_place(target: Path, folders: Iterable[Path]) -> None:
+    """Refuse folders with files where there is no page yet: they are somebody else's."""
+    with _naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for folder in folders:
+            if not target.exists() and folder.exists() and any(folder.iterdir()):
+                raise ConfigError(
+                    f"the report cannot be written at {target}: {folder} holds files, and the report would make that "
+                    "folder anew: name another place with out, or move the files"
+                )
 
 
 def _write(path: Path, content: bytes) -> None:
     """Write under a temporary name, then rename: a reader never sees half a file."""
-    _make_folder(path.parent)
-    try:
+    with _naming(path):
         replace(path, content, durable=False)
-    except StorageError as error:
-        raise _cannot_write(path, error.__cause__) from error
 
 
-def _make_folder(folder: Path) -> None:
+def _renew(folder: Path, files: Mapping[str, bytes]) -> int:
+    """Put a new folder with these files in the place of one that may exist.
+
+    What else the old one holds is not lost, but moved to the new one's subfolder `earlier`.
+
+    Returns:
+        Number of files and folders that were moved.
+    """
+    with _naming(folder):
+        folder = folder.resolve()  # a link goes on leading to where it led
+        old, new = (folder.with_name(f".{folder.name}.{os.getpid()}.{end}") for end in ("old", "new"))
+        if not files and not folder.exists():
+            return 0
+        new.mkdir()
+        for name, content in files.items():
+            (new / name).write_bytes(content)
+        if not folder.exists():
+            new.rename(folder)
+            return 0
+        folder.rename(old)
+        new.rename(folder)
+        if (old / "earlier").exists():
+            (old / "earlier").rename(folder / "earlier")
+        others = [path for path in old.iterdir() if path.name not in files]
+        for path in others:
+            (folder / "earlier").mkdir(exist_ok=True)
+            path.rename(_free(folder / "earlier" / path.name))
+        shutil.rmtree(old)
+        return len(others)
+
+
+def _free(path: Path) -> Path:
+    """The path, with a number where it is taken."""
+    numbered = (path.with_name(f"{path.stem}-{count}{path.suffix}") for count in itertools.count(2))
+    return next(place for place in itertools.chain([path], numbered) if not place.exists())
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """ConfigError that names the place of the report, in place of what the system says."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-
-
-def _cannot_write(path: Path, error: BaseException | None) -> ConfigError:
-    reason = getattr(error, "strerror", None) or error
-    return ConfigError(f"the report cannot be written at {path} ({reason}): name another place with out")
+        yield
+    except (OSError, StorageError) as error:
+        cause = error.__cause__ or error
+        reason = getattr(cause, "strerror", None) or cause
+        raise ConfigError(f"the report cannot be written at {path} ({reason}): name another place with out") from error

@@ -5,7 +5,7 @@ Nothing here touches pyplot or matplotlib's global state, and nothing computes a
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -76,12 +76,16 @@ def new_figure(
     axes = list(np.ravel(figure.subplots(rows, 1, sharex=share_x)))
     for each in axes:
         each.patch.set_alpha(0)
-        each.spines[["top", "right"]].set_visible(False)
-        each.spines[["left", "bottom"]].set_color(INK)
-        each.tick_params(colors=INK, labelsize=9.5)
-        each.grid(axis="y", color=LINE, linewidth=0.6)
-        each.set_axisbelow(True)
+        _style(each, 9.5, "y")
     return figure, axes
+
+
+def _style(axes: Axes, size: float, grid: Literal["both", "y"]) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.tick_params(colors=INK, labelsize=size)
+    axes.grid(axis=grid, color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, int]) -> Axes:
@@ -114,7 +118,7 @@ def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str
             markersize=4,
             markevery=(styles[agent] % every, every),
         )
-    _label(axes, "Environment steps", "Return of training episodes")
+    label(axes, "Environment steps", "Return of training episodes")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
     _legend(axes, labels.pop() if len(labels) == 1 else None)
     return axes
@@ -213,7 +217,7 @@ def explained_variance(
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    _label(axes, "Horizon 1/(1 − γ) in steps", "Explained variance")
+    label(axes, "Horizon 1/(1 − γ) in steps", "Explained variance")
     _legend(axes, "mean ± standard error over seeds")
     return axes
 
@@ -236,7 +240,7 @@ def performance_profiles(axes: Axes, profiles: Mapping[str, Profile], styles: Ma
         )
         axes.step(profile.thresholds, profile.fractions, where="post", label=agent, **style)
     axes.set_ylim(-0.02, 1.02)
-    _label(axes, "Normalised score τ", "Share of runs above τ")
+    label(axes, "Normalised score τ", "Share of runs above τ")
     banded = any(np.isfinite(profile.low).any() for profile in profiles.values())
     _legend(axes, "band: 95 % bootstrap" if banded else "one seed: no band")
     return axes
@@ -247,7 +251,7 @@ def intervals(
     estimates: Mapping[str, Estimate],
     colours: Mapping[str, str],
     *,
-    label: str,
+    title: str,
     middle: float | None = None,
 ) -> Axes:
     """Estimates with their intervals, one row each.
@@ -256,7 +260,7 @@ def intervals(
         axes: Where to draw.
         estimates: The estimates by the name of their row.
         colours: Colour of each row.
-        label: What is estimated.
+        title: What is estimated.
         middle: Where to draw a vertical line, such as ½ for a probability of improvement.
 
     Returns:
@@ -279,7 +283,7 @@ def intervals(
     axes.grid(axis="x", color=LINE, linewidth=0.6)
     if middle is not None:
         axes.axvline(middle, color=INK, linewidth=0.8)
-    _label(axes, label, "")
+    label(axes, title, "")
     return axes
 
 
@@ -303,7 +307,7 @@ def reward_densities(axes: Axes, densities: Mapping[str, Mapping[str, float]]) -
     axes.set_ylim(-0.5, len(names) - 0.5)
     axes.set_xlim(left=0)
     axes.grid(axis="x", color=LINE, linewidth=0.6)
-    _label(axes, "Rewards per 100 steps", "")
+    label(axes, "Rewards per 100 steps", "")
     _legend(axes, None)
     return axes
 
@@ -346,7 +350,8 @@ def _blend(share: float) -> str:
     return f"#{round(red):02x}{round(green):02x}{round(blue):02x}"
 
 
-def _label(axes: Axes, x: str, y: str) -> None:
+def label(axes: Axes, x: str, y: str) -> None:
+    """Label the two axes."""
     axes.set_xlabel(x, color=INK, fontsize=10)
     axes.set_ylabel(y, color=INK, fontsize=10)
 
@@ -390,7 +395,7 @@ def _legend(axes: Axes, title: str | None) -> None:
 
 
 def panels(count: int, *, columns: int = 3, width: float = 2.7, height: float = 2.5) -> tuple[Figure, list[Axes]]:
-    """Make a figure of so many panels side by side, in rows.
+    """Make a figure of `count` panels side by side, in rows.
 
     Args:
         count: Number of panels.
@@ -408,11 +413,7 @@ def panels(count: int, *, columns: int = 3, width: float = 2.7, height: float = 
     for unused in axes[count:]:
         unused.remove()
     for each in axes[:count]:
-        each.spines[["top", "right"]].set_visible(False)
-        each.spines[["left", "bottom"]].set_color(INK)
-        each.tick_params(colors=INK, labelsize=9)
-        each.grid(color=LINE, linewidth=0.6)
-        each.set_axisbelow(True)
+        _style(each, 9, "both")
     return figure, axes[:count]
 
 
@@ -445,8 +446,7 @@ def values_by_horizon(
     axes.set_xscale("log")
     axes.set_xticks(where, ["∞" if horizon > 1e9 else f"{horizon:.4g}" for horizon in horizons])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel(f"Horizon 1/(1 − γ) in {unit}", color=INK, fontsize=10)
-    axes.set_ylabel("V", color=INK, fontsize=10)
+    label(axes, f"Horizon 1/(1 − γ) in {unit}", "V")
     axes.legend(fontsize=8.5, frameon=False, labelcolor=INK)
     return axes
 
@@ -508,8 +508,7 @@ def value_shares(axes: Axes, steps: FloatArray, shares: FloatArray, scales: Time
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.set_xlabel("Environment steps", color=INK, fontsize=10)
-    axes.set_ylabel("Share of all parts", color=INK, fontsize=10)
+    label(axes, "Environment steps", "Share of all parts")
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(
         handles[::-1],

@@ -7,13 +7,15 @@ say nothing about how much another seed would differ, so no function here pools 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, ShapeError
+from tddelta.timescales import TimeScales
 
 FloatArray = npt.NDArray[np.float64]
 """An array of float64, of any shape."""
@@ -201,6 +203,42 @@ def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
     return Welch(difference, float(result.statistic), float(result.df), float(result.pvalue))
 
 
+class Moments(NamedTuple):
+    """Scores of an agent of which only moments are known, as in a publication.
+
+    Attributes:
+        mean: Mean over seeds.
+        standard_error: Its standard error.
+        n: Number of seeds, at least 2.
+    """
+
+    mean: float
+    standard_error: float
+    n: int
+
+
+def welch_of_moments(first: Moments, second: Moments) -> Welch:
+    """Welch's two-sided t-test from means and standard errors, where the scores of the seeds are not known.
+
+    Args:
+        first: Of one agent.
+        second: Of the other.
+
+    Returns:
+        The test; `p_value` is None where neither has any variance.
+    """
+    both, difference = (first, second), first.mean - second.mean
+    if first.standard_error == second.standard_error == 0:
+        return Welch(difference, None, None, None, degenerate=difference != 0, note="no variance within either agent")
+    spreads = [moments.standard_error * math.sqrt(moments.n) for moments in both]
+    result = stats.ttest_ind_from_stats(
+        first.mean, spreads[0], first.n, second.mean, spreads[1], second.n, equal_var=False
+    )
+    squares = [moments.standard_error**2 for moments in both]
+    freedom = sum(squares) ** 2 / sum(s**2 / (m.n - 1) for s, m in zip(squares, both, strict=True))
+    return Welch(difference, float(result.statistic), freedom, float(result.pvalue))
+
+
 def bootstrap_difference(
     first: npt.ArrayLike,
     second: npt.ArrayLike,
@@ -317,6 +355,87 @@ def _column_quality(predicted: FloatArray, realised: FloatArray) -> tuple[float,
         return rmse, math.nan, math.nan, len(realised)
     spread = float(realised.std())
     return rmse, rmse / spread, 1 - float(error.var()) / spread**2, len(realised)
+
+
+BINS = 10
+"""Groups of equally many states, from the lowest predicted value to the highest."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Components of one agent's critic on held-out states, all seeds together; each array has shape (Z,).
+
+    What is compared with W_z is the realised part: the discounted return at γ_z less that at γ_{z−1}.
+
+    Attributes:
+        factors: Contraction factor of each component's targets; NaN where there are no traces.
+        share: Mean |W_z| over the sum of these.
+        bias: Mean of W_z less the realised part, in units of reward; NaN where nothing is known.
+        spread: Standard deviation of the realised part.
+        explained_variance: Of the realised part by W_z.
+        slope: Slope of the realised return at γ_z against V_z: 1 where predictions are calibrated.
+        states: States whose returns are known up to γ_z.
+    """
+
+    factors: FloatArray
+    share: FloatArray
+    bias: FloatArray
+    spread: FloatArray
+    explained_variance: FloatArray
+    slope: FloatArray
+    states: FloatArray
+
+
+def diagnose(scales: TimeScales, predicted: FloatArray, realised: FloatArray) -> Diagnosis:
+    """Compare the components of predicted values with those of realised returns.
+
+    Args:
+        scales: The critic's scales.
+        predicted: V_z(s), (N, Z).
+        realised: Discounted return at γ_z, (N, Z); NaN where it is not known.
+
+    Returns:
+        The measures.
+    """
+    parts, came = decompose(predicted), decompose(realised)
+    error = parts - came
+    rows: list[tuple[float, float, float, float, float]] = []
+    for z in range(len(scales)):
+        known = np.isfinite(came[:, z])
+        if not known.any():
+            rows.append((math.nan, math.nan, math.nan, math.nan, 0.0))
+            continue
+        target, value, returns = came[known, z], predicted[known, z], realised[known, z]
+        constant = is_constant(target)
+        explained = math.nan if constant else 1 - float(error[known, z].var() / target.var())
+        flat = is_constant(value)
+        slope = math.nan if flat else float(np.cov(value, returns, bias=True)[0, 1] / value.var())
+        rows.append((float(error[known, z].mean()), float(target.std()), explained, slope, float(known.sum())))
+    table = np.array(rows)
+    size = np.abs(parts).mean(axis=0)
+    factors = scales.contraction_factors if scales.trace_decays is not None else (math.nan,) * len(scales)
+    total = float(size.sum())
+    return Diagnosis(
+        np.array(factors), size / total if total else np.full(len(size), math.nan), *(table[:, i] for i in range(5))
+    )
+
+
+def calibration(predicted: FloatArray, realised: FloatArray, bins: int = BINS) -> tuple[FloatArray, FloatArray]:
+    """Mean realised return of states with about the same predicted value.
+
+    Args:
+        predicted: V(s), (N,).
+        realised: Discounted return, (N,); NaN where it is not known.
+        bins: Number of groups of equally many states.
+
+    Returns:
+        Mean prediction and mean return of each group; empty where no return is known.
+    """
+    known = np.isfinite(realised)
+    order = np.argsort(predicted[known], kind="stable")
+    groups = [part for part in np.array_split(order, bins) if len(part)]
+    means = [[float(values[known][part].mean()) for part in groups] for values in (predicted, realised)]
+    return np.array(means[0]), np.array(means[1])
 
 
 # ---------------------------------------------------------------- checks and resampling shared with `aggregates`

@@ -1,10 +1,7 @@
-"""What a report knows about a set of runs: the seeds of every agent on every environment, and their scores.
+"""The runs of a report: the seeds of every agent on every environment, their scores, and how agents compare.
 
-Tables, figures and the page are all made from one `Study`, so their numbers agree.
-
-Reference scores that put the returns of different environments on one scale.
-
-The tables are data (`references/*.json`), with the source of every number.
+Tables, figures and the page are all made from one `Study`, so their numbers agree. Reference scores, which put the
+returns of different environments on one scale, are data (`references/*.json`) with the source of every number.
 """
 
 import json
@@ -12,7 +9,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib import resources
@@ -21,12 +18,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, ContractionWarning, DataError, TDDeltaError
 from tddelta.report import statistics
 from tddelta.report.aggregates import Curve, learning_curve, learning_grid
 from tddelta.report.statistics import CriticQuality, FloatArray, Interval, Summary, Welch
-from tddelta.report.words import BASELINES, agent_names, base_name, rank
-from tddelta.runs import Run, is_being_written
+from tddelta.runs import Run, config_hash, is_being_written
 from tddelta.timescales import TimeScales
 
 _TABLES = ("minatar", "atari")
@@ -95,17 +92,6 @@ def find_reference(
             sources = dict.fromkeys(content["sources"][row[key]] for key in ("random_source", "reference_source"))
             return Reference(content["name"], content["unit"], row["random"], row["reference"], " ".join(sources))
     return None
-
-
-def atari_game(config: Mapping[str, Any]) -> str | None:
-    """Return the game that a run is of, such as "Qbert", or None where it is not one under the classic protocol.
-
-    Args:
-        config: What `config.json` holds.
-    """
-    meant = config.get("environment_parameters", {})
-    changed = set(config.get("environment_kwargs", {})) - {"protocol", "threads"}
-    return str(meant["game"]) if "game" in meant and meant.get("protocol") == "classic" and not changed else None
 
 
 def _atari_name(environment: str) -> str:
@@ -265,21 +251,61 @@ class Group:
         return found
 
     @cached_property
-    def critic(self) -> list[CriticQuality]:
-        """Quality of the critic on held-out states, one per seed that has them."""
+    def _held_out(self) -> list[tuple[FloatArray, FloatArray, CriticQuality]]:
+        """Predicted values and realised returns of each seed that has them, (N, Z) each, and how they compare."""
         found = []
         for seed in self.scored:
             try:
                 arrays = seed.run.critic
                 if arrays is None:
                     continue
-                quality = statistics.critic_quality(arrays["predicted"], arrays["realised"])
+                predicted, realised = (np.asarray(arrays[name], np.float64) for name in ("predicted", "realised"))
+                quality = statistics.critic_quality(predicted, realised)
                 if len(quality.rmse) != len(self.scales):
                     raise DataError(f"critic.npz has {len(quality.rmse)} scales instead of {len(self.scales)}")
-                found.append(quality)
+                found.append((predicted, realised, quality))
             except (TDDeltaError, KeyError) as error:
                 self.problems.append(f"Held-out states of {seed.title} were left out: {error}")
         return found
+
+    @property
+    def critic(self) -> list[CriticQuality]:
+        """Quality of the critic on held-out states, one per seed that has them."""
+        return [quality for _, _, quality in self._held_out]
+
+    @property
+    def held_out(self) -> tuple[FloatArray, FloatArray] | None:
+        """Predicted values and realised returns on the held-out states of all seeds, (N, Z) each."""
+        if not self._held_out:
+            return None
+        predicted, realised, _ = zip(*self._held_out, strict=True)
+        return np.concatenate(predicted), np.concatenate(realised)
+
+    @property
+    def shares(self) -> tuple[FloatArray, FloatArray] | None:
+        """Division of the mean value into its components while an agent learns, averaged over seeds.
+
+        Environment steps (N,) and |mean W_z| over the sum of these (N, Z); None where it was not logged for several
+        scales.
+        """
+        names = [f"value_mean/gamma={label}" for label in self.scales.labels]
+        found, steps = [], []
+        for seed in self.scored if len(names) > 1 else ():
+            try:
+                metrics = seed.run.metrics
+            except TDDeltaError:
+                continue
+            if any(name not in metrics for name in ("steps", *names)):
+                continue
+            means = np.stack([metrics[name] for name in names], axis=-1)
+            size = np.abs(decompose(means) if seed.run.config["agent"].get("basis") == "V" else means)
+            total = size.sum(axis=1, keepdims=True)
+            found.append(np.divide(size, total, out=np.full(size.shape, np.nan), where=total > 0))
+            steps.append(np.asarray(metrics["steps"], np.float64))
+        count = min(map(len, found), default=0)
+        shares = np.stack([part[:count] for part in found]) if count else np.zeros((1, 0, 0))
+        known = np.isfinite(shares).all(axis=(0, 2))
+        return (steps[0][:count][known], shares.mean(axis=0)[known]) if known.any() else None
 
     @cached_property
     def recorded(self) -> tuple[Seed, Mapping[str, Any]] | None:
@@ -335,12 +361,15 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What p after correction says at .05: "better", "worse", "no clear difference"; "" without a test."""
-        if self.corrected is None:
-            return ""
-        if self.corrected >= 0.05:
-            return "no clear difference"
-        return "better" if self.welch.difference > 0 else "worse"
+        """What p after correction says at .05; see `verdict`."""
+        return verdict(self.welch.difference, self.corrected)
+
+
+def verdict(difference: float, p: float | None, better: str = "better", worse: str = "worse") -> str:
+    """Say what a corrected p says of a difference at .05; "" without a test."""
+    if p is None:
+        return ""
+    return "no clear difference" if p >= 0.05 else better if difference > 0 else worse
 
 
 @dataclass(frozen=True)
@@ -458,9 +487,27 @@ class Study:
         candidates = self.challengers or self.agents
         return next((agent for agent in candidates if base_name(agent) == "ppo-delta"), candidates[-1])
 
+    @property
+    def baseline(self) -> str | None:
+        """The agent that the one in focus is compared with first; None where nothing is compared."""
+        return self.compared_with[0] if self.compared_with and self.challengers else None
+
+    @property
+    def ladders(self) -> dict[TimeScales, list[Group]]:
+        """Groups by the time scales of their critics; a monitor log does not know its critic."""
+        shared: dict[TimeScales, list[Group]] = {}
+        for group in self.groups.values():
+            if group.seeds[0].run.config.get("scales_known", True):
+                shared.setdefault(group.scales, []).append(group)
+        return shared
+
     def group(self, environment: str, agent: str) -> Group | None:
         """The seeds of one agent on one environment, or None."""
         return self.groups.get((environment, agent))
+
+    def groups_on(self, environment: str) -> list[Group]:
+        """The agents on one environment."""
+        return [group for group in self.groups.values() if group.environment == environment]
 
     def comparisons(self, measure: Measure = "asymptotic") -> list[Comparison]:
         """Every challenger against every baseline on every environment.
@@ -475,15 +522,12 @@ class Study:
                     if ours is not None and theirs is not None:
                         rows.append(compare_groups(ours, theirs, measure))
             corrected = statistics.holm([row.welch.p_value for row in rows])
-            self._comparisons[measure] = [
-                Comparison(r.environment, r.agent, r.baseline, r.welch, r.interval, p, r.note)
-                for r, p in zip(rows, corrected, strict=True)
-            ]
+            self._comparisons[measure] = [replace(r, corrected=p) for r, p in zip(rows, corrected, strict=True)]
         return self._comparisons[measure]
 
     def curves(self, environment: str) -> dict[str, Curve]:
         """Learning curves of every agent on one environment, on one grid."""
-        groups = [group for group in self.groups.values() if group.environment == environment]
+        groups = self.groups_on(environment)
         grid = learning_grid([seed.end_steps for group in groups for seed in group.seeds])
         return {
             group.agent: learning_curve([s.end_steps for s in group.seeds], [s.returns for s in group.seeds], grid)
@@ -538,22 +582,88 @@ def other_rules(groups: Sequence[Group]) -> list[str]:
 
 def compare_groups(ours: Group, theirs: Group, measure: Measure) -> Comparison:
     """Compare two agents on one environment; p is not corrected yet."""
-    notes = []
     rules = other_rules([ours, theirs])
-    if rules:
-        note = f"played under other rules ({', '.join(rules)})"
-        welch, interval = Welch(math.nan, None, None, None, note=note), Interval(None, None, note)
-        notes.append(note)
-    elif ours.complete and theirs.complete:
+    note = f"played under other rules ({', '.join(rules)})" if rules else ""
+    if not rules and not (ours.complete and theirs.complete):
+        note = "not finished"
+    welch, interval = Welch(math.nan, None, None, None, note=note), Interval(None, None, note)
+    if not note:
         scores = ours.scores(measure), theirs.scores(measure)
         welch = statistics.welch_test(*scores)
         interval = statistics.bootstrap_difference(*scores, n_bootstrap=N_BOOTSTRAP)
-        notes.append(welch.note or interval.note)
+        notes = [welch.note or interval.note]
         if ours.planned_steps != theirs.planned_steps:
             notes.append(f"trained for {ours.planned_steps:,} and {theirs.planned_steps:,} steps")
-    else:
-        welch = Welch(math.nan, None, None, None, note="not finished")
-        interval = Interval(None, None, "not finished")
-        notes.append("not finished")
-    note = "; ".join(filter(None, notes))
+        note = "; ".join(filter(None, notes))
     return Comparison(ours.environment, ours.agent, theirs.agent, welch, interval, None, note)
+
+
+# ---------------------------------------------------------------- names of agents
+
+BASELINES = ("ppo", "ppo+", "ppo-multi", "PPO", "A2C", "DQN", "SAC")
+"""Agents that the others are compared with by default, where they are present; capitals: Stable-Baselines3."""
+
+_ORDER = (*BASELINES, "ppo-delta-difference", "ppo-delta-matched", "ppo-delta")
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that was set for a run, as one flat mapping: "learning_rate", "agent.targets", "environment_kwargs.x".
+
+    The seed, the names of environment and agent, and what follows from other settings (the ladder) are left out.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in ("format", "seed", "environment", "scales"):
+            continue
+        if not isinstance(value, Mapping):
+            flat[key] = value
+    for key in ("agent", "environment_kwargs", "environment_parameters"):
+        value = config.get(key)
+        if isinstance(value, Mapping):
+            flat.update({f"{key}.{name}": item for name, item in value.items() if (key, name) != ("agent", "name")})
+    named = {key.split(".")[0] for key in flat} | {"seed", "environment", "agent", "environment_kwargs"}
+    flat.update({key: value for key, value in config.get("settings", {}).items() if key not in named})
+    return flat
+
+
+def agent_names(runs: Sequence[Run]) -> list[str]:
+    """Name each run's agent for a reader.
+
+    An agent that was run with one set of settings per environment goes by its own name. Otherwise the settings in
+    which its variants differ are added, as in "ppo (learning_rate=0.001)": a hash would say nothing, and would differ
+    between environments.
+    """
+    variants: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    hashes = [config_hash(run.config) for run in runs]
+    plain = [str(run.config["agent"]["name"]) for run in runs]
+    for run, name, digest in zip(runs, plain, hashes, strict=True):
+        variants.setdefault((run.environment, name), {})[digest] = flat_settings(run.config)
+    differing: dict[str, dict[str, None]] = {}
+    for (_, name), settings in variants.items():
+        keys = dict.fromkeys(key for one in settings.values() for key in one)
+        found = [key for key in keys if len({repr(one.get(key)) for one in settings.values()}) > 1]
+        differing.setdefault(name, {}).update(dict.fromkeys(found))
+    names = []
+    for run, name, digest in zip(runs, plain, hashes, strict=True):
+        rivals = variants[run.environment, name]
+        full = _variant(name, rivals[digest], differing[name])
+        if [_variant(name, one, differing[name]) for one in rivals.values()].count(full) > 1:
+            full = f"{name} ({digest})"
+        names.append(full)
+    return names
+
+
+def _variant(name: str, settings: Mapping[str, Any], keys: Mapping[str, None]) -> str:
+    chosen = ", ".join(f"{key}={settings.get(key)}" for key in keys)
+    return f"{name} ({chosen})" if chosen else name
+
+
+def base_name(agent: str) -> str:
+    """The agent's own name, without the settings of its variant."""
+    return agent.split(" (", 1)[0]
+
+
+def rank(agent: str) -> tuple[int, str]:
+    """Sort key: the baselines first, then this library's agents, then others by name."""
+    base = base_name(agent)
+    return (_ORDER.index(base) if base in _ORDER else len(_ORDER), agent)

@@ -1,196 +1,178 @@
-"""The tables of a report: one source for the page, the terminal, CSV and LaTeX."""
+"""The tables of a report: a list of records and one description of the columns make page, terminal, CSV and LaTeX."""
 
+import csv
+import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tddelta.report import statistics
 from tddelta.report.aggregates import STATISTICS, aggregate, probability_of_improvement
-from tddelta.report.statistics import Summary, summarise, welch_test
-from tddelta.report.study import Comparison, Group, Measure, Study, Suite, other_rules
+from tddelta.report.statistics import summarise
+from tddelta.report.study import Group, Measure, Study, Suite, flat_settings, verdict
 from tddelta.report.words import (
     MISSING,
-    Table,
-    flat_settings,
     interval_text,
+    mean_text,
     number,
     p_text,
+    percent,
+    sentence_of,
     signed,
     slug,
-    summary_text,
+    steps_text,
     text_of,
 )
-from tddelta.runs import Run
 
-_UNFINISHED = {
-    "failed": "failed",
-    "interrupted": "was interrupted",
-    "cut off": "was cut off",
-    "running": "is still running",
-}
+Record = dict[str, Any]
+"""A row as plain values in full precision, by name."""
+
+MARKS = {"better": "better", "higher": "better", "worse": "worse", "lower": "worse"}
+"""How a finding is marked."""
 
 
 @dataclass(frozen=True)
-class Headline:
-    """What a reader should know first.
+class Column:
+    """A column of a table as a reader sees it.
 
     Attributes:
-        title: One line.
-        lead: What was run.
-        verdict: Who is better, by how much, how sure; one sentence per environment after the first.
-        cautions: What weakens the result.
+        head: Its head.
+        fields: Names of the values in a record that it shows, one or several.
+        text: Makes its text from these values.
+        mark: Makes "better", "worse" or "" from its text, to colour it.
     """
 
-    title: str
-    lead: str
-    verdict: tuple[str, ...]
-    cautions: tuple[str, ...]
+    head: str
+    fields: str | tuple[str, ...]
+    text: Callable[..., str] = str
+    mark: Callable[[str], str] = lambda _: ""
+
+    def of(self, record: Mapping[str, Any]) -> str:
+        """Text of a record in this column."""
+        names = (self.fields,) if isinstance(self.fields, str) else self.fields
+        return self.text(*(record[name] for name in names))
 
 
-def headline(study: Study) -> Headline:
-    """Put the result into words; the numbers are those of the tables.
+@dataclass(frozen=True)
+class Table:
+    """A table.
 
-    Args:
-        study: The runs.
-
-    Returns:
-        The headline.
+    Attributes:
+        name: File name without suffix.
+        caption: What it shows.
+        columns: Its columns.
+        records: Its rows; the first one names all fields of the CSV file.
+        notes: Remarks below it.
     """
-    agents, environments = study.agents, study.environments
-    where = environments[0] if len(environments) == 1 else f"{len(environments)} environments"
-    baseline = study.compared_with[0] if study.compared_with and study.challengers else None
-    title = f"{study.focus} against {baseline} on {where}" if baseline else f"{_listed(agents)} on {where}"
-    return Headline(title, _lead(study), tuple(_verdict(study, baseline)), tuple(_cautions(study)))
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    records: Sequence[Record]
+    notes: tuple[str, ...] = ()
+    rows: Sequence[tuple[str, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = [tuple(column.of(record) for column in self.columns) for record in self.records]
+        object.__setattr__(self, "rows", rows)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Heads of the columns."""
+        return tuple(column.head for column in self.columns)
+
+    @property
+    def marks(self) -> list[tuple[str, ...]]:
+        """Mark of every cell, row by row."""
+        pairs = [zip(self.columns, row, strict=True) for row in self.rows]
+        return [tuple(column.mark(text) for column, text in pair) for pair in pairs]
+
+    def to_csv(self) -> str:
+        """All values in full precision; an empty field is a missing number."""
+        file = io.StringIO()
+        writer = csv.DictWriter(file, list(self.records[0]) if self.records else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _csv_field(value) for name, value in record.items()} for record in self.records)
+        return file.getvalue()
+
+    def to_latex(self) -> str:
+        """A booktabs table; the document needs the package booktabs."""
+        lines = [
+            r"\begin{table}",
+            rf"  \caption{{{latex_escape(self.caption)}}}",
+            rf"  \begin{{tabular}}{{{'l' * len(self.columns)}}}",
+            r"    \toprule",
+            "    " + " & ".join(map(latex_escape, self.heads)) + r" \\",
+            r"    \midrule",
+            *("    " + " & ".join(map(latex_escape, row)) + r" \\" for row in self.rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            *(rf"  \par\footnotesize {latex_escape(note)}" for note in self.notes),
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def to_markdown(self) -> str:
+        """The table alone, in Markdown."""
+        return markdown(self.heads, self.rows)
 
 
-def critic_sentences(study: Study) -> list[str]:
-    """Say whether the critic of the agent in focus is better than the baseline's, at the longest horizon.
-
-    Args:
-        study: The runs.
-
-    Returns:
-        One sentence per environment where both have held-out states; the p values are not corrected.
-    """
-    sentences = []
-    baseline = study.compared_with[0] if study.compared_with and study.challengers else None
-    for environment in study.environments if baseline is not None else ():
-        groups = [study.group(environment, agent) for agent in (study.focus, str(baseline))]
-        ours, theirs = (None if g is None or not g.critic else g for g in groups)
-        if ours is None or theirs is None or ours.scales.gammas[-1] != theirs.scales.gammas[-1]:
-            continue
-        samples = [[float(quality.explained_variance[-1]) for quality in g.critic] for g in (ours, theirs)]
-        welch = welch_test(*samples)
-        texts = [f"{g.agent} {summary_text(summarise(s))}" for g, s in zip((ours, theirs), samples, strict=True)]
-        how = f"p = {p_text(welch.p_value)}".replace("= <", "< ") if welch.p_value is not None else welch.note
-        sentences.append(
-            f"{environment}: explained variance of V at γ = {ours.scales.labels[-1]} on held-out states: "
-            f"{texts[0]}, {texts[1]}; difference {signed(welch.difference)} ({how})."
-        )
-    return sentences
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _lead(study: Study) -> str:
-    seeds = sorted({len(group.seeds) for group in study.groups.values()})
-    steps = sorted({group.planned_steps for group in study.groups.values()})
-    agents = f"{_count(len(study.agents), 'agent')} ({', '.join(study.agents)})"
-    each = f"{_range(seeds)} {'seed' if seeds[-1] == 1 else 'seeds'} each"
-    verb = "was" if len(study.agents) == 1 else "were"
-    where = _listed(study.environments)
-    return f"{agents} {verb} trained on {where}, {each}, for {_range(steps)} environment steps per seed."
+def _csv_field(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
-def _verdict(study: Study, baseline: str | None) -> list[str]:
-    if baseline is None:
-        return ["There is no baseline among these agents, so nothing is compared."]
-    everything = study.comparisons()
-    tested = [c for c in everything if c.corrected is not None]
-    mine = [c for c in everything if (c.agent, c.baseline) == (study.focus, baseline)]
-    sentences = []
-    judged = [c for c in mine if c.corrected is not None]
-    if judged:
-        corrected = _tally(judged, [_corrected(c) for c in judged])
-        plain = _tally(judged, [_uncorrected(c) for c in judged])
-        plain = "the same" if plain == corrected else plain
-        sentences.append(
-            f"{study.focus} against {baseline}: {corrected} of {_count(len(judged), 'environment')} "
-            f"(clear: p < 0.05, Holm-corrected for {_count(len(tested), 'comparison')}; uncorrected {plain})."
-        )
-    elif mine:
-        sentences.append(f"{study.focus} and {baseline} could not be tested against each other.")
-    sentences += [_sentence(study, comparison) for comparison in mine]
-    return sentences
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "γ": r"$\gamma$",
+    "λ": r"$\lambda$",
+    "∞": r"$\infty$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "½": r"$\frac12$",
+    "<": r"$<$",
+    ">": r"$>$",
+}
 
 
-def _tally(comparisons: Sequence[Comparison], p_values: Sequence[float]) -> str:
-    """Count on how many environments the difference is clear, in words."""
-    counts = {"better on": 0, "worse on": 0, "no clear difference on": 0}
-    for comparison, p in zip(comparisons, p_values, strict=True):
-        better = comparison.welch.difference > 0
-        counts["no clear difference on" if p >= 0.05 else "better on" if better else "worse on"] += 1
-    return _listed([f"{words} {count}" for words, count in counts.items() if count])
+def latex_escape(text: str) -> str:
+    """Text that LaTeX sets as it is."""
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
 
 
-def _corrected(comparison: Comparison) -> float:
-    return 1.0 if comparison.corrected is None else comparison.corrected
+ENVIRONMENT, AGENT, SEEDS = Column("Environment", "environment"), Column("Agent", "agent"), Column("Seeds", "seeds")
+DIFFERENCE, INTERVAL = (
+    Column("Difference", "difference", signed),
+    Column("95 % interval", ("low", "high"), interval_text),
+)
+P_VALUES = (Column("p", "p", p_text), Column("p (Holm)", "p_holm", p_text))
 
 
-def _uncorrected(comparison: Comparison) -> float:
-    return 1.0 if comparison.welch.p_value is None else comparison.welch.p_value
+def mean_column(head: str, name: str, error: str = "") -> Column:
+    """A mean ± its standard error, the field `error` or else `NAME_standard_error`."""
+    return Column(head, (name, error or f"{name}_standard_error"), mean_text)
 
 
-def _sentence(study: Study, comparison: Comparison) -> str:
-    groups = [study.groups[comparison.environment, agent] for agent in (comparison.agent, comparison.baseline)]
-    ours, theirs = (summary_text(group.summary("asymptotic")) for group in groups)
-    text = f"{comparison.environment}: {comparison.agent} {ours}, {comparison.baseline} {theirs}"
-    if comparison.welch.p_value is None:
-        return f"{text}; {comparison.note or 'not tested'}."
-    interval = interval_text(comparison.interval)
-    p = f"p = {p_text(comparison.welch.p_value)}, corrected {p_text(comparison.corrected)}".replace("= <", "< ")
-    note = f" ({comparison.note})" if comparison.note else ""
-    return f"{text}; difference {signed(comparison.welch.difference)} (95 % interval {interval}); {p}{note}."
+def of_group(group: Group, **values: Any) -> Record:
+    """Record of the seeds of an agent on an environment."""
+    return {"environment": group.environment, "agent": group.agent, **values}
 
 
-def _cautions(study: Study) -> list[str]:
-    cautions = []
-    for state, words in _UNFINISHED.items():
-        stopped = [seed for seed in study.seeds if seed.state == state]
-        if stopped:
-            plural = words.replace("was", "were").replace("is still", "are still") if len(stopped) > 1 else words
-            names = [seed.title for seed in stopped[:4]] + ([f"{len(stopped) - 4} more"] if len(stopped) > 4 else [])
-            cautions.append(f"{_count(len(stopped), 'run')} {plural}: {'; '.join(names)}.")
-    for environment in study.environments:
-        rules = other_rules([group for group in study.groups.values() if group.environment == environment])
-        if rules:
-            cautions.append(
-                f"{environment} was played under different rules ({_listed(rules)}): where they differ, agents are not "
-                "compared."
-            )
-    counts = sorted({len(group.scored) for group in study.groups.values()})
-    fewest = counts[0]
-    if fewest == 1:
-        cautions.append("An agent with one seed only has no standard error and cannot be tested.")
-    elif fewest < 5:
-        cautions.append(f"With {_range(counts)} seeds only a large difference can be told from chance.")
-    missing = [f"{agent} on {e}" for e in study.environments for agent in study.agents if study.group(e, agent) is None]
-    if missing:
-        cautions.append(f"No run of {_listed(missing)}.")
-    return cautions
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _range(numbers: Sequence[int]) -> str:
-    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 2 else ", ".join(names[:-1]) + " and " + names[-1]
-
+# ---------------------------------------------------------------- scores and differences
 
 MEASURES: dict[Measure, str] = {"asymptotic": "Last 100 episodes", "average": "All episodes"}
 """The measures of training by the name a reader sees."""
@@ -207,82 +189,75 @@ AGGREGATES = {
 """The aggregates by the name a reader sees."""
 
 
-def summary_table(runs: Sequence[Run], *, baselines: Sequence[str] | None = None) -> list[dict[str, str]]:
-    """The scores of a report as rows for a terminal: the same numbers as on the page.
-
-    Args:
-        runs: The runs, as `load_runs` returns them.
-        baselines: Agents to compare with; the first that is present gets the columns of differences. None means the
-            report's default.
-
-    Returns:
-        One mapping from column head to text per environment and agent, all with the same heads.
-
-    Raises:
-        ConfigError: There is no readable run, or a baseline is not among the agents.
-    """
-    study = Study(runs, baselines)
-    first = study.compared_with[0] if study.compared_with else None
-    compared = {(c.environment, c.agent): c for c in study.comparisons() if c.baseline == first}
-    rows = []
-    for group in study.groups.values():
-        row = {
-            "Environment": group.environment,
-            "Agent": group.agent,
-            "Seeds": seeds_text(group),
-            **{title: summary_text(group.summary(measure)) for measure, title in MEASURES.items()},
-        }
-        if compared and first is not None:
-            comparison = compared.get((group.environment, group.agent))
-            row |= {
-                f"Difference from {first}": signed(comparison.welch.difference) if comparison else "",
-                "95 % interval": interval_text(comparison.interval) if comparison else "",
-                "p": p_text(comparison.welch.p_value) if comparison else "",
-                "p (Holm)": p_text(comparison.corrected) if comparison else "",
-            }
-        rows.append(row)
-    return rows
-
-
 def score_table(study: Study) -> Table:
     """Scores of every agent on every environment."""
-    rows, data = [], []
+    records = []
     for group in study.groups.values():
-        texts = [summary_text(group.summary(measure)) for measure in MEASURES]
-        rows.append((group.environment, group.agent, *texts, seeds_text(group)))
-        record: dict[str, Any] = {"environment": group.environment, "agent": group.agent, "seeds": len(group.scored)}
+        record = of_group(group, seeds=len(group.scored))
         for measure in MEASURES:
             summary = group.summary(measure)
             record |= {measure: summary.mean, f"{measure}_standard_error": summary.standard_error}
-        data.append(record)
+        records.append(record | {"runs": len(group.seeds), "finished": sum(seed.finished for seed in group.seeds)})
     notes = ["Mean return of training episodes, ± standard error over seeds."]
-    unfinished = [g for g in study.groups.values() if not g.complete]
-    partial = [g for g in study.groups.values() if g.complete and len(g.scored) < len(g.seeds)]
-    if unfinished:
+    if not all(record["finished"] for record in records):
         notes.append("† no seed finished: these are the scores so far, and they are not tested.")
-    if partial:
+    if any(0 < record["finished"] < record["runs"] for record in records):
         notes.append("‡ scores are those of the seeds that finished; leaving out seeds that failed flatters an agent.")
     short = min((len(s.returns) for g in study.groups.values() for s in g.scored), default=0)
     if short < 100:
         notes.append(f"The run with the fewest has {short} training episodes, all of which count as its last 100.")
-    columns = ("Environment", "Agent", *MEASURES.values(), "Seeds")
-    return Table("scores", "Return per agent and environment", columns, rows, data, tuple(notes))
+    means = (mean_column(title, measure) for measure, title in MEASURES.items())
+    seeds = Column("Seeds", ("runs", "finished"), seeds_text)
+    return Table(
+        "scores", "Return per agent and environment", (ENVIRONMENT, AGENT, *means, seeds), records, tuple(notes)
+    )
+
+
+def seeds_text(runs: int, finished: int) -> str:
+    """Number of seeds behind a score."""
+    if not finished:
+        return f"{runs} †"
+    return str(runs) if finished == runs else f"{finished} of {runs} ‡"
+
+
+def summary_rows(study: Study) -> list[dict[str, str]]:
+    """Scores, and differences from the first baseline, as rows for a terminal: see `Report.summary`."""
+    scores, first = score_table(study), next(iter(study.compared_with), None)
+    columns = [scores.columns[i] for i in (0, 1, 4, 2, 3)]
+    differences = (DIFFERENCE, INTERVAL, *P_VALUES)
+    heads = (f"Difference from {first}", *(column.head for column in differences[1:]))
+    compared = {
+        (record["environment"], record["agent"]): record
+        for record in difference_table(study).records
+        if record["baseline"] == first
+    }
+    rows = []
+    for record in scores.records:
+        row = {column.head: column.of(record) for column in columns}
+        if compared:
+            other = compared.get((record["environment"], record["agent"]))
+            row |= {h: c.of(other) if other else "" for h, c in zip(heads, differences, strict=True)}
+        rows.append(row)
+    return rows
 
 
 def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
     """Every agent against every baseline."""
     comparisons = study.comparisons(measure)
-    rows = [
-        (
-            c.environment,
-            c.agent,
-            c.baseline,
-            signed(c.welch.difference),
-            interval_text(c.interval),
-            p_text(c.welch.p_value),
-            p_text(c.corrected),
-            "; ".join(filter(None, (c.verdict, c.note))),
-        )
+    records: list[Record] = [
+        {
+            "environment": c.environment,
+            "agent": c.agent,
+            "baseline": c.baseline,
+            "difference": c.welch.difference,
+            "low": c.interval.low,
+            "high": c.interval.high,
+            "t": c.welch.statistic,
+            "degrees_of_freedom": c.welch.degrees_of_freedom,
+            "p": c.welch.p_value,
+            "p_holm": c.corrected,
+            "note": c.note,
+        }
         for c in comparisons
     ]
     tested = sum(c.corrected is not None for c in comparisons)
@@ -291,277 +266,296 @@ def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
         f"without and with Holm's correction ({tested} tested here). The measures are corrected "
         "apart: whoever picks the better of the two has more chances than that.",
     ]
-    fewest = min((min(s.n for s in _summaries(study, c, measure)) for c in comparisons), default=5)
-    if fewest < 5:
+    pairs = [study.groups[c.environment, agent] for c in comparisons for agent in (c.agent, c.baseline)]
+    if min((group.summary(measure).n for group in pairs), default=5) < 5:
         notes.append("A bootstrap interval from fewer than five seeds is too narrow: trust the test more.")
-    return Table(
-        f"differences-{measure}",
-        f"Differences: {TITLES[measure].lower()}",
-        ("Environment", "Agent", "Against", "Difference", "95 % interval", "p", "p (Holm)", "Finding"),
-        rows,
-        [
-            {
-                "environment": c.environment,
-                "agent": c.agent,
-                "baseline": c.baseline,
-                "difference": c.welch.difference,
-                "low": c.interval.low,
-                "high": c.interval.high,
-                "t": c.welch.statistic,
-                "degrees_of_freedom": c.welch.degrees_of_freedom,
-                "p": c.welch.p_value,
-                "p_holm": c.corrected,
-                "note": c.note,
-            }
-            for c in comparisons
-        ],
-        tuple(notes),
-        tuple(c.verdict if c.verdict in ("better", "worse") else "" for c in comparisons),
+    finding = Column(
         "Finding",
+        ("difference", "p_holm", "note"),
+        lambda difference, p, note: "; ".join(filter(None, (verdict(difference, p), note))),
+        lambda text: MARKS.get(text.split(";")[0], ""),
     )
-
-
-def _summaries(study: Study, comparison: Comparison, measure: Measure) -> list[Summary]:
-    agents = comparison.agent, comparison.baseline
-    return [study.groups[comparison.environment, agent].summary(measure) for agent in agents]
+    columns = (ENVIRONMENT, AGENT, Column("Against", "baseline"), DIFFERENCE, INTERVAL, *P_VALUES, finding)
+    title = f"Differences: {TITLES[measure].lower()}"
+    return Table(f"differences-{measure}", title, columns, records, tuple(notes))
 
 
 def aggregate_table(suite: Suite) -> Table:
     """Aggregates over the environments of one suite."""
-    rows, data, notes = [], [], [f"{suite.unit[0].upper()}{suite.unit[1:]}.", f"Source: {suite.source}"]
+    records, notes = [], [sentence_of(suite.unit), f"Source: {suite.source}"]
     for agent, scores in suite.scores.items():
-        texts, record = [], {"agent": agent, "runs": sum(len(x) for x in scores)}
+        record: Record = {"agent": agent, "runs": sum(len(x) for x in scores)}
         for name in STATISTICS:
             estimate = aggregate(scores, name)
             interval = estimate.interval
-            shown = f" [{number(interval.low)}, {number(interval.high)}]" if interval.low is not None else " [n/a]"
-            texts.append(number(estimate.value) + shown)
             record |= {name: estimate.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-            notes += [f"{text[0].upper()}{text[1:]}." for text in (estimate.note, interval.note) if text]
-        rows.append((agent, *texts, str(record["runs"])))
-        data.append(record)
+            notes += [sentence_of(text) for text in (estimate.note, interval.note) if text]
+        records.append(record)
     notes.append("Intervals: 95 % stratified bootstrap over seeds within each environment.")
+    means = (Column(AGGREGATES[name], (name, f"{name}_low", f"{name}_high"), _with_interval) for name in STATISTICS)
     return Table(
         f"aggregates-{slug(suite.name)}",
         f"{suite.name}: {len(suite.environments)} environments together",
-        ("Agent", *(AGGREGATES[name] for name in STATISTICS), "Runs"),
-        rows,
-        data,
+        (AGENT, *means, Column("Runs", "runs")),
+        records,
         tuple(dict.fromkeys(notes)),
     )
 
 
+def _with_interval(value: float, low: float | None, high: float | None) -> str:
+    return f"{number(value)} [n/a]" if low is None else f"{number(value)} [{number(low)}, {number(high)}]"
+
+
 def improvement_table(study: Study, suite: Suite) -> Table:
     """Probability of improvement of every challenger over every baseline."""
-    rows, data, flat = [], [], False
+    records: list[Record] = []
     for agent, baseline in study.pairs:
         estimate = probability_of_improvement(suite.scores[agent], suite.scores[baseline])
-        rows.append((agent, baseline, number(estimate.value), interval_text(estimate.interval)))
         low, high = estimate.interval.low, estimate.interval.high
-        flat |= low is not None and low == high
-        data.append({"agent": agent, "baseline": baseline, "probability": estimate.value, "low": low, "high": high})
+        records.append({"agent": agent, "baseline": baseline, "probability": estimate.value, "low": low, "high": high})
     notes = ["Chance that a run of the agent scores more than one of the other, averaged over environments; ½: a draw."]
-    if flat:
+    if any(record["low"] is not None and record["low"] == record["high"] for record in records):
         notes.append("An interval without width: the same in every resample, as with few seeds and no overlap.")
-    columns = ("Agent", "Over", "Probability", "95 % interval")
+    columns = (AGENT, Column("Over", "baseline"), Column("Probability", "probability", number), INTERVAL)
     title = f"{suite.name}: probability of improvement"
-    return Table(f"improvement-{slug(suite.name)}", title, columns, rows, data, tuple(notes))
+    return Table(f"improvement-{slug(suite.name)}", title, columns, records, tuple(notes))
+
+
+# ---------------------------------------------------------------- episodes of the final policy
+
+_RETURN = mean_column("Return", "return_mean", "standard_error")
 
 
 def evaluation_table(study: Study) -> Table:
     """Return of the final policy in evaluation episodes, apart from training."""
-    rows, data = [], []
+    records = []
     for group in study.groups.values():
         for mode in ("sampled", "greedy"):
             summary = summarise(group.evaluated(mode))
             if summary.n:
-                rows.append((group.environment, group.agent, mode, summary_text(summary), str(summary.n)))
-                record = {"environment": group.environment, "agent": group.agent, "mode": mode, "seeds": summary.n}
-                data.append(record | {"return_mean": summary.mean, "standard_error": summary.standard_error})
-    columns = ("Environment", "Agent", "Actions", "Return", "Seeds")
+                means = {"return_mean": summary.mean, "standard_error": summary.standard_error}
+                records.append(of_group(group, mode=mode, seeds=summary.n, **means))
     notes = ("Mean return of the last evaluation of each seed, ± standard error over seeds.",)
-    return Table("evaluations", "Evaluation episodes", columns, rows, data, notes)
+    columns = (ENVIRONMENT, AGENT, Column("Actions", "mode"), _RETURN, SEEDS)
+    return Table("evaluations", "Evaluation episodes", columns, records, notes)
+
+
+def hold_out_table(study: Study) -> Table:
+    """Return of the final policy in episodes that begin with 0, 1, 2, … further no-ops."""
+    summaries = [(group, group.summary("hold_out")) for group in study.groups.values()]
+    records = [
+        of_group(group, seeds=summary.n, return_mean=summary.mean, standard_error=summary.standard_error)
+        for group, summary in summaries
+        if summary.n
+    ]
+    notes = (
+        "Mean raw score of one episode each after 0, 1, 2, … no-ops beyond the usual start, actions drawn from the "
+        "final policy, ± standard error over seeds.",
+    )
+    return Table("hold-out", TITLES["hold_out"], (ENVIRONMENT, AGENT, _RETURN, SEEDS), records, notes)
+
+
+# ---------------------------------------------------------------- time scales and critics
 
 
 def ladder_table(study: Study) -> Table:
     """Time scales of every agent; agents that share a ladder share its rows."""
-    shared: dict[Any, list[Group]] = {}
-    for group in study.groups.values():
-        if group.seeds[0].run.config.get("scales_known", True):  # a monitor log does not know its critic
-            shared.setdefault(group.scales, []).append(group)
-    rows, data = [], []
-    for scales, groups in shared.items():
+    records: list[Record] = []
+    for scales, groups in study.ladders.items():
         who = _who(study, groups)
         for z, gamma in enumerate(scales.gammas):
             decay = scales.trace_decays[z] if scales.trace_decays is not None else None
-            factor = scales.contraction_factors[z] if decay is not None else None
-            lam = decay / gamma if decay is not None and gamma > 0 else None
-            rows.append(
-                (
-                    who,
-                    str(z),
-                    "∞" if math.isinf(scales.horizons[z]) else f"{scales.horizons[z]:.4g}",
-                    scales.labels[z],
-                    MISSING if lam is None else f"{lam:.4f}",
-                    MISSING if decay is None else f"{decay:.4f}",
-                    MISSING if factor is None else "∞" if math.isinf(factor) else f"{factor:.3f}",
-                )
+            records.append(
+                {
+                    "agents": who,
+                    "z": z,
+                    "horizon": scales.horizons[z],
+                    "gamma": gamma,
+                    "lambda": decay / gamma if decay is not None and gamma > 0 else None,
+                    "trace_decay": decay,
+                    "contraction_factor": scales.contraction_factors[z] if decay is not None else None,
+                    "label": scales.labels[z],
+                }
             )
-            values = (scales.horizons[z], gamma, lam, decay, factor)
-            names = ("horizon", "gamma", "lambda", "trace_decay", "contraction_factor")
-            data.append({"agents": who, "z": z, **dict(zip(names, values, strict=True))})
-    diverging = sorted(
-        {row[0] for row, record in zip(rows, data, strict=True) if (record["contraction_factor"] or 0) > 1}
-    )
+    diverging = sorted({record["agents"] for record in records if (record["contraction_factor"] or 0) > 1})
     notes = ["Horizon 1/(1 − γ) in steps; c = λγ is the trace decay; a component contracts when its factor is below 1."]
     notes += [f"{who}: a factor above 1 lets that component grow under full steps." for who in diverging]
-    columns = ("Agents", "z", "Horizon", "γ", "λ = c/γ", "c", "Contraction factor")
-    return Table("ladder", "Time scales of the critics", columns, rows, data, tuple(notes))
+    columns = (
+        Column("Agents", "agents"),
+        Column("z", "z"),
+        Column("Horizon", "horizon", steps_text),
+        Column("γ", "label"),
+        Column("λ = c/γ", "lambda", _decimals(4)),
+        Column("c", "trace_decay", _decimals(4)),
+        Column("Contraction factor", "contraction_factor", _decimals(3)),
+    )
+    return Table("ladder", "Time scales of the critics", columns, records, tuple(notes))
+
+
+def _decimals(digits: int) -> Callable[[float | None], str]:
+    return lambda value: MISSING if value is None else "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def _who(study: Study, groups: Sequence[Group]) -> str:
+    """Name the agents of some groups, and the environments where they are not on all of them."""
+    parts = []
+    for agent in study.agents:
+        here = [g.environment for g in groups if g.agent == agent]
+        everywhere = len(here) == sum(key[1] == agent for key in study.groups)
+        parts += [agent if everywhere else f"{agent} on {', '.join(here)}"] if here else []
+    return ", ".join(parts)
 
 
 def critic_table(study: Study, *, every: bool = True) -> Table:
     """Error and explained variance of the critics on held-out states: of every V_γ, or at the longest horizon only."""
-    rows, data = [], []
+    measures = {"rmse": "Error (RMSE)", "relative_rmse": "Relative error", "explained_variance": "Explained variance"}
+    records = []
     for group in study.groups.values():
-        if not group.critic:
-            continue
-        for z in reversed(range(len(group.scales)) if every else [len(group.scales) - 1]):
-            parts = {
-                name: _known([float(getattr(quality, name)[z]) for quality in group.critic])
-                for name in ("rmse", "relative_rmse", "explained_variance")
-            }
-            seeds = min(summary.n for summary in parts.values())
-            rows.append(
-                (
-                    group.environment,
-                    group.agent,
-                    group.scales.labels[z],
-                    *(summary_text(summary) for summary in parts.values()),
-                    str(seeds),
-                )
+        for z in reversed(range(len(group.scales))) if group.critic else ():
+            if z < len(group.scales) - 1 and not every:
+                continue
+            found = {name: _known(float(getattr(quality, name)[z]) for quality in group.critic) for name in measures}
+            record = of_group(
+                group,
+                gamma=group.scales.gammas[z],
+                seeds=min(summary.n for summary in found.values()),
+                states=int(sum(quality.states[z] for quality in group.critic)),
             )
-            record: dict[str, Any] = {
-                "environment": group.environment,
-                "agent": group.agent,
-                "gamma": group.scales.gammas[z],
-                "seeds": seeds,
-                "states": int(sum(quality.states[z] for quality in group.critic)),
-            }
-            for name, summary in parts.items():
+            for name, summary in found.items():
                 record |= {name: summary.mean, f"{name}_standard_error": summary.standard_error}
-            data.append(record)
+            records.append(record | {"label": group.scales.labels[z]})
     notes = (
         "Predicted V_γ against the realised discounted return of held-out states, mean ± standard error over seeds. "
         "Relative error: over the standard deviation of the returns, so 1 is no better than predicting their mean.",
         "Each critic is judged on the states of its own policy: a better policy faces other, often larger, returns.",
     )
-    columns = ("Environment", "Agent", "γ", "Error (RMSE)", "Relative error", "Explained variance", "Seeds")
+    means = (mean_column(title, name) for name, title in measures.items())
+    columns = (ENVIRONMENT, AGENT, Column("γ", "label"), *means, SEEDS)
     if every:
-        return Table("critic-every-discount", "Critics on held-out states, every discount", columns, rows, data, notes)
-    return Table("critic", "Critics on held-out states, longest horizon", columns, rows, data, notes)
+        return Table("critic-every-discount", "Critics on held-out states, every discount", columns, records, notes)
+    return Table("critic", "Critics on held-out states, longest horizon", columns, records, notes)
+
+
+def _known(values: Iterable[float]) -> statistics.Summary:
+    """Summary of the seeds in which a measure is defined."""
+    return summarise([value for value in values if np.isfinite(value)])
+
+
+def diagnostics_table(study: Study) -> Table:
+    """Every component of every critic: contraction, share of V, bias and spread, explained variance, calibration."""
+    measures = {
+        "contraction_factor": "factors",
+        "share": "share",
+        "bias": "bias",
+        "spread": "spread",
+        "explained_variance": "explained_variance",
+        "slope": "slope",
+    }
+    records = []
+    for group in study.groups.values():
+        if group.held_out is None:
+            continue
+        found = statistics.diagnose(group.scales, *group.held_out)
+        for z, gamma in enumerate(group.scales.gammas):
+            values = {name: float(getattr(found, attribute)[z]) for name, attribute in measures.items()}
+            part = f"W_{z}" if len(group.scales) > 1 else "V"
+            ends = {"states": int(found.states[z]), "part": part, "label": group.scales.labels[z]}
+            records.append(of_group(group, z=z, gamma=gamma) | values | ends)
+    columns = (
+        ENVIRONMENT,
+        AGENT,
+        Column("Part", "part"),
+        Column("γ", "label"),
+        Column("Contraction factor", "contraction_factor", _measure),
+        Column("Share of V", "share", lambda share: MISSING if math.isnan(share) else percent(share)),
+        Column("Bias", "bias", _measure),
+        Column("Spread of target", "spread", _measure),
+        Column("Explained variance", "explained_variance", _measure),
+        Column("Calibration slope", "slope", _measure),
+    )
+    notes = (
+        "Held-out states, all seeds together. A part's target is the realised return at its discount less that at the "
+        "one before; its bias is the mean of prediction less target, its spread the target's standard deviation. "
+        "Share: mean |W_z| over the sum of these.",
+        "Calibration slope: of the realised return against V at that discount; 1 is calibrated, below it differences "
+        "between states are exaggerated.",
+    )
+    return Table("diagnostics", "Every part of every critic", columns, records, notes)
+
+
+def _measure(value: float) -> str:
+    return MISSING if math.isnan(value) else "∞" if math.isinf(value) else number(value)
+
+
+# ---------------------------------------------------------------- settings and runs
 
 
 def settings_tables(study: Study) -> tuple[Table, Table]:
     """Settings in which the agents differ on some environment, and those that all share."""
     settings = {key: flat_settings(group.seeds[0].run.config) for key, group in study.groups.items()}
-    names = dict.fromkeys(name for one in settings.values() for name in one)
-    differing, common = [], []
-    for name in names:
-        per_environment = [
-            {agent: text_of(settings[e, agent].get(name)) for agent in study.agents if (e, agent) in settings}
-            for e in study.environments
-        ]
-        if any(len(set(values.values())) > 1 for values in per_environment):
-            differing.append((name, *(_over_environments(study, per_environment, agent) for agent in study.agents)))
+    differing: list[Record] = []
+    common: list[Record] = []
+    for name in dict.fromkeys(name for one in settings.values() for name in one):
+        texts = {key: text_of(one.get(name)) for key, one in settings.items()}
+        first = {environment: text for (environment, _), text in reversed(texts.items())}
+        if any(text != first[environment] for (environment, _), text in texts.items()):
+            of_agents = {a: {e: texts[e, a] for e in study.environments if (e, a) in texts} for a in study.agents}
+            differing.append({"Setting": name} | {agent: _over(values) for agent, values in of_agents.items()})
         else:
-            values = [next(iter(values.values())) for values in per_environment]
-            common.append((name, values[0] if len(set(values)) == 1 else _by_environment(study.environments, values)))
+            common.append({"setting": name, "value": _over({e: first[e] for e in study.environments})})
     heads = ("Setting", *study.agents)
+    both = (Column("Setting", "setting"), Column("Value", "value"))
     return (
         Table(
-            "settings-differing",
-            "Settings that differ between agents",
-            heads,
-            differing,
-            [dict(zip(heads, row, strict=True)) for row in differing],
+            "settings-differing", "Settings that differ between agents", tuple(Column(h, h) for h in heads), differing
         ),
-        Table(
-            "settings-common",
-            "Settings that all agents share",
-            ("Setting", "Value"),
-            common,
-            [{"setting": name, "value": value} for name, value in common],
-        ),
+        Table("settings-common", "Settings that all agents share", both, common),
     )
+
+
+def _over(values: Mapping[str, str]) -> str:
+    """One text where all environments have the same, else one for each."""
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return "; ".join(f"{environment}: {value}" for environment, value in values.items())
 
 
 def run_table(study: Study) -> Table:
     """Every run with its state."""
-    rows, data, marks = [], [], []
     order = sorted(study.seeds, key=lambda s: (s.environment, study.agents.index(s.agent), s.number))
-    for seed in order:
-        state = f"{seed.state}: {seed.message}" if seed.message else seed.state
-        speed = MISSING if seed.speed is None else f"{seed.speed:,.0f}"
-        scores = number(seed.asymptotic), number(seed.average)
-        rows.append((seed.environment, seed.agent, str(seed.number), state, f"{seed.steps:,}", *scores, speed))
-        marks.append("" if seed.finished else "worse")
-        data.append(
-            {
-                "environment": seed.environment,
-                "agent": seed.agent,
-                "seed": seed.number,
-                "state": seed.state,
-                "steps": seed.steps,
-                "episodes": len(seed.returns),
-                "asymptotic": seed.asymptotic,
-                "average": seed.average,
-                "steps_per_second": seed.speed,
-                "vectorized": seed.vectorized,
-            }
-        )
-    notes = []
-    together = sum(seed.vectorized for seed in order)
-    if together:
-        notes.append(
-            f"{'All' if together == len(order) else together} of these runs were vectorised, the seeds of an agent in "
-            "one program: an update equals that of a run of its own to about 1e-4, not byte for byte."
-        )
-    columns = ("Environment", "Agent", "Seed", "State", "Steps", *MEASURES.values(), "Steps per second")
-    return Table("runs", "Every run", columns, rows, data, tuple(notes), tuple(marks), "State")
-
-
-def _known(values: Iterable[float]) -> Summary:
-    """Summary of the seeds in which a measure is defined."""
-    return summarise([value for value in values if np.isfinite(value)])
-
-
-def _who(study: Study, groups: Sequence[Group]) -> str:
-    """Name the agents of some groups, and the environments where they are not on all of them."""
-    agents = [agent for agent in study.agents if any(group.agent == agent for group in groups)]
-    parts = []
-    for agent in agents:
-        here = [g.environment for g in groups if g.agent == agent]
-        everywhere = len(here) == sum(key[1] == agent for key in study.groups)
-        parts.append(agent if everywhere else f"{agent} on {', '.join(here)}")
-    return ", ".join(parts)
-
-
-def _over_environments(study: Study, per_environment: Sequence[Mapping[str, str]], agent: str) -> str:
-    present = [
-        (e, values[agent]) for e, values in zip(study.environments, per_environment, strict=True) if agent in values
+    records: list[Record] = [
+        {
+            "environment": seed.environment,
+            "agent": seed.agent,
+            "seed": seed.number,
+            "state": seed.state,
+            "steps": seed.steps,
+            "episodes": len(seed.returns),
+            "asymptotic": seed.asymptotic,
+            "average": seed.average,
+            "steps_per_second": seed.speed,
+            "vectorized": seed.vectorized,
+            "message": seed.message,
+        }
+        for seed in order
     ]
-    values = [value for _, value in present]
-    return values[0] if len(set(values)) == 1 else _by_environment([e for e, _ in present], values)
-
-
-def _by_environment(environments: Sequence[str], values: Sequence[str]) -> str:
-    return "; ".join(f"{environment}: {value}" for environment, value in zip(environments, values, strict=True))
-
-
-def seeds_text(group: Group) -> str:
-    """How many seeds stand behind a score."""
-    if not group.complete:
-        return f"{len(group.seeds)} †"
-    if len(group.scored) < len(group.seeds):
-        return f"{len(group.scored)} of {len(group.seeds)} ‡"
-    return str(len(group.seeds))
+    together = sum(seed.vectorized for seed in order)
+    note = (
+        f"{'All' if together == len(order) else together} of these runs were vectorised, the seeds of an agent in "
+        "one program: an update equals that of a run of its own to about 1e-4, not byte for byte."
+    )
+    columns = (
+        ENVIRONMENT,
+        AGENT,
+        Column("Seed", "seed"),
+        Column(
+            "State",
+            ("state", "message"),
+            lambda state, message: f"{state}: {message}" if message else state,
+            lambda text: "" if text == "finished" else "worse",
+        ),
+        Column("Steps", "steps", "{:,}".format),
+        *(Column(title, measure, number) for measure, title in MEASURES.items()),
+        Column("Steps per second", "steps_per_second", lambda speed: MISSING if speed is None else f"{speed:,.0f}"),
+    )
+    return Table("runs", "Every run", columns, records, (note,) if together else ())

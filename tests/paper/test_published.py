@@ -7,20 +7,11 @@ import numpy as np
 import pytest
 
 from report_synthetic import write_run as write_any_run
-from tddelta.report import write_report
-from tddelta.report.atari import (
-    Moments,
-    atari_tables,
-    densities,
-    published,
-    published_agent,
-    published_gains,
-    welch_of_moments,
-)
-from tddelta.report.figures import drawings
-from tddelta.report.statistics import welch_test
+from tddelta.paper.published import PUBLISHED, densities, published_agent, published_gains, rewards, sections
+from tddelta.report import Report
+from tddelta.report.statistics import Moments, welch_of_moments, welch_test
 from tddelta.report.study import Study
-from tddelta.report.tables import headline
+from tddelta.report.words import headline
 from tddelta.runs import append_evaluation, load_runs, write_reward_density
 
 
@@ -36,7 +27,7 @@ def runs_of(out: Path, agents: dict[str, float], game: str = "Qbert", seeds: int
 
 
 def tables_of(out: Path) -> dict:
-    return {table.name: table for table in atari_tables(Study(load_runs(out)))}
+    return {table.name: table for section in sections(Study(load_runs(out))) for table in section.tables}
 
 
 def test_a_welch_test_from_means_and_standard_errors_is_the_one_from_the_scores() -> None:
@@ -67,7 +58,7 @@ def test_of_the_published_gains_few_survive_the_correction() -> None:
 def test_scores_stand_beside_the_published_ones_with_both_p_values(tmp_path: Path) -> None:
     runs_of(tmp_path, {"ppo": 11_700, "ppo-delta-matched": 9_000})
     table = tables_of(tmp_path)["atari-published"]
-    ours = {row["agent"]: row for row in table.data}
+    ours = {row["agent"]: row for row in table.records}
     assert ours["ppo"]["published"] == 11735
     assert ours["ppo"]["difference"] == pytest.approx(-35)
     assert ours["ppo-delta-matched"]["p"] < ours["ppo-delta-matched"]["p_holm"] < 0.01
@@ -85,7 +76,7 @@ def test_an_agent_that_repeats_the_released_code_is_compared_with_the_agent_of_t
 
 def test_gains_are_over_the_better_baseline_here_and_in_the_paper(tmp_path: Path) -> None:
     runs_of(tmp_path, {"ppo": 9_000, "ppo+": 10_000, "ppo-delta": 12_000})
-    (row,) = tables_of(tmp_path)["atari-gains"].data
+    (row,) = tables_of(tmp_path)["atari-gains"].records
     assert (row["baseline"], row["published_baseline"]) == ("ppo+", "ppo")
     assert row["difference"] == pytest.approx(2000)
     assert row["published_difference"] == 13092 - 11735
@@ -94,7 +85,7 @@ def test_gains_are_over_the_better_baseline_here_and_in_the_paper(tmp_path: Path
 
 def test_one_seed_stands_beside_the_paper_without_a_test(tmp_path: Path) -> None:
     runs_of(tmp_path, {"ppo": 11_000}, seeds=1)
-    (row,) = tables_of(tmp_path)["atari-published"].data
+    (row,) = tables_of(tmp_path)["atari-published"].records
     assert (row["seeds"], row["p"], row["p_holm"]) == (1, None, None)
     assert tables_of(tmp_path)["atari-published"].rows[0][-1] == "one seed: no standard error"
 
@@ -102,7 +93,7 @@ def test_one_seed_stands_beside_the_paper_without_a_test(tmp_path: Path) -> None
 def test_fewer_steps_than_published_are_pointed_out(tmp_path: Path) -> None:
     write_run(tmp_path, "Qbert", "ppo", 0, steps=2_000_000)
     table = tables_of(tmp_path)["atari-published"]
-    assert table.data[0]["steps"] == 2_000_000
+    assert table.records[0]["steps"] == 2_000_000
     assert any("The published runs had 10,000,000 steps" in note for note in table.notes)
 
 
@@ -128,11 +119,15 @@ def test_reward_densities_have_a_table(tmp_path: Path) -> None:
         path = write_run(tmp_path, "Qbert", "ppo", seed)
         write_reward_density(path, {"trained": 12.0 + seed, "random": 4.0, "steps": 10_000, "seed": seed})
     table = tables_of(tmp_path)["reward-density"]
-    (row,) = table.data
-    assert (row["trained"], row["random"], row["published"]) == (12.5, 4.0, published()["Qbert"].density)
-    assert densities(Study(load_runs(tmp_path))) == {"Qbert": {"trained": 12.5, "random": 4.0, "paper": 12.26}}
-    (figure,) = [drawing for drawing in drawings(Study(load_runs(tmp_path))) if drawing.name == "reward-density"]
+    (row,) = table.records
+    assert (row["trained"], row["random"], row["published"]) == (12.5, 4.0, PUBLISHED["Qbert"].density)
+    assert densities(table) == {"Qbert": {"trained": 12.5, "random": 4.0, "paper": 12.26}}
+    (figure,) = sections(Study(load_runs(tmp_path)))[0].figures
     assert "trained 12.50, random 4.00, paper 12.26" in figure.alternative
+    assert figure.reading == "The trained agent gets 12.50 rewards per 100 steps on Qbert."
+    assert rewards({"Qbert": {"trained": 12.5}, "Zaxxon": {"trained": 0.25}}) == (
+        "The trained agent gets 12.50 rewards per 100 steps on Qbert, and 0.250 on Zaxxon."
+    )
 
 
 @pytest.mark.slow
@@ -140,7 +135,8 @@ def test_the_page_shows_what_is_there_so_far(tmp_path: Path) -> None:
     runs_of(tmp_path, {"ppo": 11_000, "ppo-delta": 12_000}, seeds=2)
     path = write_run(tmp_path, "MsPacman", "ppo", 1153780, state="running", returns=[])
     append_evaluation(tmp_path / "Qbert/ppo/seed-0", {"mode": "sampled", "starts": "no-ops", "return_mean": 9.0})
-    page = write_report(tmp_path).read_text(encoding="utf-8")
+    report = Report(load_runs(tmp_path), sections=sections)
+    page = report.write(tmp_path).read_text(encoding="utf-8")
     assert 'id="published"' in page
     assert 'id="table-hold-out"' in page
     assert "MsPacman" in page and path.exists()
