@@ -17,7 +17,7 @@ import pytest
 
 from run_directories import CONFIG, arrays, begin, train
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, StorageError
-from tddelta.runs import Run, RunWriter, checkpoints, set_aside
+from tddelta.runs import Run, RunWriter, checkpoints, is_being_written, set_aside
 
 
 def two(path):
@@ -262,14 +262,14 @@ time.sleep(60)
 
 
 def start(program, path):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def test_a_lock_ends_with_its_process(tmp_path):
     path = tmp_path / "seed-0"
     with start(HOLDS, path) as process:
-        assert process.stdout.readline() == "go\n"
+        assert process.stdout.readline() == "go\n" and is_being_written(path)
         with pytest.raises(ConfigError, match="is being written by another process"):
             RunWriter(path, CONFIG, {}, resume=True)
         process.kill()
@@ -363,10 +363,8 @@ except StorageError as error:
 
 
 def test_a_disk_that_is_really_full(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     path = tmp_path / "seed-0"
-    done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, env=environment)
-    assert "checkpoints/0000000000 cannot be written (File too large): free some space there" in done.stdout, (
-        done.stderr
-    )
+    with start(FULL, path) as process:
+        said = process.stdout.read()
+    assert "checkpoints/0000000000 cannot be written (File too large): free some space there" in said
     np.testing.assert_array_equal(checkpoints.latest(path).arrays["key"], [1, 0])

@@ -49,7 +49,7 @@ def options():
 
 
 def start(folder, *arguments):
-    environment = os.environ | {
+    cache = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
@@ -58,7 +58,7 @@ def start(folder, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=cache | os.environ,
         cwd=folder,
     )
 

@@ -77,7 +77,7 @@ def contents(path):
 def test_what_is_written_comes_back(tmp_path):
     path = run_path(tmp_path, "Catch-bsuite", "ppo-delta", 3)
     with RunWriter(path, config(seed=3), PROVENANCE) as writer:
-        assert Run(path).status["state"] == "running"
+        assert Run(path).status["state"] == "running" and is_being_written(path)
         writer.metrics([{"update": 1, "steps": 50, "episodes": 1, "return_mean": None, "value_loss/gamma=0.680": 2.5}])
         writer.metrics([{"update": 2, "steps": 100, "episodes": 2, "return_mean": 1, "entropy": np.float64(0.5)}])
         writer.timing({"event": "block", "steps": 50, "seconds": 2.0, "steps_per_second": 25.0})
@@ -88,6 +88,7 @@ def test_what_is_written_comes_back(tmp_path):
         writer.parameters({"actor/weight": np.eye(3, dtype=np.float32).T}, {"note": "Δ"})
         writer.status("finished", steps=100, updates=2, episodes=2)
 
+    assert not is_being_written(path) and not is_being_written(tmp_path)
     (run,) = load_runs(tmp_path)
     assert (run.environment, run.agent, run.seed, run.scales) == ("Catch-bsuite", "ppo-delta", 3, SCALES)
     assert run.config == config(seed=3)
@@ -110,6 +111,10 @@ def test_a_run_without_optional_files_has_none(tmp_path):
     with RunWriter(tmp_path / "seed-0", config(), PROVENANCE) as writer:
         writer.status("running", steps=5)
         writer.status("interrupted", message="stopped")
+        with pytest.raises(ConfigError, match="state must be one of running, finished"):
+            writer.status("done")
+        with pytest.raises(ConfigError, match="name must be 'rollout' or 'critic'; got 'replay'"):
+            writer.arrays("replay", a=[1])
     run = Run(tmp_path / "seed-0")
     assert run.status == {"state": "interrupted", "steps": 5, "updates": 0, "episodes": 0, "message": "stopped"}
     assert run.rollout is None and run.critic is None and run.evaluations == []
@@ -117,6 +122,8 @@ def test_a_run_without_optional_files_has_none(tmp_path):
     assert all(len(run.episodes[name]) == 0 for name in ("steps", "returns", "lengths"))
     with pytest.raises(CheckpointError, match=r"parameters\.safetensors is missing"):
         read_parameters(run.path)
+    with pytest.raises(ValueError, match="Out of range float"):
+        RunWriter(tmp_path / "seed-1", config(gamma=float("nan")), PROVENANCE)
 
 
 def test_equal_runs_have_equal_bytes(tmp_path):
@@ -219,6 +226,10 @@ def test_find_runs_says_what_is_missing(tmp_path):
         find_runs(tmp_path)
     with pytest.raises(ConfigError, match=r"nowhere does not exist"):
         find_runs(tmp_path / "nowhere")
+    for wrong in (None, 5, ["a"]):
+        for read in (Run, load_runs, find_runs):
+            with pytest.raises(ConfigError, match=r"a run is named by its path; got .*: pass the path of a run dir"):
+                read(wrong)
 
 
 def test_the_same_seed_twice_is_refused(tmp_path):
@@ -367,26 +378,6 @@ def test_a_newer_format_says_which_version_is_needed(tmp_path, versions):
         read_parameters(path)
 
 
-def test_wrong_states_and_names_are_refused(tmp_path):
-    with RunWriter(tmp_path / "seed-0", config(), PROVENANCE) as writer:
-        with pytest.raises(ConfigError, match="state must be one of running, finished"):
-            writer.status("done")
-        with pytest.raises(ConfigError, match="name must be 'rollout' or 'critic'; got 'replay'"):
-            writer.arrays("replay", a=[1])
-    with pytest.raises(ValueError, match="Out of range float"):
-        RunWriter(tmp_path / "seed-1", config(gamma=float("nan")), PROVENANCE)
-
-
-def test_a_run_in_progress_is_told_from_one_that_was_cut_off(tmp_path):
-    path = tmp_path / "seed-0"
-    writer = RunWriter(path, config(), PROVENANCE)
-    program = "import sys; from tddelta.runs import is_being_written; print(is_being_written(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True" and is_being_written(path)
-    writer.close()
-    assert not is_being_written(path) and not is_being_written(tmp_path)
-
-
 def test_all_json_is_strict(tmp_path):
     def refuse(constant):
         raise AssertionError(constant)
@@ -397,13 +388,6 @@ def test_all_json_is_strict(tmp_path):
         lines = [file.read_text()] if file.suffix == ".json" else file.read_text().splitlines()
         for line in lines:
             json.loads(line, parse_constant=refuse)
-
-
-@pytest.mark.parametrize("wrong", [None, 5, ["a"]])
-def test_what_is_no_path_is_a_sentence(wrong):
-    for read in (Run, load_runs, find_runs):
-        with pytest.raises(ConfigError, match=r"a run is named by its path; got .*: pass the path of a run directory"):
-            read(wrong)
 
 
 def _half(file):
