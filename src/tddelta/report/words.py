@@ -12,7 +12,7 @@ from tddelta.decomposition import compose
 from tddelta.report.aggregates import Estimate, Profile
 from tddelta.report.statistics import Diagnosis, FloatArray, Summary, summarise, welch_test
 from tddelta.report.study import Comparison, Group, Study, other_rules
-from tddelta.runs.reader import realised_returns
+from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
 
 MISSING = "–"

@@ -23,7 +23,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
     else was done to a reward on its way into `rewards` counts, as in SB3.
 
     Args:
-        *args: As in SB3, as all other keywords.
+        *args: As in SB3.
         scales: The time scales, see `tddelta.TimeScales.of`; they follow `gamma` and `gae_lambda`.
         form: Of the λ-return, see `tddelta.lambda_targets`.
         **kwargs: As in SB3.
