@@ -16,6 +16,7 @@ from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments.display import duration
 from tddelta.experiments.plan import divide
 from tddelta.paper import atari as atari
+from tddelta.report import page
 from tddelta.runs import Run, RunWriter
 from tddelta.runs.files import lock
 
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarni
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace training by one that takes no time, and playing by numbers."""
+    """Replace training by one that takes no time, and playing by numbers; draw no figures."""
+    monkeypatch.setattr(page, "drawings", lambda study: ())
     monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
     monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
     monkeypatch.setattr(policy, "load", lambda run, **_: run)
@@ -88,8 +90,7 @@ def test_missing_runs_are_started_measured_and_reported(tmp_path: Path, capsys: 
     assert "Hero, ppo-delta, seed 513: finished, 2,000 steps" in second.out
     assert run.path.joinpath("timing.jsonl").read_bytes() == timing
     assert len(Run(run.path).evaluations) == 1
-    page = (tmp_path / "atari/report.html").read_text(encoding="utf-8")
-    assert "Hold-out episodes" in page
+    assert "Hold-out episodes" in (tmp_path / "atari/report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

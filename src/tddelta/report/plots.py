@@ -413,7 +413,7 @@ def panels(count: int, *, columns: int = 3, width: float = 2.7, height: float = 
     for unused in axes[count:]:
         unused.remove()
     for each in axes[:count]:
-        _style(each, 9, "both")
+        _style(each, 9.0, "both")
     return figure, axes[:count]
 
 
