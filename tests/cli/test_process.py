@@ -193,7 +193,7 @@ def test_a_sweep_goes_on_when_nobody_reads():
     command = [sys.executable, "-m", "tddelta", "sweep", "study.toml", "--workers", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
-        assert process.wait(100) == 0 and process.stderr.read() == ""
+        assert process.wait(300) == 0 and process.stderr.read() == ""
     assert [run.status["state"] for run in load_runs("study")] == ["finished"] * 2
 
 
