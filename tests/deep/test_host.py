@@ -177,7 +177,7 @@ NORMALISED = {"normalize_observations": True, "normalize_rewards": True}
 
 @pytest.mark.slow
 def test_a_run_has_the_same_bytes_every_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 40)
+    monkeypatch.setattr(evaluation, "STREAM_LENGTH", 40)
     monkeypatch.setattr(training, "HOST_EPISODES", 4)
     config = tiny(environment(kind=Pushed), **NORMALISED)
     runs = [trained(tmp_path / name, config, eval_every=24) for name in "ab"]
@@ -239,7 +239,7 @@ def test_evaluations_are_of_whole_games_and_raw_scores():
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path, monkeypatch):
     """A copy of a run's directory while it trains: what a kill -9 would have left."""
-    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 10)
+    monkeypatch.setattr(evaluation, "STREAM_LENGTH", 10)
     monkeypatch.setattr(training, "LONGEST_BLOCK", 1)
     config, path, copy = tiny(environment()), tmp_path / "run", tmp_path / "copy"
 
@@ -259,7 +259,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path, monkey
 
 
 def test_a_run_goes_on_with_fresh_environments_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 10)
+    monkeypatch.setattr(evaluation, "STREAM_LENGTH", 10)
     config = tiny(environment())
     stop = threading.Event()
     path = tmp_path / "run"
@@ -299,7 +299,7 @@ def test_a_reward_that_is_no_number_is_named(mode, step, tmp_path):
 
 @pytest.mark.slow
 def test_several_seeds_of_a_host_environment_train_beside_one_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "HOST_STREAM_LENGTH", 10)
+    monkeypatch.setattr(evaluation, "STREAM_LENGTH", 10)
     config = tiny(environment())
     writers = [RunWriter(tmp_path / str(s), training.run_config(config, s), {"command": ["test"]}) for s in (0, 1)]
     told = set()

@@ -12,7 +12,6 @@ import numpy as np
 
 from tddelta._answers import check_finite
 from tddelta._plain import whole
-from tddelta.decomposition import compose
 from tddelta.deep import rollout
 from tddelta.deep.config import Config
 from tddelta.deep.host import Moved, Vector, spawned_seeds
@@ -21,19 +20,13 @@ from tddelta.deep.rollout import Learned, Playing, advance, learned_rewards, sta
 from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, own_checks
 from tddelta.runs.reader import Mode
-from tddelta.runs.recorder import realised_returns, summary
+from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, critic_check, summary
 
-STREAMS, STREAM_LENGTH, HELD_OUT_STATES = 16, 2048, 4096
-"""Held-out data: enough states to tell critics apart, in a second on two cores."""
-
-HOST_STREAMS, HOST_STREAM_LENGTH = 4, 2048
-"""The same in host environments: fewer streams than of device environments, which are hundreds of times faster."""
+STREAMS, HOST_STREAMS = 16, 4
+"""Streams of held-out data, enough to tell critics apart; host environments are hundreds of times slower."""
 
 MOST = 10_000_000
 """Episodes of one evaluation, or recorded steps, that memory has room for."""
-
-RECORDED = 2000
-"""Longest recorded episode, in steps."""
 
 LONGEST_START = 30
 """No-ops beyond the usual start: 0 to one fewer than this."""
@@ -360,11 +353,14 @@ def play_held_out(config: Config, learned: Learned, key: jax.Array) -> tuple[dic
     """Play the sampled policy for a while: contents of `critic.npz` and `rollout.npz`."""
     if isinstance(config.environment_object(), HostEnvironment):
         seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
-        found = host_streams(config, learned, seed, count=HOST_STREAMS, length=HOST_STREAM_LENGTH)
+        found = host_streams(config, learned, seed, count=HOST_STREAMS, length=STREAM_LENGTH)
     else:
         found = device_streams(config, learned, key, False, count=STREAMS, length=STREAM_LENGTH)
     rows, first, last = found
-    return held_out(config, rows), recording(config, first, last)
+    flags = {"terminated": np.asarray(rows.terminated), "truncated": np.asarray(rows.truncated)}
+    rewards = learned_rewards(config, np.asarray(rows.rewards))
+    critic = critic_check(rewards, np.asarray(rows.deltas), config.critic_scales.gammas, **flags)
+    return critic, recording(config, first, last)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "length"))
@@ -427,24 +423,6 @@ def host_streams(
     light = found._replace(observations=nothing, actions=nothing, final_deltas=nothing)
     first: Step = jax.tree.map(lambda array: array[taken[:, 0], 0], found)
     return jax.tree.map(lambda array: array[taken, np.arange(count)], light), first, last
-
-
-def held_out(config: Config, rows: Step) -> dict[str, np.ndarray]:
-    """Predicted and realised discounted returns at every discount of the critic, for `critic.npz`.
-
-    Returns:
-        predicted (N, Z), realised (N, Z) as `runs.reader.realised_returns` tells them, gammas (Z,), N at most 4,096
-        states evenly spread over the data.
-    """
-    gammas = np.asarray(config.critic_scales.gammas)
-    rewards = np.asarray(learned_rewards(config, np.asarray(rows.rewards)), np.float64)
-    flags = {"terminated": np.asarray(rows.terminated), "truncated": np.asarray(rows.truncated)}
-    predicted = np.asarray(compose(np.asarray(rows.deltas)), np.float32)
-    realised = realised_returns(rewards, gammas, **flags)
-    flat = realised.shape[0] * realised.shape[1]
-    chosen = np.linspace(0, flat - 1, min(flat, HELD_OUT_STATES)).astype(int)
-    pick = [array.reshape(flat, -1)[chosen].astype(np.float32) for array in (predicted, realised)]
-    return {"predicted": pick[0], "realised": pick[1], "gammas": gammas}
 
 
 def recording(config: Config, first: Step, last: Any, *, longest: int = RECORDED) -> dict[str, np.ndarray]:

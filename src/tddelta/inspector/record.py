@@ -22,6 +22,7 @@ from tddelta.inspector.recordings import Critic, Recording, from_observations, s
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
 from tddelta.runs.reader import Mode
+from tddelta.runs.recorder import RECORDED
 
 _SCREEN: dict[str, Any] = {"height": 210, "width": 160, "grey": False, "stack": 1}
 
@@ -144,7 +145,7 @@ _NO_PICTURE = np.array("what the agent sees is no picture, and nothing here draw
 
 @own_checks
 def record(
-    policy: Policy, *, name: str = "critic", seed: int = 0, mode: Mode = "sampled", steps: int = evaluation.RECORDED
+    policy: Policy, *, name: str = "critic", seed: int = 0, mode: Mode = "sampled", steps: int = RECORDED
 ) -> Recording:
     """Play one game, and keep what the agent saw, did and believed.
 
