@@ -49,7 +49,7 @@ def test_the_files_of_a_run(run):
     assert (config["environment"], config["agent"]["name"], config["seed"]) == ("CartPole-v1", "ppo-delta", 0)
     assert config["environment_parameters"]["max_steps_in_episode"] == 30
     assert config["settings"]["hidden_sizes"] == [8] and config["settings"]["learning_rate"] == 0.01
-    assert run.scales == cartpole().scales
+    assert run.scales == cartpole().critic_scales
     events = [row["event"] for row in run.timing]
     assert events[:2] == ["start", "compile"] and events[-1] == "end" and "block" in events
     assert "vectorized" not in events

@@ -440,3 +440,12 @@ def test_a_search_from_start_to_end(tmp_path, capsys):
     runs = find_runs("out/evaluation")
     assert len(runs) == (4 if result["settings"] else 2)
     assert all((path / "tensorboard").is_dir() and Run(path).status["state"] == "finished" for path in runs)
+
+
+def test_a_preset_file_of_format_1_is_read(tmp_path):
+    text = 'format = 1\nenvironment = "Catch"\nagent = "ppo-delta"\n[settings]\ncomponents = 3\nladder_factor = 4.0\n'
+    (tmp_path / "a.toml").write_text(text)
+    assert ppo.preset("Catch", file=tmp_path / "a.toml") == ppo.preset("Catch", scales="halving components=3 factor=4")
+    write_preset(tmp_path / "b.toml", "Catch", "ppo-delta", read_preset(tmp_path / "a.toml").settings)
+    assert 'scales = {ladder = "halving", components = 3, factor = 4.0}' in (tmp_path / "b.toml").read_text()
+    assert read_preset(tmp_path / "b.toml").settings == read_preset(tmp_path / "a.toml").settings
