@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 Experiment = Literal["ring", "theory", "atari", "atari-variants"]
-"""What can be reproduced."""
+"""Experiments by name."""
 
 _OF_ATARI = ("games", "agents", "seeds", "seed_list", "steps", "checkpoint_every", "listed")
 
@@ -183,7 +183,7 @@ def _silent(_: str) -> None:
 
 
 _EXPERIMENTS: dict[str, Callable[[Path, bool], None]] = {"ring": _ring, "theory": _theory}
-"""What makes the folder of each experiment."""
+"""Functions that fill the folder of an experiment."""
 
 
 @contextmanager

@@ -136,7 +136,7 @@ VARIANTS: dict[str, str] = {
         ("CAPPED_RELEASED", CAPPED_RELEASED),
     )
 }
-"""Where these agents are, by name: what `--agents` takes of somebody's own agents."""
+"""Import paths of these agents by name, as `--agents` takes them."""
 
 
 AGENTS = ("ppo", "ppo+", "ppo-delta-matched", "ppo-delta")
@@ -202,7 +202,7 @@ def plan_atari(
 
 @dataclass(frozen=True)
 class Estimate:
-    """How fast this machine trains.
+    """Training speed of this machine.
 
     Attributes:
         steps_per_second: Agent steps per second of all runs in progress together.
@@ -220,12 +220,12 @@ class Estimate:
 
 
 def look(plans: Sequence[RunPlan]) -> list[RunState]:
-    """How far every run is."""
+    """Progress of every run."""
     return Board(entries(plans)).look()
 
 
 def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
-    """How fast this machine is: from runs of the plan that were trained here, else from a short probe.
+    """Training speed of this machine, from runs of the plan that were trained here, else from a short probe.
 
     The probe trains some of the runs for a few updates, as many at a time as the plan would, in a folder that is
     removed afterwards.
@@ -322,7 +322,7 @@ def measure(plans: Sequence[RunPlan], say: Callable[[str], None]) -> list[tuple[
 
 
 def _lacks(path: Path) -> list[str]:
-    """What was not measured with a run yet."""
+    """Measures that a run lacks."""
     run = Run(path)
     played = any(row.get("starts") == "no-ops" and row.get("mode") == "sampled" for row in run.evaluations)
     return [*([] if played else ["hold-out"]), *([] if run.reward_density else ["density"])]

@@ -51,13 +51,13 @@ OTHER_ENTROPY = 20190610
 Convention = Literal["entered", "edges", "left"]
 """A convention for the rewards, by name."""
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
-"""What the rewards of states 2 and 3 belong to; see `FiniteMDP.ring`. The first one is that of the whole grid."""
+"""Conventions for the rewards of states 2 and 3; see `FiniteMDP.ring`. The first one is that of the whole grid."""
 
 
 @own_checks
 @dataclass(frozen=True)
 class RingPlan:
-    """What is run; the defaults are the published grid.
+    """Plan of the experiment; the defaults are the published grid.
 
     Attributes:
         gammas: Discounts γ_Z in [0, 1), increasing.
@@ -397,7 +397,7 @@ class RingData:
 
 
 def _problem(settings: dict[str, Any], arrays: Arrays) -> str:
-    """Why these are not the settings and averages of a ring experiment; nothing if they are."""
+    """Reason why these are not the settings and averages of a ring experiment; "" if they are."""
     if settings.get("experiment") != "ring":
         return "ring.json is about something else"
     for name, allowed in _AXES.items():

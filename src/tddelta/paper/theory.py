@@ -327,7 +327,7 @@ def ring_ladders(gamma: float, window: int) -> tuple[TimeScales, TimeScales]:
 
 
 def coefficients() -> Rows:
-    """What multiplies ε in every bound of one phase on the ring, over the paper's grid of discounts and windows."""
+    """Coefficient of ε in every bound of one phase on the ring, over the paper's grid of discounts and windows."""
     ring, grid = FiniteMDP.ring(), RingPlan()
     rows: Rows = []
     for gamma in grid.gammas:
@@ -380,7 +380,7 @@ def phases(settings: Iterable[tuple[float, int]], *, samples: int, count: int, s
 
 
 def coin(*, seeds: Iterable[int], gamma: float = 0.9, samples: int = 50, probability: float = 0.05) -> Rows:
-    """How often one phase breaks every bound on the counterexample, started from exact values, k = 1.
+    """Frequency with which one phase breaks every bound on the counterexample, started from exact values, k = 1.
 
     The chance is exact, from the binomial distribution; the share is that of the seeds.
     """
@@ -495,7 +495,7 @@ def _windows(scales: TimeScales, numbers: int) -> IntArray:
 
 
 def _weights(scales: TimeScales) -> tuple[FloatArray, FloatArray]:
-    """What n-step targets give to every reward, shape (K, Z), and to W_u at the window's end, shape (Z, Z).
+    """Weights of n-step targets for every reward, shape (K, Z), and for W_u at the window's end, shape (Z, Z).
 
     Targets are linear in both, so `n_step_targets` of unit vectors are their weights.
     """

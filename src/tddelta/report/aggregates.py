@@ -52,7 +52,7 @@ class Curve:
 
     @property
     def label(self) -> str:
-        """What line and band are, in words."""
+        """Legend of line and band."""
         most = int(self.n.max(initial=0))
         if most < 2:
             return "one seed, no band"
@@ -383,7 +383,7 @@ STATISTICS: dict[str, Statistic] = {
     "median": _median,
     "optimality_gap": _optimality_gap,
 }
-"""What `aggregate` computes, by name."""
+"""Statistics of `aggregate` by name."""
 
 
 def _improvement(first: list[FloatArray], second: list[FloatArray]) -> FloatArray:

@@ -132,7 +132,7 @@ def recorded_episode(
     *,
     points: int = 400,
 ) -> Sequence[Axes]:
-    """What a critic said during one episode: V, every W_z, and the rewards below on the same time axis.
+    """Values of a critic during one episode: V, every W_z, and the rewards below on the same time axis.
 
     Args:
         axes: One for V where there are several scales, one per scale with the longest horizon first, one for the
@@ -176,7 +176,7 @@ def recorded_episode(
 
 
 def panel_count(scales: TimeScales) -> int:
-    """How many axes `recorded_episode` needs."""
+    """Number of axes that `recorded_episode` needs."""
     return len(scales) + 2 if len(scales) > 1 else 2
 
 
@@ -288,7 +288,7 @@ def intervals(
 
 
 def reward_densities(axes: Axes, densities: Mapping[str, Mapping[str, float]]) -> Axes:
-    """How often rewards come, one row per environment, one mark per policy.
+    """Frequency of rewards, one row per environment, one mark per policy.
 
     Args:
         axes: Where to draw.
@@ -366,7 +366,7 @@ def legend_lines(axes: Axes) -> int:
 
 
 def _short(axes: Axes) -> bool:
-    """Whether the legend's names are short enough for two columns."""
+    """True if the legend's names are short enough for two columns."""
     return all(len(name) <= 22 for name in axes.get_legend_handles_labels()[1])
 
 

@@ -305,7 +305,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class CriticQuality:
-    """How well predicted values match realised discounted returns, per scale; each array has shape (Z,).
+    """Match of predicted values with realised discounted returns, per scale; each array has shape (Z,).
 
     Attributes:
         rmse: Root of the mean squared error, in units of the return.

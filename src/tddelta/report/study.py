@@ -107,7 +107,7 @@ def _table(name: str) -> dict[str, Any]:
 
 
 Measure = Literal["asymptotic", "average", "hold_out"]
-"""What a run is scored by: the return of its last 100 training episodes, of all, or of hold-out episodes."""
+"""Score of a run: the return of its last 100 training episodes, of all, or of hold-out episodes."""
 
 SHOWN_SEED = 1153780
 """The seed whose recorded episode is shown where it is among the seeds: the paper shows that one."""
@@ -198,7 +198,7 @@ class Seed:
 
     @property
     def finished(self) -> bool:
-        """Whether all training steps were done."""
+        """True if all training steps were done."""
         return self.state == "finished"
 
 
@@ -210,11 +210,11 @@ class Group:
     agent: str
     seeds: tuple[Seed, ...]
     problems: list[str] = field(default_factory=list, compare=False)
-    """Where a file that cannot be read is reported."""
+    """Sentences about files that cannot be read."""
 
     @property
     def complete(self) -> bool:
-        """Whether any seed finished: else the scores are those of unfinished runs, and nothing is tested."""
+        """True if any seed finished: else the scores are those of unfinished runs, and nothing is tested."""
         return any(seed.finished for seed in self.seeds)
 
     @property
@@ -361,7 +361,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What p after correction says at .05; see `verdict`."""
+        """Finding at .05 after correction; see `verdict`."""
         return verdict(self.welch.difference, self.corrected)
 
 
@@ -408,7 +408,7 @@ class Study:
     baselines: Sequence[str] | None = None
     references: Mapping[str, tuple[float, float]] | None = None
     problems: list[str] = field(default_factory=list)
-    """What could not be read, one sentence each."""
+    """Sentences about what could not be read."""
 
     def __post_init__(self) -> None:
         if not len(self.runs):

@@ -31,7 +31,7 @@ Record = dict[str, Any]
 """A row as plain values in full precision, by name."""
 
 MARKS = {"better": "better", "higher": "better", "worse": "worse", "lower": "worse"}
-"""How a finding is marked."""
+"""Marks of findings."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
 
 MISSING = "–"
-"""Where there is no value to show."""
+"""Text in place of a missing value."""
 
 # ---------------------------------------------------------------- numbers as text
 
@@ -291,7 +291,7 @@ def learning(study: Study, environment: str) -> str:
 
 
 def _progress(study: Study, group: Group) -> str:
-    """Where the curve of an agent alone started, and when it was half-way."""
+    """Start of the curve of an agent alone, and when it was half-way."""
     curve = study.curves(group.environment).get(group.agent)
     known = np.flatnonzero(np.isfinite(curve.mean)) if curve is not None else np.zeros(0, int)
     if curve is None or len(known) < 2:
