@@ -10,6 +10,7 @@ import argparse
 import os
 import tempfile
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from tddelta.experiments import Outcome
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="100 runs in one process")
     quick = parser.parse_args().quick
     runs, workers = (100, 1) if quick else (1000, 2)
+    resource_tracker.ensure_running()  # which stays, with a pipe to it
     uses: dict[int, Use] = {}
     ended = 0
 
