@@ -279,7 +279,7 @@ def test_pendulum_keeps_the_action_that_was_sampled():
         parameters=eqx.tree_at(lambda network: network.log_deviation, state.learned.parameters, jnp.full(1, 2.0))
     )
     _, played = roll(config, learned, state.playing, jax.random.key(1))
-    assert played.shape == (8, 3, 1)
+    assert played.actions.shape == (8, 3, 1)
     outside = np.abs(played.actions) > 2
     assert outside.mean() > 0.5
     mean = jax.vmap(jax.vmap(lambda one: ppo.network(config, learned.parameters)(one)[0][0]))(played.observations)
