@@ -8,6 +8,7 @@ from deep_environments import SCRIPTED, TwoLengths, init, tiny
 from tddelta import ConfigError
 from tddelta.deep import evaluation
 from tddelta.deep.rollout import start
+from tddelta.runs.recorder import critic_check
 
 # 32 environments: a second episode for the first eight.
 EPISODES = 40
@@ -121,9 +122,8 @@ def some(share, *shape):
 @pytest.mark.parametrize(("over", "cut"), [(0.05, 0.0), (0.0, 0.05), (0.02, 0.02), (0.0, 0.0), (0.002, 0.002)])
 def test_realised_returns(over, cut):
     rows = stream(some(over, TIME, STREAMS), some(cut, TIME, STREAMS))
-    config = tiny()
-    found = evaluation.held_out(config, rows)
-    gammas = np.array(config.critic_scales.gammas)
+    gammas = np.array(tiny().critic_scales.gammas)
+    found = critic_check(rows.rewards, rows.deltas, gammas, terminated=rows.terminated, truncated=rows.truncated)
     realised = np.zeros((TIME, STREAMS, 6))
     for lane in range(STREAMS):
         for t in range(TIME):
@@ -147,7 +147,8 @@ def test_realised_returns(over, cut):
 def test_held_out_states_are_spread_over_the_data():
     rows = stream(some(0.05, 1000, 16), some(0, 1000, 16))
     rows = rows._replace(deltas=np.arange(16000.0).reshape(1000, 16, 1) * np.ones(6))
-    found = evaluation.held_out(tiny(), rows)
+    flags = {"terminated": rows.terminated, "truncated": rows.truncated}
+    found = critic_check(rows.rewards, rows.deltas, np.ones(6), **flags)
     first = found["predicted"][:, 0]
     assert len(first) == 4096 and first[0] == 0 and first[-1] == 15999 and set(np.diff(first)) == {3.0, 4.0}
 

@@ -17,7 +17,8 @@ from deep_environments import init, play, roll, state_of, tiny, update
 from tddelta import ConfigError, ContractionWarning
 from tddelta.deep import agents, networks, ppo
 from tddelta.deep.agents import AGENTS, Agent
-from tddelta.deep.rollout import Moments, no_moments, shuffled
+from tddelta.deep.ppo import shuffled
+from tddelta.deep.rollout import Moments, no_moments
 from tddelta.deep.training import run_config
 from tddelta.experiments.plan import differences
 from tddelta.runs import config_hash

@@ -359,7 +359,7 @@ def play_held_out(config: Config, learned: Learned, key: jax.Array) -> tuple[dic
     rows, first, last = found
     flags = {"terminated": np.asarray(rows.terminated), "truncated": np.asarray(rows.truncated)}
     rewards = learned_rewards(config, np.asarray(rows.rewards))
-    critic = critic_check(rewards, np.asarray(rows.deltas), config.critic_scales.gammas, **flags)
+    critic = critic_check(rewards, np.asarray(rows.deltas), np.asarray(config.critic_scales.gammas), **flags)
     return critic, recording(config, first, last)
 
 
