@@ -5,10 +5,8 @@ from typing import Any
 from jaxtyping import Float
 
 from tddelta._arrays import ArrayT, component_namespace, widened
-from tddelta.errors import own_checks
 
 
-@own_checks
 def compose(deltas: Float[ArrayT, "*batch Z"]) -> Float[ArrayT, "*batch Z"]:
     """Values of all scales from the components: V_z = Σ_{i≤z} W_i.
 
@@ -38,7 +36,6 @@ def compose(deltas: Float[ArrayT, "*batch Z"]) -> Float[ArrayT, "*batch Z"]:
     return values
 
 
-@own_checks
 def decompose(values: Float[ArrayT, "*batch Z"]) -> Float[ArrayT, "*batch Z"]:
     """Components from the values of all scales: W_0 = V_0 and W_z = V_z − V_{z−1}; the inverse of `compose`.
 

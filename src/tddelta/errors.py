@@ -5,9 +5,6 @@ a missing extra is also an `ImportError`, so that code which knows nothing of th
 """
 
 import unicodedata
-from typing import Any, TypeVar
-
-_T = TypeVar("_T")
 
 
 class TDDeltaError(Exception):
@@ -56,13 +53,3 @@ class TrackingWarning(UserWarning):
 def printable(text: str) -> str:
     """Text without control characters, which a terminal would obey: a stranger's files may hold some. Lines stay."""
     return "".join(one for one in text if one in "\n\t" or unicodedata.category(one) != "Cc")
-
-
-def own_checks(checked: _T) -> _T:
-    """Mark a function or class whose own checks, with their kinder messages, come before a run-time type checker's.
-
-    The test run wraps the whole package in beartype; there a wrong argument must meet the error that a user meets.
-    """
-    marked: Any = checked
-    marked.__no_type_check__ = True  # the attribute that `typing.no_type_check` sets, without hiding types from mypy
-    return checked

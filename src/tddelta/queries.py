@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Shaped
 from tddelta._arrays import Array, ArrayT, check_components, check_scales, check_steps, constant, widened
 from tddelta._plain import is_number, number, plain, whole
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 from tddelta.targets import advantages
 from tddelta.timescales import TimeScales
 
@@ -47,7 +47,6 @@ class DiscountFit:
         return sum(map(abs, self.weights))
 
 
-@own_checks
 def discount_fit(
     scales: TimeScales, discount: Callable[[npt.NDArray[np.float64]], npt.ArrayLike], *, steps: int | None = None
 ) -> DiscountFit:
@@ -89,7 +88,6 @@ def discount_fit(
     return DiscountFit(tuple(map(float, weights)), float(np.abs(powers @ found - wanted).max()), steps)
 
 
-@own_checks
 def value_at(
     deltas: Float[ArrayT, "*batch Z"],
     scales: TimeScales,
@@ -143,7 +141,6 @@ def value_at(
     return _as_given(found[0] if single else xp.stack(found, axis=-1), deltas, xp)
 
 
-@own_checks
 def compose_discount(
     deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, weights: Sequence[float] | npt.NDArray[Any] | Density
 ) -> Float[ArrayT, "*batch"]:
@@ -185,7 +182,6 @@ def compose_discount(
     return _as_given(_weighted(compose(widened(deltas)), numbers, xp), deltas, xp)
 
 
-@own_checks
 def hyperbolic(
     deltas: Float[ArrayT, "*batch Z"],
     scales: TimeScales,
@@ -238,7 +234,6 @@ def hyperbolic(
     return _as_given(_weighted(compose(widened(deltas)), np.array(fit.weights), xp), deltas, xp)
 
 
-@own_checks
 def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost: float) -> Float[ArrayT, "*batch"]:
     """The horizon from which on going on is not worth its cost per step.
 
@@ -287,7 +282,6 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
     return _as_given(xp.where(xp.max(worth, axis=-1) > 0, horizon, xp.zeros_like(horizon)), deltas, xp)
 
 
-@own_checks
 def scale_advantages(
     rewards: Shaped[Array, " T *batch"],
     deltas: Float[ArrayT, "T *batch Z"],

@@ -48,14 +48,13 @@ from tddelta._arrays import (
     single,
 )
 from tddelta._plain import is_number
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.timescales import TimeScales
 
 Form = Literal["bootstrap", "difference"]
 """How λ-returns of the components are coupled: see `lambda_targets`."""
 
 
-@own_checks
 def td_errors(
     rewards: Shaped[Array, " T *batch"],
     deltas: Float[ArrayT, "T *batch Z"],
@@ -103,7 +102,6 @@ def td_errors(
     return _run(recursions.one_step_errors, deltas, steps, scales=scales)
 
 
-@own_checks
 def n_step_targets(
     rewards: Shaped[Array, " T *batch"],
     deltas: Float[ArrayT, "T *batch Z"],
@@ -160,7 +158,6 @@ def n_step_targets(
     return _run(recursions.window_targets, deltas, steps, scales=scales, n_steps=scales.n_steps)
 
 
-@own_checks
 def lambda_targets(
     rewards: Shaped[Array, " T *batch"],
     deltas: Float[ArrayT, "T *batch Z"],
@@ -227,7 +224,6 @@ def lambda_targets(
     return _run(recursions.critic_targets, deltas, steps, scales=scales, **settings)
 
 
-@own_checks
 def advantages(
     rewards: Shaped[Array, " T *batch"],
     deltas: Float[ArrayT, "T *batch Z"],
@@ -282,7 +278,6 @@ def advantages(
     return _run(recursions.actor_advantages, deltas, steps, decay, gamma=scales.gammas[-1])
 
 
-@own_checks
 def successors(
     deltas: Float[ArrayT, "T *batch Z"],
     last_deltas: Float[Array, "*batch Z"],

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Literal, get_args
 
 from tddelta import _plain
-from tddelta.errors import ConfigError, ContractionWarning, own_checks
+from tddelta.errors import ConfigError, ContractionWarning
 
 Rule = Literal["capped", "matched", "constant", "proportional"]
 """How λ becomes the trace decays of all scales."""
@@ -37,7 +37,6 @@ _TOLERANCE = 1e-9
 _NOT_THE_CALLER = ("tddelta", "jaxtyping")
 
 
-@own_checks
 @dataclass(frozen=True)
 class TimeScales:
     """Discounts γ_0 < γ_1 < … < γ_Z, one per component W_z = V_{γ_z} − V_{γ_{z−1}}, with their traces and windows.
@@ -121,7 +120,6 @@ class TimeScales:
         warnings.warn(message, ContractionWarning, stacklevel=_caller_level(inspect.currentframe()))
 
     @classmethod
-    @own_checks
     def of(
         cls,
         scales: Any,
@@ -180,7 +178,6 @@ class TimeScales:
         return made
 
     @classmethod
-    @own_checks
     def halving(
         cls,
         gamma: float,
@@ -246,7 +243,6 @@ class TimeScales:
         return cls._build((*reversed(lower), *top), lam, rule, n_step)
 
     @classmethod
-    @own_checks
     def doubling(
         cls,
         gamma: float,
@@ -295,7 +291,6 @@ class TimeScales:
         return cls._build((*lower, *top), lam, rule, n_step)
 
     @classmethod
-    @own_checks
     def from_gammas(
         cls, gammas: Iterable[float], *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
@@ -320,7 +315,6 @@ class TimeScales:
         return cls._build(unit_numbers("gammas", gammas), lam, rule, n_step)
 
     @classmethod
-    @own_checks
     def from_horizons(
         cls, horizons: Iterable[float], *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
@@ -350,7 +344,6 @@ class TimeScales:
         return cls._build(tuple(1 - 1 / value for value in steps), lam, rule, n_step)
 
     @classmethod
-    @own_checks
     def single(
         cls, gamma: float, *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
@@ -444,7 +437,6 @@ class TimeScales:
         return plain
 
     @classmethod
-    @own_checks
     def from_dict(cls, plain: Any) -> "TimeScales":
         """Restore what `to_dict` made. Gives no ContractionWarning: it was given when the scales were chosen.
 
@@ -475,7 +467,6 @@ class TimeScales:
         return scales
 
 
-@own_checks
 def plain_scales(scales: Any) -> Any:
     """The shortest plain form of what `TimeScales.of` takes: it has a hash, and equal scales have equal forms.
 

@@ -11,7 +11,7 @@ from tddelta._arrays import widened
 from tddelta._naming import closest, imported, reference
 from tddelta._plain import tidy
 from tddelta.decomposition import compose, decompose
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
@@ -118,9 +118,6 @@ class Agent:
         }
 
 
-own_checks(Agent.__init__)
-
-
 class _UnknownAgentError(ConfigError, KeyError):
     __str__ = Exception.__str__  # that of a KeyError would put the sentence in quotes
 
@@ -146,7 +143,6 @@ AGENTS: dict[str, Agent] = _Agents(
 """The agents that ship with the library, by name."""
 
 
-@own_checks
 def resolve(agent: "str | Agent") -> Agent:
     """An agent from its name, from "package.module:agent", or itself.
 

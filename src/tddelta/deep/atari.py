@@ -9,7 +9,7 @@ from tddelta._naming import closest
 from tddelta._plain import is_number, whole
 from tddelta.deep.host import from_space_of
 from tddelta.deep.tasks import HostEnvironment
-from tddelta.errors import ConfigError, MissingExtra, own_checks
+from tddelta.errors import ConfigError, MissingExtra
 
 _ROMS = (
     "adventure air_raid alien amidar assault asterix asteroids atlantis atlantis2 backgammon bank_heist basic_math "
@@ -64,8 +64,6 @@ class Protocol:
     stack: int = 4
     max_frames: int = 108_000
 
-
-own_checks(Protocol.__init__)
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "classic": Protocol(),

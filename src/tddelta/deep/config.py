@@ -15,7 +15,6 @@ from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels
 from tddelta.deep.tasks import HostEnvironment
-from tddelta.errors import own_checks
 from tddelta.timescales import Rule, TimeScales, plain_scales
 
 Scale = Literal["none", "horizon", "running"]
@@ -258,7 +257,3 @@ def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
 
 # A run asks for its ladder many times; what there is to warn about is said once.
 _made = functools.lru_cache(maxsize=64)(TimeScales.of)
-
-
-# `check` says more about a wrong setting than a run-time type checker would; and settings may be traced.
-own_checks(Config.__init__)

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as Spread
 from tddelta.deep import ppo, shards
 from tddelta.deep.config import Config
 from tddelta.deep.networks import Components
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 
 DEVICES = "devices"
 """Name of the axis of a mesh."""
@@ -44,7 +44,6 @@ METRICS: Any = ppo.Metrics(*[EVERYWHERE] * len(ppo.Metrics._fields))._replace(
 """The same for the metrics of several updates."""
 
 
-@own_checks
 def train_seeds(
     config: Config | Sequence[Config], keys: jax.Array, *, mesh: Mesh | None = None
 ) -> tuple[ppo.State, ppo.Metrics]:
@@ -100,7 +99,6 @@ def _seeds_program(row: Mesh, leading: tuple[int, ...], structure: Any, kind: An
     return jax.jit(train, in_shardings=NamedSharding(row, EVERYWHERE))
 
 
-@own_checks
 def train_environments(config: Config, key: jax.Array, *, mesh: Mesh | None = None) -> tuple[ppo.State, ppo.Metrics]:
     """`ppo.train` with its environments spread over devices, and gradients averaged over them at every step.
 
@@ -128,7 +126,6 @@ def train_environments(config: Config, key: jax.Array, *, mesh: Mesh | None = No
     return _train(row, _environments_placed, config, key)
 
 
-@own_checks
 def train_components(config: Config, key: jax.Array, *, mesh: Mesh | None = None) -> tuple[ppo.State, ppo.Metrics]:
     """`ppo.train` with the critic's components, trunk and all, spread over devices.
 

@@ -18,7 +18,7 @@ from tddelta.deep.host import Moved, Vector, spawned_seeds
 from tddelta.deep.policy import Chosen, Policy, choose
 from tddelta.deep.rollout import Learned, Playing, advance, learned_rewards, start
 from tddelta.deep.tasks import HostEnvironment
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 from tddelta.runs.reader import Mode
 from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, critic_check, summary
 
@@ -276,7 +276,6 @@ def _checked(episodes: Any, mode: Any, seed: Any, most: int) -> tuple[int, int]:
     return episodes, seed
 
 
-@own_checks
 def evaluate(
     config: Config, learned: Learned, *, episodes: int = 128, mode: Mode = "sampled", seed: int = 0
 ) -> dict[str, Any]:
@@ -305,7 +304,6 @@ def evaluate(
     return summary(returns[done], lengths[done], mode=mode, seed=seed, unfinished=int(episodes - done.sum()))
 
 
-@own_checks
 def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sampled", seed: int = 0) -> dict[str, Any]:
     """Whole games of Atari, the i-th after i no-ops on top of the usual start.
 
@@ -448,7 +446,6 @@ def recording(config: Config, first: Step, last: Any, *, longest: int = RECORDED
     return {"observations": seen, **kept, "last_deltas": np.asarray(beyond), **flags, "gammas": gammas}
 
 
-@own_checks
 def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dict[str, Any]:
     """Rewards other than 0 per 100 agent steps, under the sampled policy and under uniformly random actions.
 

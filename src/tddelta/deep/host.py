@@ -33,7 +33,7 @@ from tddelta._plain import plain, whole
 from tddelta.deep import making
 from tddelta.deep.making import RemoteError
 from tddelta.deep.tasks import HostEnvironment, spaces
-from tddelta.errors import ConfigError, DataError, MissingExtra, own_checks
+from tddelta.errors import ConfigError, DataError, MissingExtra
 
 
 class Moved(NamedTuple):
@@ -382,7 +382,6 @@ def _check_guard() -> None:
             raise _NoGuardError(script)
 
 
-@own_checks
 def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> HostEnvironment:
     """An environment of a function of your own.
 

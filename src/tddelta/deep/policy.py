@@ -18,7 +18,7 @@ from tddelta.deep.config import Config
 from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
 from tddelta.deep.rollout import Learned, initial
-from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError, own_checks
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError
 from tddelta.runs import Arrays, Run, read_parameters
 from tddelta.runs.checkpoints import Pauses
 from tddelta.timescales import TimeScales
@@ -199,7 +199,6 @@ def tensors(learned: Learned) -> dict[str, np.ndarray]:
     return to_arrays(learned)
 
 
-@own_checks
 def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, network: Any = None) -> Policy:
     """The trained agent of a run directory.
 

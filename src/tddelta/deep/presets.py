@@ -23,7 +23,7 @@ from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
 from tddelta.deep.networks import ACTIVATIONS, Channels, is_image
 from tddelta.deep.tasks import HostEnvironment, Task
-from tddelta.errors import ConfigError, ContractionWarning, own_checks
+from tddelta.errors import ConfigError, ContractionWarning
 from tddelta.runs.files import replace, upgraded
 from tddelta.runs.reader import a_path
 from tddelta.timescales import Rule, TimeScales, names_discounts, plain_scales
@@ -67,7 +67,6 @@ class PresetFile:
         return known_environments.resolve(environment, dict(environment_kwargs)).name == self.environment
 
 
-@own_checks
 def read_preset(path: str | os.PathLike[str]) -> PresetFile:
     """Read a preset file.
 
@@ -253,7 +252,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 Gymnasium's environments ("gym")."""
 
 
-@own_checks
 def preset(
     environment: Any,
     agent: str | Agent = "ppo-delta",
@@ -279,7 +277,6 @@ def preset(
     return config
 
 
-@own_checks
 def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
     """`preset` without the check of what the settings mean together, and its warnings."""
     names = tuple(kinds())

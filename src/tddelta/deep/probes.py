@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from flax import struct
 
 from tddelta.deep.tasks import environment, spaces
-from tddelta.errors import own_checks
 
 
 @struct.dataclass
@@ -25,11 +24,6 @@ class Parameters(environment.EnvParams):
     """Time limit in steps."""
 
     max_steps_in_episode: int = 1_000_000_000
-
-
-# Under jit their numbers are arrays, whatever gymnax annotates.
-own_checks(Clock.__init__)
-own_checks(Parameters.__init__)
 
 
 class Probe(environment.Environment[Clock, Parameters]):

@@ -5,14 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tddelta._plain import plain
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 from tddelta.experiments.display import Report, shown
 from tddelta.experiments.plan import begun, plan_runs
 from tddelta.experiments.running import recorded_plan, run_plans
 from tddelta.runs import Run, Runs, Track
 
 
-@own_checks
 def train(
     environment: Any = None,
     agent: Any = "ppo-delta",
@@ -84,7 +83,6 @@ def train(
     return Run(plans[0].path)
 
 
-@own_checks
 def compare(
     environments: Any,
     /,  # so that the setting `environments`, the number of parallel ones, can be among **settings

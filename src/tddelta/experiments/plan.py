@@ -24,7 +24,7 @@ import numpy as np
 
 from tddelta._naming import closest
 from tddelta._plain import as_real, as_whole, plain, tidy, whole
-from tddelta.errors import CheckpointError, ConfigError, own_checks
+from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
 from tddelta.runs.reader import a_path
 from tddelta.timescales import plain_scales
@@ -119,7 +119,6 @@ class Outcomes:
             warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
 
 
-@own_checks
 def plan_runs(
     environments: Any,
     /,

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from tddelta._plain import whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import CheckpointError, ConfigError, own_checks
+from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments.display import Board, Display, Entry, RunState, entries, shown
 from tddelta.experiments.plan import Outcomes, RunPlan, Study, begun, divide, plan_study, read_study
 from tddelta.experiments.running import Trainer, run_plans, work_through
@@ -155,7 +155,6 @@ def work_on_one(planned: Planned, index: int, *, command: Sequence[str] = (), **
         return run_plans([planned.plans[index]], resume=True, command=command, **planned.options, **shown)
 
 
-@own_checks
 @lasting_streams()
 def sweep(
     study: str | os.PathLike[str],

@@ -22,7 +22,7 @@ import numpy as np
 
 from tddelta._plain import plain, whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra, own_checks
+from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra
 from tddelta.experiments.display import LAST_EPISODES, recent_return
 from tddelta.experiments.plan import RunPlan, folder_of, plan_runs
 from tddelta.experiments.running import available_cores, run_plans
@@ -414,7 +414,6 @@ class Tuned:
     interval: tuple[float, float] | None
 
 
-@own_checks
 def tune(
     environment: Any,
     agent: Any = "ppo-delta",

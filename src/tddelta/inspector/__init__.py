@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 from tddelta.inspector.recordings import Critic, Recording
 from tddelta.runs.files import ELSEWHERE, replace, storing
 
 __all__ = ["Critic", "Recording", "inspect"]
 
 
-@own_checks
 def inspect(
     recording: "str | os.PathLike[str] | Mapping[str, Any] | Recording",
     out: str | os.PathLike[str] = "inspect.html",

@@ -17,7 +17,7 @@ from tddelta.deep.evaluation import Play
 from tddelta.deep.host import Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, load
 from tddelta.deep.tasks import HostEnvironment
-from tddelta.errors import ConfigError, DataError, own_checks
+from tddelta.errors import ConfigError, DataError
 from tddelta.inspector.recordings import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
@@ -143,7 +143,6 @@ class _Screen:
 _NO_PICTURE = np.array("what the agent sees is no picture, and nothing here draws this environment")
 
 
-@own_checks
 def record(
     policy: Policy, *, name: str = "critic", seed: int = 0, mode: Mode = "sampled", steps: int = RECORDED
 ) -> Recording:
@@ -182,7 +181,6 @@ def record(
     return Recording.read({**arrays, "gammas": np.array(policy.scales.gammas), **named})
 
 
-@own_checks
 def opinion(policy: Policy, recording: Recording, name: str) -> Critic:
     """Beliefs of another agent's critic along a recorded game.
 
@@ -200,7 +198,6 @@ def opinion(policy: Policy, recording: Recording, name: str) -> Critic:
     return Critic(name, np.array(policy.scales.gammas), policy.components(recording.observations))
 
 
-@own_checks
 def agent_at(path: str | os.PathLike[str], *, environment: Any = None, network: Any = None) -> tuple[Policy, str]:
     """The agent of a run directory, of a folder with one run in it, or of one checkpoint.
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.decomposition import compose
-from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError, own_checks
+from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tddelta.runs import Run, files
 from tddelta.runs.files import ELSEWHERE, read_arrays
 from tddelta.runs.recorder import realised_returns
@@ -100,7 +100,6 @@ class Recording:
         return len(self.rewards)
 
     @classmethod
-    @own_checks
     def read(cls, source: "str | os.PathLike[str] | Mapping[str, Any]") -> "Recording":
         """Read and check a recording.
 
@@ -134,7 +133,6 @@ class Recording:
         return _checked(arrays or {}, str(path))
 
     @classmethod
-    @own_checks
     def of_run(cls, run: Run) -> "Recording":
         """The episode that a run recorded when it ended, whatever library trained it.
 
@@ -151,7 +149,6 @@ class Recording:
         named = {"name": np.array(f"{run.agent}, seed {run.seed}"), "environment": np.array(run.environment)}
         return _checked({**arrays, **named}, str(run.path / "rollout.npz"))
 
-    @own_checks
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as an `.npz` file that `read` gives back.
 
@@ -168,7 +165,6 @@ class Recording:
         write = functools.partial(np.savez_compressed, **arrays)
         files.replace(Path(path), write, durable=False, again=ELSEWHERE)
 
-    @own_checks
     def beside(self, critic: Critic) -> "Recording":
         """The same game with a second critic beside the first.
 

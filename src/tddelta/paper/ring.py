@@ -31,7 +31,7 @@ from scipy import stats
 
 from tddelta import __version__, _plain, timescales
 from tddelta._matplotlib import own_style
-from tddelta.errors import CheckpointError, ConfigError, DataError, StorageError, own_checks
+from tddelta.errors import CheckpointError, ConfigError, DataError, StorageError
 from tddelta.experiments.plan import folder_of
 from tddelta.report.plots import INK, LINE, colour
 from tddelta.report.statistics import bootstrap_difference, holm, welch_test
@@ -54,7 +54,6 @@ CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 """Conventions for the rewards of states 2 and 3; see `FiniteMDP.ring`. The first one is that of the whole grid."""
 
 
-@own_checks
 @dataclass(frozen=True)
 class RingPlan:
     """Plan of the experiment; the defaults are the published grid.
@@ -142,7 +141,6 @@ QUICK = RingPlan(gammas=(0.9375,), seeds=100)
 """The headline figure: one discount, all conventions, half the seeds."""
 
 
-@own_checks
 def run_ring(
     plan: RingPlan | None = None,
     out: str | os.PathLike[str] | None = None,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.report.statistics import (
     FloatArray,
     Interval,
@@ -199,7 +199,6 @@ class Profile:
     note: str = ""
 
 
-@own_checks
 def interquartile_mean(scores: Scores) -> float:
     """Mean of the middle half of all runs of all environments together.
 
@@ -219,7 +218,6 @@ def interquartile_mean(scores: Scores) -> float:
     return float(_iqm(_rows(_check(scores)))[0])
 
 
-@own_checks
 def aggregate(
     scores: Scores,
     statistic: str = "interquartile_mean",
@@ -263,7 +261,6 @@ def aggregate(
     return Estimate(value, Interval(*percentiles(samples, level), flat), "; ".join(notes))
 
 
-@own_checks
 def performance_profile(
     scores: Scores,
     thresholds: npt.ArrayLike,
@@ -300,7 +297,6 @@ def performance_profile(
     return Profile(points, fractions, band[:, 0], band[:, 1])
 
 
-@own_checks
 def probability_of_improvement(
     first: Scores,
     second: Scores,

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tddelta._matplotlib import own_style
-from tddelta.errors import ConfigError, StorageError, own_checks
+from tddelta.errors import ConfigError, StorageError
 from tddelta.report import plots, tables, words
 from tddelta.report.figures import Drawing, drawings, laid_out, to_bytes, to_svg
 from tddelta.report.study import Measure, Study
@@ -169,7 +169,6 @@ class Report:
         )
 
 
-@own_checks
 def write_report(
     paths: Paths,
     out: str | os.PathLike[str] | None = None,

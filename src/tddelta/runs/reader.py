@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, own_checks
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError
 from tddelta.runs.files import (
     CONFIG_FORMAT,
     Arrays,
@@ -61,7 +61,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-@own_checks
 def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     """Find run directories: the folders that hold a `config.json` of ours, or monitor logs of Stable-Baselines3.
 
@@ -296,9 +295,6 @@ class Run:
         return read_arrays(self.path / "critic.npz")
 
 
-own_checks(Run.__init__)
-
-
 class Runs(Sequence[Run]):
     """Runs in order of environment, agent and seed.
 
@@ -371,7 +367,6 @@ class Runs(Sequence[Run]):
         return tidy
 
 
-@own_checks
 def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     """Load every run at or below the given paths, in order of environment, agent and seed.
 
@@ -393,13 +388,11 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     return runs
 
 
-@own_checks
 def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
     """Load runs like `load_runs`, without a warning: whoever calls tells of `left_out`."""
     return Runs(*_readable(*paths))
 
 
-@own_checks
 def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> Run:
     """The one run at or below a path; a CheckpointWarning names those that cannot be read.
 
@@ -415,7 +408,6 @@ def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> R
     return runs[0]
 
 
-@own_checks
 def _readable(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
     """The runs that can be read, and a sentence for each of the others."""
     runs, errors = [], []

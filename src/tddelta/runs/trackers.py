@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from tddelta.errors import ConfigError, MissingExtra, TrackingWarning, own_checks
+from tddelta.errors import ConfigError, MissingExtra, TrackingWarning
 from tddelta.runs.files import number_in, read_json, read_rows, replace, to_json
 
 Row = Mapping[str, Any]
@@ -71,7 +71,6 @@ Track = str | TrackerFactory | Iterable[str | TrackerFactory]
 """Names of trackers, "tensorboard" or "wandb", or functions that make one."""
 
 
-@own_checks
 def check_trackers(track: Track) -> tuple[str | TrackerFactory, ...]:
     """Refuse trackers that are unknown or cannot work here, before a run starts.
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tddelta import _plain, timescales
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import FloatArray, IntArray
@@ -37,7 +37,6 @@ _KINDS = {
 }
 
 
-@own_checks
 @dataclass(frozen=True, eq=False, repr=False)
 class ControlResult:
     """What `control` learned, for N seeds.
@@ -74,7 +73,6 @@ class ControlResult:
         return f"{type(self).__name__}({seeds} seeds, {states} states, {actions} actions, {scales} scales)"
 
 
-@own_checks
 def control(
     mdp: FiniteMDP,
     scales: Any,

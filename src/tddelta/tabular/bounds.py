@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tddelta import _plain, timescales
 from tddelta.decomposition import compose, decompose
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import FloatArray
 from tddelta.tabular.mdp import FiniteMDP, reaching
@@ -77,7 +77,6 @@ class PhasedBound(NamedTuple):
         return np.stack(bounds)
 
 
-@own_checks
 def error_bound(
     scales: TimeScales,
     kind: Kind = "known_range",
@@ -168,7 +167,6 @@ def _ranges(gammas: FloatArray, kind: str, states: Any, values: Any) -> tuple[in
     return len(exact), np.ptp(exact, axis=0) / 2, np.ptp(decompose(exact), axis=0) / 2
 
 
-@own_checks
 def lambda_operator(mdp: FiniteMDP, deltas: npt.ArrayLike, scales: TimeScales) -> FloatArray:
     """Expected λ-return of every component from every state: W_z + (I − c_z P)^{−1} δ^z, with δ^z the mean TD error.
 
@@ -225,7 +223,6 @@ def counterexample() -> FiniteMDP:
     return FiniteMDP(coin, np.array([0.0, 1.0, -1.0])[:, None, None], names=("coin", "up", "down"))
 
 
-@own_checks
 def counterexample_probability(
     scales: TimeScales | None = None, kind: Kind = "published", *, samples: int = 50, probability: float = 0.05
 ) -> float:

@@ -16,7 +16,7 @@ from tddelta import _plain, timescales
 from tddelta._arrays import check_scales
 from tddelta._naming import blamed, reference
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
 from tddelta.tabular import _checks, n_step
 from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
@@ -41,7 +41,6 @@ _ENDLESS_CHUNK = 100  # many horizons of a trace, and few enough steps to learn 
 _MOST = 200_000_000  # steps in memory at a time, each of 16 bytes
 
 
-@own_checks
 @dataclass(frozen=True, eq=False, repr=False)
 class TabularResult:
     """What `evaluate` learned, for A step sizes and N seeds.
@@ -80,7 +79,6 @@ class TabularResult:
         return f"{type(self).__name__}({settings} step sizes, {seeds} seeds, {states} states, {scales} scales)"
 
 
-@own_checks
 def evaluate(
     mdp: FiniteMDP,
     scales: Any,
@@ -264,7 +262,6 @@ def _chunk(chunk: Any, length: int, time_limit: int | None, mdp: FiniteMDP, give
     return length if ends else min(length, _ENDLESS_CHUNK)
 
 
-@own_checks
 def add_scale(
     scales: TimeScales,
     deltas: npt.ArrayLike,
@@ -314,7 +311,6 @@ def add_scale(
     return longer, np.concatenate([components, np.zeros_like(components[..., :1])], axis=-1)
 
 
-@own_checks
 def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple[TimeScales, FloatArray]:
     """Take a scale out of what was learned: its component goes to the next longer one, W_{z+1} ← W_{z+1} + W_z.
 

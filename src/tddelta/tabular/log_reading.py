@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta._plain import tidy
-from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, own_checks
+from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError
 from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 
 Column = npt.NDArray[Any]
@@ -27,7 +27,6 @@ _FIX = "correct the row or leave its episode out"
 _GAP = "a row is missing or out of order: put it back, or begin a new episode there"
 
 
-@own_checks
 @dataclass(frozen=True)
 class Names:
     """Names of the columns of a log, and how its rows are to be read; see `evaluate_log`."""

@@ -23,7 +23,7 @@ from scipy.sparse import linalg as sparse_linalg
 
 from tddelta import _plain
 from tddelta.decomposition import decompose
-from tddelta.errors import ConfigError, DataError, own_checks
+from tddelta.errors import ConfigError, DataError
 from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 from tddelta.tabular.log_reading import LastRow, Names, Steps, read_steps
 from tddelta.tabular.mdp import reaching
@@ -73,7 +73,6 @@ class Calibration:
     realised: FloatArray
     tolerance: float
 
-    @own_checks
     def bins(self, number: int = 10) -> tuple[FloatArray, FloatArray, IntArray]:
         """Means over groups of about equally many steps, in the order of the predicted value.
 
@@ -168,7 +167,6 @@ class LogValues:
         return f"{type(self).__name__}({size}, {len(self.scales)} scales, {self.model}, {self.method})"
 
 
-@own_checks
 def evaluate_log(
     log: Any,
     scales: Any,

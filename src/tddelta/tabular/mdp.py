@@ -11,12 +11,11 @@ import numpy.typing as npt
 from tddelta import _plain, timescales
 from tddelta._naming import blamed
 from tddelta.decomposition import decompose
-from tddelta.errors import ConfigError, MissingExtra, ShapeError, own_checks
+from tddelta.errors import ConfigError, MissingExtra, ShapeError
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import BoolArray, FloatArray
 
 
-@own_checks
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class FiniteMDP:
     """A Markov decision process with S states and A actions, together with the policy that is to be evaluated.
@@ -62,7 +61,6 @@ class FiniteMDP:
     start: FloatArray
     names: tuple[str, ...]
 
-    @own_checks
     def __init__(
         self,
         transition: npt.ArrayLike,
@@ -120,7 +118,6 @@ class FiniteMDP:
         reward: FloatArray = np.einsum("sa,sat,sat->s", self.policy, self.transition, self.reward)
         return reward
 
-    @own_checks
     def exact_values(self, gammas: Iterable[float]) -> FloatArray:
         """Values of the policy at every discount by a linear solve: V_z = (I − γ_z P)^{−1} R.
 
@@ -142,7 +139,6 @@ class FiniteMDP:
         transition, reward = self.state_transition, self.state_reward
         return np.stack([_solve(transition, reward, gamma) for gamma in _checks.discounts(gammas)], axis=-1)
 
-    @own_checks
     def exact_deltas(self, gammas: Iterable[float]) -> FloatArray:
         """Components of the exact values, W_0 = V_0 and W_z = V_z − V_{z−1}.
 
@@ -157,7 +153,6 @@ class FiniteMDP:
         """
         return decompose(self.exact_values(gammas))
 
-    @own_checks
     def optimal_action_values(self, gamma: float) -> FloatArray:
         """Action values of the best policy by policy iteration: Q(s, a) = Σ_s' p(s'|s, a) (r + γ max_b Q(s', b)).
 
@@ -193,7 +188,6 @@ class FiniteMDP:
         action_values[self.terminal] = 0.0
         return action_values
 
-    @own_checks
     def greedy_policy(self, action_values: npt.ArrayLike) -> FloatArray:
         """Policy that takes the action of largest value, the lowest index among equals.
 
@@ -215,7 +209,6 @@ class FiniteMDP:
         policy: FloatArray = np.eye(self.actions)[array.argmax(axis=1)]
         return policy
 
-    @own_checks
     def with_policy(self, policy: npt.ArrayLike | None) -> "FiniteMDP":
         """Return the same process under another policy; the large arrays are shared.
 
@@ -232,7 +225,6 @@ class FiniteMDP:
     # ------------------------------------------------------------ well-known processes
 
     @classmethod
-    @own_checks
     def ring(
         cls,
         reward_on: Literal["entered", "edges", "left"] = "entered",
@@ -277,7 +269,6 @@ class FiniteMDP:
         return cls((1 - slip) * ahead + slip * np.eye(states), reward)
 
     @classmethod
-    @own_checks
     def chain(
         cls,
         length: int,
@@ -324,7 +315,6 @@ class FiniteMDP:
         return cls(transition, entered, terminal=np.arange(states) >= length, start=length // 2 if both else 0)
 
     @classmethod
-    @own_checks
     def random(cls, states: int, actions: int, branching: int, seed: int, *, ends: int = 0) -> "FiniteMDP":
         """Random process, also called Garnet: every action leads to a few random states.
 
@@ -367,7 +357,6 @@ class FiniteMDP:
         return cls(transition, reward, terminal=np.arange(states) >= states - ends)
 
     @classmethod
-    @own_checks
     def from_gymnasium(cls, environment: Any, **kwargs: Any) -> "FiniteMDP":
         """Process of a Gymnasium environment that holds its transition table in `P`: FrozenLake, CliffWalking, Taxi.
 

@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import FloatArray
 from tddelta.tabular.loops import compiled, over_blocks, weight
@@ -71,7 +71,6 @@ class NStepResult(NamedTuple):
     abs_error: FloatArray
 
 
-@own_checks
 def run(
     trajectory: Trajectory,
     gammas: Sequence[float],

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tddelta import _plain
-from tddelta.errors import ConfigError, DataError, ShapeError, own_checks
+from tddelta.errors import ConfigError, DataError, ShapeError
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
@@ -37,7 +37,6 @@ class Trajectory(NamedTuple):
     truncated: BoolArray
 
 
-@own_checks
 def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_limit: int | None = None) -> Trajectory:
     """Follow the policy for a number of steps, once per seed; after an episode's end the next step starts anew.
 

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.tabular import _checks
 from tddelta.tabular._checks import FloatArray, IntArray
 
 
-@own_checks
 def one_hot(labels: Iterable[Hashable]) -> npt.NDArray[np.float64]:
     """Feature matrix with one feature per label: states of one label share their value (state aggregation).
 
@@ -46,7 +45,6 @@ def one_hot(labels: Iterable[Hashable]) -> npt.NDArray[np.float64]:
     return np.eye(len(order))[[order[label] for label in groups]]
 
 
-@own_checks
 @dataclass(frozen=True)
 class TileCoding:
     """`tilings` grids of `tiles` intervals per feature between `low` and `high`, each shifted by a part of a tile.

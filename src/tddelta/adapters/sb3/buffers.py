@@ -10,7 +10,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from tddelta.adapters.ladders import Ladder
 from tddelta.adapters.sb3.model import Learning, whole
-from tddelta.errors import ConfigError, ShapeError, own_checks
+from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import Form, advantages, lambda_targets, successors
 from tddelta.timescales import TimeScales
 
@@ -41,7 +41,6 @@ class DeltaRolloutBuffer(RolloutBuffer):
         ShapeError: The policy hands out another number of components.
     """
 
-    @own_checks
     def __init__(self, *args: Any, scales: Any = None, form: Form = "difference", **kwargs: Any) -> None:
         if scales is None:
             raise ConfigError(

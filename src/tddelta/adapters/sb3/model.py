@@ -22,7 +22,7 @@ from torch import nn
 
 from tddelta.adapters.ladders import Ladder
 from tddelta.adapters.sb3.answers import LIBRARIES, StepChecker, watch
-from tddelta.errors import CheckpointError, ConfigError, own_checks
+from tddelta.errors import CheckpointError, ConfigError
 from tddelta.timescales import TimeScales
 
 
@@ -157,7 +157,6 @@ class DeltaModel(BaseAlgorithm):
 
     gamma: float
 
-    @own_checks
     def __init__(
         self,
         policy: Any,

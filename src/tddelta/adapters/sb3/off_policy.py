@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
 from tddelta.adapters.sb3.model import DeltaModel, as_numpy, log_components, whole
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 from tddelta.targets import td_errors
 
 _Loss = Callable[..., th.Tensor]
@@ -137,7 +137,6 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         return self.q_net
 
     @classmethod
-    @own_checks
     def from_dqn(cls, model: DQN, scales: Any = None) -> "DeltaDQN":
         """Go on from a trained DQN: the same policy and the same Q, split over the components.
 
@@ -247,7 +246,6 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         return self.critic
 
     @classmethod
-    @own_checks
     def from_sac(cls, model: SAC, scales: Any = None) -> "DeltaSAC":
         """Go on from a trained SAC, as `DeltaDQN.from_dqn` does from a DQN, with its entropy coefficient."""
         return cls._from_plain(model, scales=scales)

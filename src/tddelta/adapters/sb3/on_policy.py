@@ -13,7 +13,7 @@ from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
 from tddelta.adapters.sb3.model import DeltaModel, Learning, as_numpy
-from tddelta.errors import ConfigError, own_checks
+from tddelta.errors import ConfigError
 from tddelta.targets import Form
 from tddelta.timescales import unit_number
 
@@ -41,7 +41,6 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
     }
     own_callbacks = (StepChecker, StepRecorder)
 
-    @own_checks
     def __init__(
         self,
         policy: Any,
@@ -144,7 +143,6 @@ class DeltaPPO(DeltaOnPolicy, PPO):
     plain: ClassVar[type[Any]] = PPO
 
     @classmethod
-    @own_checks
     def from_ppo(cls, model: PPO, scales: Any = None, *, form: Form = "difference") -> "DeltaPPO":
         """Go on from a trained PPO: the same policy and the same V, split over the components.
 
@@ -188,7 +186,6 @@ class DeltaA2C(DeltaOnPolicy, A2C):
     plain: ClassVar[type[Any]] = A2C
 
     @classmethod
-    @own_checks
     def from_a2c(cls, model: A2C, scales: Any = None, *, form: Form = "difference") -> "DeltaA2C":
         """Go on from a trained A2C, as `DeltaPPO.from_ppo` does from a PPO."""
         return cls._from_plain(model, scales=scales, form=form)

@@ -35,7 +35,7 @@ from tddelta.adapters.sb3.answers import environment_name, watch
 from tddelta.adapters.sb3.model import DeltaModel
 from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
-from tddelta.errors import ConfigError, StorageError, own_checks
+from tddelta.errors import ConfigError, StorageError
 from tddelta.runs import CONFIG_FORMAT, Arrays, RunWriter, run_path
 from tddelta.runs.files import origin, replace, to_json
 from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, Recorder, critic_check, summary
@@ -456,7 +456,6 @@ class RunDirectory(BaseCallback):
         StorageError: A file cannot be written.
     """
 
-    @own_checks
     def __init__(
         self,
         out: str | os.PathLike[str],

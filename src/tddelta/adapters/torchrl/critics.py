@@ -12,11 +12,10 @@ from torchrl.modules import ValueOperator
 from tddelta._arrays import check_scales
 from tddelta._plain import is_number, plain
 from tddelta.adapters.torchrl.estimator import DEFAULT_LMBDA, check_critic, entry, ladder
-from tddelta.errors import ConfigError, DataError, own_checks
+from tddelta.errors import ConfigError, DataError
 from tddelta.timescales import TimeScales
 
 
-@own_checks
 def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None = None) -> dict[str, Any]:
     """Settings of a TorchRL loss, with which it takes coefficient · ½ Σ_z (W_z − G^z)², averaged over the batch.
 
@@ -52,7 +51,6 @@ def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None 
     return {"critic_coeff": float(number) * half, "loss_critic_type": "l2"}
 
 
-@own_checks
 def delta_critic(
     body: torch.nn.Module, features: int, scales: TimeScales, in_keys: Sequence[Any] = ("observation",)
 ) -> ValueOperator:
@@ -74,7 +72,6 @@ def delta_critic(
     return ValueOperator(torch.nn.Sequential(body, torch.nn.Linear(features, len(scales))), in_keys=list(in_keys))
 
 
-@own_checks
 def predict_components(
     critic: Any, tensordict: TensorDictBase | torch.Tensor, key: Any = "state_value"
 ) -> torch.Tensor:
@@ -118,7 +115,6 @@ def _observations(data: Any, keys: list[Any]) -> Any:
     return data.select(*keys)
 
 
-@own_checks
 def predict_values(critic: Any, tensordict: TensorDictBase | torch.Tensor, key: Any = "state_value") -> torch.Tensor:
     """V(s) = Σ_z W_z(s), (*batch, 1), the value at the largest discount; arguments as of `predict_components`."""
     return predict_components(critic, tensordict, key).sum(-1, keepdim=True)

@@ -15,7 +15,7 @@ from torchrl.objectives.value import GAE, ValueEstimatorBase
 from tddelta import timescales
 from tddelta._arrays import check_form
 from tddelta.adapters.ladders import Ladder
-from tddelta.errors import ConfigError, DataError, ShapeError, own_checks
+from tddelta.errors import ConfigError, DataError, ShapeError
 from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
 
@@ -196,7 +196,6 @@ class DeltaGAE(ValueEstimatorBase):
     # TorchRL's hook, so that `average_gae` and `group_key` do what they do there.
     _normalize_advantage = GAE._normalize_advantage
 
-    @own_checks
     def __init__(
         self,
         *,
@@ -243,7 +242,6 @@ class DeltaGAE(ValueEstimatorBase):
 
     @_not_compiled
     @_takes_entries
-    @own_checks
     def forward(
         self,
         tensordict: TensorDictBase,
@@ -283,7 +281,6 @@ class DeltaGAE(ValueEstimatorBase):
         return tensordict
 
     @_not_compiled
-    @own_checks
     def value_estimate(
         self,
         tensordict: TensorDictBase,
@@ -295,7 +292,6 @@ class DeltaGAE(ValueEstimatorBase):
         with self._modes():
             return self._targets(self._steps(tensordict, params, target_params, time_dim))
 
-    @own_checks
     def component_metrics(self, tensordict: TensorDictBase) -> dict[str, float]:
         """Numbers per component for a logger, under the names that the other adapters use.
 
