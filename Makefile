@@ -25,15 +25,10 @@ demo: $(VENV)/.train
 	$(BIN)/tddelta compare Breakout-MinAtar SpaceInvaders-MinAtar --agents ppo ppo+ ppo-multi ppo-delta \
 		--seeds 3 --steps 300_000 --out $(OUT)
 
-# The quick tests first: a mistake shows early, and keeps nothing from running. CI runs ONLY="not long" at one go.
-test: SLOW := slow and not long
-test-all: SLOW := slow
+# test leaves out what is marked as slow: real clusters and browsers, long learning, every agent on every probe.
+test: MARKS := -m "not slow"
 test test-all: $(VENV)/.test $(VENV)/.torch
-ifdef ONLY
-	$(PYTEST) -m "$(ONLY)"
-else
-	$(PYTEST) -m "not slow"; quick=$$?; $(PYTEST) -m "$(SLOW)" && exit $$quick
-endif
+	$(PYTEST) $(MARKS)
 
 # The pages and the types take a core each: make -j2 check.
 check: docs lint types

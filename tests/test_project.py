@@ -1,7 +1,6 @@
 """The project as a whole: order of imports, what an import loads, versions, documents."""
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -132,33 +131,6 @@ def test_unknown_name_is_an_attribute_error() -> None:
         tddelta.lambda_target  # noqa: B018  (the access is the test)
 
 
-@pytest.mark.parametrize(
-    ("options", "failing", "ran"),
-    [
-        (["test"], "none", ["not slow", "slow and not long"]),
-        (["test"], "not slow", ["not slow", "slow and not long"]),
-        (["test"], "slow and not long", ["not slow", "slow and not long"]),
-        (["test-all"], "not slow", ["not slow", "slow"]),
-        (["test", "ONLY=not long"], "none", ["not long"]),
-        (["test", "ONLY=not long"], "not long", ["not long"]),
-    ],
-)
-def test_a_failing_quick_test_keeps_no_slow_one_from_running(tmp_path, options, failing, ran) -> None:
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    # The marks of the tests are the last argument.
-    program = f'for marks; do :; done; echo "$marks" >>{tmp_path}/ran; test "$marks" != "{failing}"'
-    python.write_text(f"#!/bin/sh\n{program}\n")
-    python.chmod(0o755)
-    for stamp in (".test", ".torch"):
-        (tmp_path / stamp).touch()
-    environment = {"PATH": os.environ["PATH"]}  # nothing from the `make test` that runs this test
-    command = ["make", f"VENV={tmp_path}", *options]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (tmp_path / "ran").read_text().splitlines() == ran, done.stderr
-    assert (done.returncode == 0) is (failing == "none")
-
-
 def test_versions_agree() -> None:
     version = re.escape(tddelta.__version__)
     assert re.search(rf"^version: {version}$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
@@ -209,7 +181,6 @@ def test_settings_in_the_documents_exist() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_every_logged_metric_is_explained(tmp_path: Path) -> None:
     run = tddelta.train("Catch", steps=2048, out=tmp_path)
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")

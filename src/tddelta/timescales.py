@@ -554,7 +554,7 @@ def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
     gamma = gamma if gamma is not None else settings.pop("gamma", None)
     if gamma is None:
         raise ConfigError(
-            f"gamma is needed where scales names no discounts; got scales={named!r}: pass, say, gamma=0.99"
+            f"gamma is needed where scales names no discounts; got scales={named or 'halving'!r}: pass, say, gamma=0.99"
         )
     if gamma == 1 and name != "single" and settings.get("longest_horizon") is None:
         raise ConfigError(

@@ -11,7 +11,7 @@ from tddelta.report import figures, words
 from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
 from tddelta.report.study import Study
 from tddelta.runs import load_runs
-from tddelta.runs.reader import realised_returns
+from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
 
 ENVIRONMENTS = ("Breakout-MinAtar", "Asterix-MinAtar")

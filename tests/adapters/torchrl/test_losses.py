@@ -180,7 +180,7 @@ def test_scales_are_named_as_for_the_other_adapters(scales: Any, gamma: Any, gam
         ("thirding", 0.9, "a ladder that is known; got 'thirding'"),
         ([0.5, 0.9], 0.98, "gamma must be the largest discount"),
         ([0.5, 0.9], "x", "gamma must be a plain number"),
-        (None, 1.0, r"pass scales=\{'ladder': 'halving', 'longest_horizon': 1000\}"),
+        (None, 1.0, "pass scales='halving longest_horizon=1000'"),
     ],
 )
 def test_the_settings_refuse_the_scales_that_the_estimator_refuses(scales: Any, gamma: Any, message: str) -> None:
