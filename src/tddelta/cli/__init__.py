@@ -19,7 +19,7 @@ import tddelta
 from tddelta._plain import whole_text
 from tddelta._streams import lasting_streams
 from tddelta.cli.inspection import Inspect
-from tddelta.cli.reading import Evaluate, Report, Scales, in_words_of, words_of
+from tddelta.cli.reading import Evaluate, Redraw, Scales, in_words_of, words_of
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep, Tune
 from tddelta.cli.training import Compare, Train, with_settings
@@ -43,7 +43,7 @@ COMMANDS: dict[str, Any] = {
     "tune": Tune,
     "evaluate": Evaluate,
     "inspect": Inspect,
-    "report": Report,
+    "report": Redraw,
     "reproduce": Reproduce,
     "values": Values,
 }

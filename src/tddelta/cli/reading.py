@@ -173,7 +173,7 @@ class Evaluate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Redraw:
     """Draw the report of runs again: one HTML file that needs no network.
 
     Figures (PNG, PDF) and tables (CSV, LaTeX) go beside it. It needs the run directories and nothing else; the same

@@ -6,7 +6,7 @@ from typing import Any
 
 from tddelta._plain import plain
 from tddelta.errors import ConfigError
-from tddelta.experiments.display import Report, shown
+from tddelta.experiments.display import Listener, shown
 from tddelta.experiments.plan import begun, plan_runs
 from tddelta.experiments.running import recorded_plan, run_plans
 from tddelta.runs import Run, Runs, Track
@@ -24,7 +24,7 @@ def train(
     checkpoint_every: float | None = None,
     track: Track = (),
     presets: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-    progress: "bool | Report | None" = None,
+    progress: "bool | Listener | None" = None,
     **settings: Any,
 ) -> Run:
     """Train one agent in one environment with one seed.
@@ -96,7 +96,7 @@ def compare(
     checkpoint_every: float | None = None,
     track: Track = (),
     presets: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-    progress: "bool | Report | None" = None,
+    progress: "bool | Listener | None" = None,
     **settings: Any,
 ) -> Runs:
     """Train every agent in every environment with every seed, as many runs at a time as there are cores.

@@ -25,7 +25,7 @@ from tddelta.runs.files import Arrays, number_in, read_status
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
 
-Report = Callable[[RunPlan, "Progress"], None]
+Listener = Callable[[RunPlan, "Progress"], None]
 """Function called with the state of a run every second or so."""
 
 _REDRAWN = 0.2  # seconds between two pictures of the runs in progress
@@ -35,7 +35,7 @@ LAST_EPISODES = 100
 """The recent return is the mean of this many last training episodes."""
 
 
-def shown(progress: "bool | Report | None") -> dict[str, Any]:
+def shown(progress: "bool | Listener | None") -> dict[str, Any]:
     """Arguments of `Display` for what a caller asks for: True, False, a function, or None for True on a terminal."""
     terminal = sys.stderr.isatty()
     wanted = terminal if progress is None else progress is True
@@ -146,7 +146,7 @@ class Display:
         *,
         live: bool = False,
         say: Callable[[Outcome], str] | None = None,
-        report: Report | None = None,
+        report: Listener | None = None,
         board: "Board | None" = None,
     ) -> None:
         self._finished, self._say, self._report, self._board = finished, say, report, board

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, DataError, TDDeltaError
-from tddelta.experiments.display import Display, Report
+from tddelta.experiments.display import Display, Listener
 from tddelta.experiments.plan import Outcome, Outcomes, RunPlan, differences, divide
 from tddelta.runs import (
     CHECKPOINT_SECONDS,
@@ -109,7 +109,7 @@ def run_plans(
     provenance, stop = describe_origin(command), stop or threading.Event()
     vectorized = jax.default_backend() != "cpu"
 
-    def train(group: Sequence[RunPlan], report: Report) -> list[Outcome]:
+    def train(group: Sequence[RunPlan], report: Listener) -> list[Outcome]:
         return train_group(group, provenance, report, stop, eval_every, trackers, pause)
 
     threads = Threads(train, stop, workers or (1 if vectorized else available_cores()), vectorized=vectorized)
@@ -129,7 +129,7 @@ class Trainer(Protocol):
     ) -> None:
         """Leave nothing running behind; after an exception, without waiting for the runs."""
 
-    def start(self, waiting: Sequence[RunPlan], report: Report) -> Sequence[tuple[Sequence[RunPlan], "Future[Any]"]]:
+    def start(self, waiting: Sequence[RunPlan], report: Listener) -> Sequence[tuple[Sequence[RunPlan], "Future[Any]"]]:
         """Start some of the waiting runs, as many as there is room for: groups, each with its future."""
 
     def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> Sequence[Outcome]:
@@ -359,7 +359,7 @@ class Threads:
 
     def __init__(
         self,
-        train: Callable[[Sequence[RunPlan], Report], list[Outcome]],
+        train: Callable[[Sequence[RunPlan], Listener], list[Outcome]],
         stop: threading.Event,
         count: int,
         *,
@@ -376,7 +376,9 @@ class Threads:
     ) -> None:
         self._stop.set()
 
-    def start(self, waiting: Sequence[RunPlan], report: Report) -> list[tuple[list[RunPlan], "Future[list[Outcome]]"]]:
+    def start(
+        self, waiting: Sequence[RunPlan], report: Listener
+    ) -> list[tuple[list[RunPlan], "Future[list[Outcome]]"]]:
         """Start a thread for every group that there is room for."""
         self._running = [future for future in self._running if not future.done()]
         started = []
@@ -390,7 +392,7 @@ class Threads:
             self._running.append(future)
         return started
 
-    def _work(self, group: Sequence[RunPlan], report: Report, future: "Future[list[Outcome]]") -> None:
+    def _work(self, group: Sequence[RunPlan], report: Listener, future: "Future[list[Outcome]]") -> None:
         try:
             future.set_result(self._train(group, report))
         except BaseException as error:  # such as a panic of a library: nobody else would hear of it
@@ -419,7 +421,7 @@ def _groups(plans: Sequence[RunPlan], *, vectorized: bool) -> list[list[RunPlan]
 def train_group(
     group: Sequence[RunPlan],
     provenance: Mapping[str, Any],
-    report: Report,
+    report: Listener,
     stop: threading.Event,
     eval_every: int | None,
     track: Sequence[str | TrackerFactory] = (),

@@ -29,17 +29,17 @@ from tddelta.report.tables import (
 )
 from tddelta.report.words import MISSING, number, p_text, signed
 
-SOURCE = (
+_SOURCE = (
     "Romoff et al. 2019, Separating value functions across time-scales: mean return of the last 100 training episodes "
     "after 10 million agent steps, mean and standard error over 10 seeds. They were made by the released code, whose "
     "last step of a rollout and whose time limits differ from the text."
 )
-DENSITY_SOURCE = (
+_DENSITY_SOURCE = (
     "Romoff et al. 2019: rewards other than 0 per 100 agent steps, over 10,000 steps of the trained PPO policy."
 )
-TUNED_SOURCE = "A well-tuned PPO at the same budget, public benchmark: mean and standard deviation over 3 seeds."
+_TUNED_SOURCE = "A well-tuned PPO at the same budget, public benchmark: mean and standard deviation over 3 seeds."
 
-SEEDS_OF_PAPER, STEPS_OF_PAPER = 10, 10_000_000
+_SEEDS_OF_PAPER, _STEPS_OF_PAPER = 10, 10_000_000
 
 AGENTS = {"ppo-delta-matched": "PPO-TD(λ,Δ)", "ppo-delta": "PPO-TD(λ̂,Δ)", "ppo+": "PPO+", "ppo": "PPO"}
 """The paper's names of our agents."""
@@ -97,7 +97,7 @@ PUBLISHED: dict[str, Published] = {
     game: Published(
         game,
         {
-            agent: Moments(float(mean), float(error), SEEDS_OF_PAPER)
+            agent: Moments(float(mean), float(error), _SEEDS_OF_PAPER)
             for agent, (mean, error) in zip(AGENTS, scores, strict=True)
         },
         (float(tuned[0]), float(tuned[1])),
@@ -187,14 +187,14 @@ def score_table(study: Study, games: Mapping[str, Published]) -> Table:
         )
     _correct(records)
     notes = [
-        f"Published: {SOURCE}",
+        f"Published: {_SOURCE}",
         "Mean return of the last 100 training episodes ± standard error over seeds; difference of the means, and "
         "Welch's two-sided t-test, without and with Holm's correction over the rows of this table.",
     ]
-    if any(record["steps"] < STEPS_OF_PAPER for record in records):
-        notes.append(f"The published runs had {STEPS_OF_PAPER:,} steps: one that had fewer has had less time to learn.")
+    if any(record["steps"] < _STEPS_OF_PAPER for record in records):
+        notes.append(f"The published runs had {_STEPS_OF_PAPER:,} steps: one that had fewer had less time to learn.")
     tuned = "; ".join(f"{p.game} {_whole(*p.tuned)}" for p in games.values())
-    notes.append(f"For scale: {tuned}. {TUNED_SOURCE}")
+    notes.append(f"For scale: {tuned}. {_TUNED_SOURCE}")
     columns = (
         ENVIRONMENT,
         AGENT,
@@ -298,7 +298,7 @@ def density_table(study: Study, games: Mapping[str, Published]) -> Table:
     notes = (
         "Rewards other than 0 per 100 steps, over 10,000 steps of the final policy and of uniformly random actions, ± "
         "standard error over seeds.",
-        *([f"Published: {DENSITY_SOURCE}"] if any(record["published"] for record in records) else []),
+        *([f"Published: {_DENSITY_SOURCE}"] if any(record["published"] for record in records) else []),
     )
     return Table("reward-density", "How often rewards come", columns, records, notes)
 

@@ -155,11 +155,14 @@ def latex_escape(text: str) -> str:
 
 
 ENVIRONMENT, AGENT, SEEDS = Column("Environment", "environment"), Column("Agent", "agent"), Column("Seeds", "seeds")
+"""Columns of what was trained."""
 DIFFERENCE, INTERVAL = (
     Column("Difference", "difference", signed),
     Column("95 % interval", ("low", "high"), interval_text),
 )
+"""Columns of a comparison."""
 P_VALUES = (Column("p", "p", p_text), Column("p (Holm)", "p_holm", p_text))
+"""Columns of its test, without and with Holm's correction."""
 
 
 def mean_column(head: str, name: str, error: str = "") -> Column:
