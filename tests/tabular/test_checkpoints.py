@@ -136,7 +136,7 @@ def test_what_another_version_learned_is_refused(tmp_path):
     with pytest.MonkeyPatch.context() as earlier:
         earlier.setattr(loops, "ALGORITHM", 1)
         learned(checkpoint=tmp_path)
-    with pytest.raises(ConfigError, match="other arguments: algorithm 1 there and 2 now: pass the same, or another"):
+    with pytest.raises(ConfigError, match="the checkpoint of another version of tddelta: pass another folder"):
         learned(checkpoint=tmp_path)
 
 

@@ -115,9 +115,9 @@ def test_dates_with_zones_and_numbers_as_text(tmp_path):
         frame[name] = start + pandas.to_timedelta(frame[name], unit="s")
     text = frame.assign(**{name: frame[name].map(lambda date: date.isoformat()) for name in ("time", "next_time")})
     text.to_csv(tmp_path / "log.csv", index=False)
-    frame.to_parquet(tmp_path / "log.parquet")
+    frame.to_parquet(tmp_path / "log[1].parquet")
     numbers = log | {"time": [str(entry) for entry in log["time"]]}
-    for other in (frame, text, numbers, tmp_path / "log.csv", tmp_path / "log.parquet"):
+    for other in (frame, text, numbers, tmp_path / "log.csv", tmp_path / "log[1].parquet"):
         assert evaluate(other, time="time").values.tobytes() == expected.values.tobytes()
 
 

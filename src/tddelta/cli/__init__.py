@@ -53,8 +53,7 @@ _EXTRAS = {
     **dict.fromkeys(("equinox", "flax", "gymnax", "jax", "optax", "six"), "train"),
     **dict.fromkeys(("numba", "polars"), "tabular"),
     **dict.fromkeys(("tensorboardX", "wandb"), "track"),
-    **dict.fromkeys(("imageio_ffmpeg", "PIL"), "video"),
-    **{"ale_py": "atari", "gymnasium": "gym", "optuna": "tune", "ray": "ray"},
+    **{"imageio_ffmpeg": "video", "ale_py": "atari", "gymnasium": "gym", "optuna": "tune", "ray": "ray"},
 }
 """The extra that each package belongs to, for those that are found missing where they are imported."""
 

@@ -545,8 +545,10 @@ def _typed(texts: Sequence[str]) -> Column:
 
 def _parquet(path: Path, asked: set[str]) -> _Pairs:
     polars = _polars()
-    names = list(polars.read_parquet_schema(path))
-    table = polars.read_parquet(path, columns=[name for name in names if tidy(name) in asked])
+    with path.open("rb") as file:  # a name is a pattern to polars
+        names = list(polars.read_parquet_schema(file))
+        file.seek(0)
+        table = polars.read_parquet(file, columns=[name for name in names if tidy(name) in asked])
     return [(name, _entries(table[name]) if name in table.columns else None) for name in names]
 
 

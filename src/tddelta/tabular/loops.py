@@ -172,6 +172,10 @@ def _check_arguments(place: Path, found: Checkpoint, arguments: Mapping[str, Any
     stored = found.record.get("arguments")
     stored = stored if isinstance(stored, Mapping) else {}
     other = [name for name in {**stored, **arguments} if stored.get(name) != arguments.get(name)]
+    if "algorithm" in other:
+        raise ConfigError(
+            f"{place} holds the checkpoint of another version of tddelta: pass another folder with checkpoint="
+        )
     if other:
         # the components to begin with have a row per step size and seed: name them where nothing else explains it
         other = [name for name in other if name != "initial_deltas"] or other
