@@ -43,7 +43,7 @@ SHORT = ("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_befo
 
 def slow_if_it_trains(name: str, source: str) -> object:
     marks = [pytest.mark.slow] if TRAINS.search(source) else []
-    marks += [pytest.mark.slow] if Path(name).stem in LONG else []
+    marks += [pytest.mark.long] if Path(name).stem in LONG else []
     return pytest.param(name, source, id=name, marks=marks)
 
 

@@ -28,10 +28,13 @@ SLOW = (
     "DiscountingChain",
     "DelayedReward",
 )
+LONG = {name: [pytest.mark.long] for name in ("Asterix-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "Acrobot-v1")}
 MINATAR = [name for name in SLOW if name.endswith("-MinAtar")]
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=[pytest.mark.slow, *LONG.get(name, ())]) for name in SLOW)]
+)
 def test_an_environment_trains(name):
     state, metrics = jax.jit(ppo.train, compiler_options=QUICKLY)(tiny(name, "ppo", steps=24), jax.random.key(0))
     for leaf in jax.tree.leaves((state.learned, metrics.policy_loss, metrics.value_loss, metrics.entropy)):

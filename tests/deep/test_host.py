@@ -332,8 +332,8 @@ PROBES = {
     ("probe", "mode"),
     [
         ("constant", SAME),
-        pytest.param("constant", NEXT, marks=pytest.mark.slow),
-        pytest.param("delayed", NEXT, marks=pytest.mark.slow),
+        pytest.param("constant", NEXT, marks=pytest.mark.long),
+        pytest.param("delayed", NEXT, marks=pytest.mark.long),
     ],
 )
 def test_every_component_of_a_probe_is_learned_on_the_host(probe, mode):

@@ -74,6 +74,7 @@ def test_one_program_gives_the_same_bytes(agent):
     assert [name for name in reference if found[name].tobytes() != reference[name].tobytes()] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", sorted({*AGENTS} - {"ppo", *DELTA}))
 def test_the_other_agents_give_the_same_numbers(agent):

@@ -52,10 +52,10 @@ def learned_components(probe, agent, **settings):
     ("agent", "settings"),
     [
         ("ppo-delta", {}),
-        pytest.param("ppo-delta-difference", {}, marks=pytest.mark.slow),
-        pytest.param("ppo-multi", {}, marks=pytest.mark.slow),
+        pytest.param("ppo-delta-difference", {}, marks=pytest.mark.long),
+        pytest.param("ppo-multi", {}, marks=pytest.mark.long),
         # With λ = .7 the paper's equal traces contract on this ladder: .665 < (1 + .5)/2.
-        pytest.param("ppo-delta-matched", {"lam": 0.7}, marks=pytest.mark.slow),
+        pytest.param("ppo-delta-matched", {"lam": 0.7}, marks=pytest.mark.long),
     ],
 )
 def test_every_component_is_learned(probe, agent, settings):
@@ -67,7 +67,7 @@ def test_every_component_is_learned(probe, agent, settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("agent", ["ppo", pytest.param("ppo+", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("agent", ["ppo", pytest.param("ppo+", marks=pytest.mark.long)])
 def test_the_value_is_learned(probe, agent):
     found = learned_components(probe, agent)
     assert found.shape == (len(PROBES[probe][2]), 1)
@@ -81,9 +81,9 @@ LONG = {"scales": (10.0, 100.0, 1000.0), "lam": 0.99, "environments": 4, "rollou
 @pytest.mark.parametrize(
     ("agent", "scale"),
     [
-        pytest.param("ppo-delta", "horizon", marks=pytest.mark.slow),
+        pytest.param("ppo-delta", "horizon", marks=pytest.mark.long),
         ("ppo-delta", "running"),
-        pytest.param("ppo-multi", "running", marks=pytest.mark.slow),
+        pytest.param("ppo-multi", "running", marks=pytest.mark.long),
     ],
 )
 def test_scaled_components_learn_a_long_horizon(agent, scale):
@@ -91,6 +91,7 @@ def test_scaled_components_learn_a_long_horizon(agent, scale):
     np.testing.assert_allclose(found, [[10, 90, 900]], rtol=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_components_without_scale_do_not_learn_it_in_the_same_time():
     assert learned_components("constant reward", "ppo-delta", **LONG)[0, -1] < 700

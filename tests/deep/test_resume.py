@@ -340,6 +340,7 @@ def test_a_strangers_run_directory_executes_nothing(change, message, tmp_path, m
 # ---------------------------------------------------------------- seeds as one program, normalisers
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_seeds_of_one_program_go_on_together_also_with_normalisers(tmp_path):
     config = cartpole(normalize_observations=True, normalize_rewards=True, component_scale="running")

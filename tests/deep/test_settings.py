@@ -237,6 +237,7 @@ def half_network(key, observation_space, action_space, heads):
     return HalfNetwork(networks.Linear(policy_key, 2, action_space.n, 0.1), critic)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_agent_a_network_and_weights_of_ones_own():
     weights = (2.0, 0.0, 1.0, 0.0, 0.0, 0.5)
@@ -322,6 +323,7 @@ def test_updates_are_rounded_up():
     assert tiny().batch == 24 and tiny(steps=96).updates == 4 and tiny(steps=97).updates == 5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_settings_and_seeds_are_vectorised_with_one_compilation():
     config = tiny("CartPole-v1", minibatches=2)

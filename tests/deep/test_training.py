@@ -338,7 +338,7 @@ def test_episodes_are_those_of_a_replay(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", [pytest.param("ppo", marks=pytest.mark.slow), "ppo-delta"])
+@pytest.mark.parametrize("agent", [pytest.param("ppo", marks=pytest.mark.long), "ppo-delta"])
 def test_one_environment_and_one_step(agent, tmp_path):
     # Field case B26.
     run = trained(tmp_path / "run", config=tiny("CartPole-v1", agent, environments=1, rollout_length=1, steps=5))
@@ -347,6 +347,7 @@ def test_one_environment_and_one_step(agent, tmp_path):
     assert np.isfinite(run.metrics["value_loss"]).all() and np.isnan(run.metrics["explained_variance"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux to count memory mappings")
 def test_programs_of_many_configurations_are_given_back(monkeypatch):

@@ -153,6 +153,7 @@ print(sum(not outcome.skipped for outcome in outcomes.runs), outcomes.finished)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_divide_the_runs_of_a_folder_between_them(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])}

@@ -150,6 +150,7 @@ def test_growth_of_the_gain() -> None:
     assert ring._growth(np.array([[1.0, 2]])) == ("n/a", "n/a")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tables_and_figures_are_made_from_the_files_alone(folder: Path) -> None:
     names: list[str] = []

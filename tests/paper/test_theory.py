@@ -250,7 +250,7 @@ def test_figures_say_that_the_worst_case_shows_no_reduction(drawings):
     assert "published bound, broken with probability 0.6718" in [text.get_text() for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("figures", [1, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("figures", [1, pytest.param(6, marks=pytest.mark.long)])
 def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, monkeypatch, capsys, results, drawings):
     monkeypatch.setattr(theory, "study", lambda **_: results)
 
@@ -291,12 +291,12 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     assert main(["reproduce", "theory", "--out", str(blocked / "out")]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_study_again_gives_the_same_numbers(results):
     assert theory.study(quick=True) == results
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_experiment():
     whole = theory.study()
     assert max(row["largest_difference"] for row in whole["theorem-1"]) < 1e-12

@@ -211,6 +211,7 @@ def test_colours_stand_out_on_both_backgrounds():
         assert contrast(dark, "#14171c") >= 3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(full, html, tmp_path):
     again = write_report(full.parent, tmp_path / "again.html")

@@ -294,6 +294,7 @@ def test_a_network_traced_with_one_observation_works_for_several(kind: Any, task
                     th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning", "ignore:`isinstance:DeprecationWarning")
 @pytest.mark.usefixtures("_distributions_do_not_check")

@@ -322,8 +322,8 @@ PPO("MlpPolicy", "CartPole-v1", seed=0, n_steps=32, batch_size=32, device="cpu")
     ("how", "state", "message"),
     [
         ("error", "failed", "RuntimeError: no more"),
-        pytest.param("keyboard", "interrupted", "stopped after 100 of 640 steps", marks=pytest.mark.slow),
-        pytest.param("kill", "cut off", "", marks=pytest.mark.slow),
+        pytest.param("keyboard", "interrupted", "stopped after 100 of 640 steps", marks=pytest.mark.long),
+        pytest.param("kill", "cut off", "", marks=pytest.mark.long),
     ],
 )
 def test_a_plain_training_whose_process_ends_says_so(how: str, state: str, message: str, tmp_path: Path) -> None:
