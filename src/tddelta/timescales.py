@@ -167,7 +167,7 @@ class TimeScales:
         if isinstance(named, TimeScales):
             made = _completed(named, **shared)
         elif isinstance(named, tuple):
-            made = (cls.from_gammas if named[-1] <= 1 else cls.from_horizons)(named, **shared)
+            made = (cls.from_gammas if max(named) <= 1 else cls.from_horizons)(named, **shared)
         else:
             made = _ladder(named, gamma, shared)
         if gamma is not None and not math.isclose(made.gammas[-1], unit_number("gamma", gamma), rel_tol=_TOLERANCE):

@@ -70,6 +70,11 @@ def test_both_ways_of_automatic_reset_give_the_same_targets(truncates):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_a_rollout_that_may_be_all_resets_is_refused():
+    with pytest.raises(ConfigError, match="rollout_length must be at least 2 for .* to reset themselves; got 1"):
+        rollouts(tiny(environment(NEXT), rollout_length=1), 1)
+
+
 def test_a_truncated_episode_is_continued_by_the_value_of_its_last_observation():
     config = tiny(environment(truncates=True))
     state, ((played, last),) = rollouts(config, 1)

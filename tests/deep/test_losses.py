@@ -127,6 +127,7 @@ def test_equal_policies():
         ([1, 2, 3], [4, 4, 4], np.nan),  # nothing to explain
         ([1] * 7, [0.1] * 7, np.nan),
         ([1], [2], np.nan),
+        ([1] * 8, [3.0000002] + [3] * 7, np.nan),  # equal but for rounding
     ],
 )
 def test_explained_variance(values, targets, expected):

@@ -437,6 +437,7 @@ def test_a_name_that_the_system_cannot_write_is_a_sentence(monkeypatch):
         ({}, None, "54e9df0c"),
         ({"horizons": [10.0, 100.0]}, [10.0, 100.0], "fd50e628"),
         ({"components": 3, "ladder_factor": 4.0}, {"ladder": "halving", "components": 3, "factor": 4.0}, "debbb7d6"),
+        ({"horizons": [1.0]}, [0.0], "76aa5032"),
         ({"longest_horizon": 50.0}, {"ladder": "halving", "longest_horizon": 50.0}, "e0593575"),
     ],
 )

@@ -175,7 +175,7 @@ class Play:
             length += moved.played
             final = self.deltas(moved.finals[0]) if 0 in moved.finals else np.zeros_like(chosen.deltas[0])
             row = Step(
-                observations=seen[:1],
+                observations=seen[:1].copy(),
                 actions=np.asarray(chosen.actions)[:1],
                 rewards=moved.rewards,
                 deltas=np.asarray(chosen.deltas),
@@ -392,13 +392,7 @@ def device_streams(
 
 
 def host_streams(
-    config: Config,
-    learned: Learned,
-    seed: int,
-    *,
-    count: int,
-    length: int,
-    moves: Callable[[Chosen, np.ndarray], np.ndarray] | None = None,
+    config: Config, learned: Learned, seed: int, *, count: int, length: int
 ) -> tuple[Step, Step, np.ndarray]:
     """Play in host environments for a while, actions drawn from the policy; see `device_streams` and `Play.steps`.
 
@@ -407,7 +401,7 @@ def host_streams(
     rows: list[Step] = []
     played = np.zeros(count, int)
     with Play(config, learned, count, seed, "held-out") as play:
-        steps = play.steps(moves)
+        steps = play.steps()
         while played.min() < length:
             rows.append(next(steps))
             played += rows[-1].played[0]
@@ -470,10 +464,19 @@ def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dic
     steps, seed = whole("steps", steps, most=10**9), whole("seed", seed, 0, most=2**32 - 1)
     count = min(_DENSITY_ENVIRONMENTS, steps)
     length = -(-steps // count)
-    rng, number, first = np.random.default_rng(seed), environment.action_space.n, environment.first_action
-    anything: dict[str, Any] = {"trained": None, "random": lambda *_: first + rng.integers(number, size=count)}
+    rng = np.random.default_rng(seed)
     found: dict[str, Any] = {}
-    for name, moves in anything.items():
-        rows, _, _ = host_streams(policy.config, policy.learned, seed, count=count, length=length, moves=moves)
-        found[name] = 100 * int(np.count_nonzero(rows.rewards)) / (length * count)
+    for name in ("trained", "random"):
+        rewarded, played = 0, np.zeros(count, int)
+        with Play(policy.config, policy.learned, count, seed, "held-out") as play:
+            while played.min() < length:
+                if name == "trained":
+                    moves = np.asarray(play.chosen().moves)
+                else:
+                    moves = environment.first_action + rng.integers(environment.action_space.n, size=count)
+                moved = play.step(moves)
+                counts = moved.played & (played < length)  # a step that only resets is none
+                rewarded += int(np.count_nonzero(moved.rewards[counts]))
+                played += counts
+        found[name] = 100 * rewarded / (length * count)
     return {**found, "steps": length * count, "seed": seed}

@@ -473,5 +473,6 @@ def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis 
     """1 − Var(targets − values) / Var(targets) over the first axis and shards; NaN where the targets do not vary."""
     spread = shards.variance(targets, axis)
     highest, lowest = shards.largest(jnp.max(targets, axis=0), axis), shards.least(jnp.min(targets, axis=0), axis)
-    varied = (highest > lowest) & (spread > 0)
+    size = jnp.maximum(jnp.abs(highest), jnp.abs(lowest))
+    varied = (highest > lowest) & (spread > (1e-5 * size) ** 2)  # equal targets have a spread of rounding errors
     return jnp.where(varied, 1 - shards.variance(targets - values, axis) / jnp.where(varied, spread, 1.0), jnp.nan)

@@ -17,6 +17,7 @@ from tddelta.deep.environments import Environment
 from tddelta.deep.host import Moved, Vector, spawned_seeds
 from tddelta.deep.networks import ActorCritic
 from tddelta.deep.tasks import HostEnvironment, Task
+from tddelta.errors import ConfigError
 
 
 def counted(array: jax.Array, weights: jax.Array | None) -> jax.Array:
@@ -44,7 +45,8 @@ class Moments(NamedTuple):
     def deviation(self) -> jax.Array:
         """Population standard deviation; 1 before there are two samples or where all are equal."""
         variance = self.squares / jnp.maximum(self.samples, 1)
-        usable = (self.samples > 1) & (variance > 0)
+        # Equal samples have a deviation of rounding errors.
+        usable = (self.samples > 1) & (variance > (1e-5 * self.mean) ** 2)
         return jnp.where(usable, jnp.sqrt(jnp.where(usable, variance, 1.0)), 1.0)
 
     def updated(
@@ -584,11 +586,16 @@ class HostPlaying:
         try:
             for first in range(0, config.environments, self.width):
                 self.vectors.append(Vector(environment, self.seeds[first : first + self.width]))
+            self.waits = self.vectors[0].waits
+            if self.waits and config.rollout_length == 1:
+                raise ConfigError(
+                    f"rollout_length must be at least 2 for {environment.name}, whose environments take a step to reset "
+                    "themselves; got 1: a rollout of resets teaches nothing"
+                )
             self.seen = [vector.reset() for vector in self.vectors]
         except BaseException:
             self.close()
             raise
-        self.waits = self.vectors[0].waits
         count = config.environments
         self.returns, self.reward_returns = np.zeros(count), np.zeros(count)
         self.lengths: np.ndarray = np.zeros(count, np.int32)

@@ -295,6 +295,8 @@ def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     former = {name: settings[name] for name in _FORMER if settings.get(name) is not None}
     ladder = {"factor" if name == "ladder_factor" else name: value for name, value in former.items()}
     scales = former["horizons"] if "horizons" in former else plain_scales({"ladder": "halving", **ladder})
+    if scales == [1]:  # one step: a number that is now a discount
+        scales = [0.0]
     rest = {name: value for name, value in settings.items() if name not in _FORMER}
     return rest | {"scales": scales} if set(_FORMER) & set(settings) else rest
 
@@ -307,7 +309,7 @@ def downgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     named = scales if isinstance(scales, Mapping) else {"ladder": "halving"}
     former = {"ladder_factor" if name == "factor" else name: named[name] for name in named if name != "ladder"}
     if isinstance(scales, list):
-        former = {"horizons": scales}
+        former = {"horizons": [1.0] if scales == [0] else scales}
     elif isinstance(scales, str) or named.get("ladder") != "halving" or not set(former) <= set(_FORMER):
         return dict(settings)
     rest = {name: value for name, value in settings.items() if name != "scales"}

@@ -83,7 +83,7 @@ DEFAULT_LMBDA = 0.95
 def ladder(scales: Any, gamma: Any) -> tuple[Ladder, float]:
     """The ladder that a user named, and its largest discount, which is `gamma` unless `scales` names it."""
     named = Ladder(scales)
-    largest = TimeScales.of(scales).gammas[-1] if gamma is None else timescales.unit_number("gamma", gamma)
+    largest = TimeScales.of(named.given).gammas[-1] if gamma is None else timescales.unit_number("gamma", gamma)
     return named, largest
 
 
