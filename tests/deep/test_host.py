@@ -71,7 +71,7 @@ def test_both_ways_of_automatic_reset_give_the_same_targets(truncates):
 
 
 def test_a_rollout_that_may_be_all_resets_is_refused():
-    with pytest.raises(ConfigError, match="rollout_length must be at least 2 for .* to reset themselves; got 1"):
+    with pytest.raises(ConfigError, match=r"rollout_length must be at least 2 for .* to reset themselves; got 1"):
         rollouts(tiny(environment(NEXT), rollout_length=1), 1)
 
 
