@@ -1,8 +1,11 @@
 import os
 import re
+import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -214,7 +217,7 @@ def test_colours_stand_out_on_both_backgrounds():
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(full, html, tmp_path):
-    again = write_report(full.parent, tmp_path / "again.html")
+    again = write_report(full.parent, tmp_path)
     assert again.read_text(encoding="utf-8") == html
     for path in (full.parent / "figures").iterdir():
         assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
@@ -261,7 +264,7 @@ def sketched(monkeypatch):
 
 
 @pytest.mark.usefixtures("sketched")
-def test_a_redraw_makes_its_folders_anew_and_moves_what_else_is_in_them(tmp_path):
+def test_a_redraw_moves_what_else_is_in_its_folders(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
     for environment in ("A", "B"):
         write_run(runs, environment, "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
@@ -283,6 +286,65 @@ def test_a_redraw_makes_its_folders_anew_and_moves_what_else_is_in_them(tmp_path
 
 
 @pytest.mark.usefixtures("sketched")
+def test_a_redraw_that_is_cut_short_loses_nothing(tmp_path, monkeypatch):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+    report = Report(load_runs(runs))
+    first = report.write(out).read_bytes()
+    folder = out / "figures"
+    folder.chmod(0o750)
+    mine = {f"mine-{n}": f"{n}" for n in range(3)}
+    for name, text in mine.items():
+        (folder / name).write_text(text)
+    rename = Path.rename
+
+    def once(path, place):
+        monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        return rename(path, place)
+
+    monkeypatch.setattr(Path, "rename", once)
+    with pytest.raises(KeyboardInterrupt):
+        report.write(out)
+    monkeypatch.setattr(Path, "rename", rename)
+    assert {path.name: path.read_text() for path in folder.rglob("mine*")} == mine
+    for _ in range(2):
+        assert report.write(out).read_bytes() == first
+    assert len(report.problems) == 1 and "figures held 2 files" in report.problems[0]
+    assert {path.name: path.read_text() for path in (folder / "earlier").iterdir()} == mine
+    assert sorted(path.name for path in folder.iterdir()) == ["earlier", "learning-a.pdf", "learning-a.png"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    assert sorted(path.name for path in out.iterdir()) == ["figures", "report.html", "tables"]
+
+
+@pytest.mark.usefixtures("sketched")
+def test_two_redraws_at_once(tmp_path):
+    contents = {f"{n}.csv": b"%d" % n * 1000 for n in range(30)}
+    (tmp_path / "figures").mkdir()
+    for n in range(30):
+        (tmp_path / f"figures/mine-{n}").touch()
+    with ThreadPoolExecutor(4) as pool:
+        moved = list(pool.map(lambda _: page._fill(tmp_path / "figures", contents), range(12)))
+    assert sum(moved) == 30 == len(list((tmp_path / "figures/earlier").iterdir()))
+    files = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir() if path.is_file()}
+    assert files == contents
+
+
+@pytest.mark.usefixtures("sketched")
+@pytest.mark.parametrize("place", ["figures", "tables/earlier"])
+def test_a_file_in_the_place_of_a_folder_is_refused_before_anything_is_written(tmp_path, place):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+    (out / place).parent.mkdir(parents=True)
+    (out / "report.html").write_text("old")
+    (out / place).write_text("mine")
+    before = sorted(out.rglob("*"))
+    with pytest.raises(ConfigError, match=rf"cannot be written at .*: .*{place} is no folder: name another place"):
+        write_report(runs, out)
+    assert sorted(out.rglob("*")) == before
+    assert ((out / "report.html").read_text(), (out / place).read_text()) == ("old", "mine")
+
+
+@pytest.mark.usefixtures("sketched")
 def test_pages_in_one_folder_have_folders_of_their_own(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
     write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
@@ -301,7 +363,7 @@ def test_a_folder_of_somebody_elses_figures_is_left_alone(tmp_path):
         folder.mkdir()
     (out / "figures").symlink_to(elsewhere)
     (elsewhere / "mine.png").write_text("mine")
-    with pytest.raises(ConfigError, match=r"figures holds files, and the report would make that folder anew: name ano"):
+    with pytest.raises(ConfigError, match=r"figures holds files, and the report would move them to .*earlier: name"):
         write_report(runs, out)
     assert [path.name for path in out.iterdir()] == ["figures"]
     (elsewhere / "mine.png").unlink()

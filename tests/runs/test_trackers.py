@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from tddelta.deep import training
 from tddelta.errors import ConfigError, MissingExtra, TrackingWarning
 from tddelta.experiments.running import recorded_plan
 from tddelta.runs import Logged, Run, RunWriter, check_trackers
-from tddelta.runs.trackers import Tracking, scalars
+from tddelta.runs.trackers import Tracking, WeightsAndBiases, scalars
 
 CONFIG = {"format": 1, "environment": "E", "agent": {"name": "a"}, "seed": 0, "settings": {"gamma": 0.9}}
 ROWS = [
@@ -256,7 +257,7 @@ def test_wandb_goes_on_under_its_id_after_a_kill(tmp_path, offline, logged):
     done = subprocess.run([sys.executable, "-c", KILLED, *given], check=False)
     assert done.returncode == -signal.SIGKILL
     memory = json.loads((path / "wandb" / "id.json").read_bytes())
-    assert (memory["metrics"], memory["evaluations"]) == (50, 20)
+    assert (memory["metrics"], memory["evaluations"]) == (-1, -1)  # W&B's own process had not written them yet
     (path / "metrics.jsonl").write_text(lines(ROWS[:3]))  # back at the checkpoint
     (path / "evaluations.jsonl").write_text(lines(EVALUATIONS[:1]))
     tracking = Tracking(["wandb"], path, CONFIG, 30)
@@ -268,9 +269,29 @@ def test_wandb_goes_on_under_its_id_after_a_kill(tmp_path, offline, logged):
     found = dict(logged)
     assert len(found) == len(logged), "a (name, step) came twice"
     assert found.pop(("time/steps_per_second", 60)) == 60.0
-    assert found == expected(ROWS[5:], EVALUATIONS[1:])  # what came before the kill is W&B's already
+    assert found == expected(ROWS, EVALUATIONS)
+    memory |= {"metrics": 80, "evaluations": 60}
+    assert json.loads((path / "wandb" / "id.json").read_bytes()) == memory
     files = [*(path / "wandb").glob("offline-run-*/run-*.wandb")]
     assert len(files) == 2 and {file.stem for file in files} == {f"run-{memory['id']}"}
+
+
+def test_wandb_is_told_again_what_it_may_not_have(tmp_path, monkeypatch):
+    run = Mock(step=0, starting_step=0)
+    monkeypatch.setattr("wandb.init", lambda **_: run)
+    monkeypatch.setattr("tddelta.runs.trackers.time", Mock(monotonic=Mock(side_effect=[0, 1, 16, 17, 32])))
+    tracker = WeightsAndBiases(tmp_path, CONFIG)
+    assert tracker.start(0) == Logged()
+    remembered = []
+    for row in ROWS[:4]:
+        tracker.metrics([row])
+        tracker.evaluation(row)
+        content = json.loads((tmp_path / "wandb" / "id.json").read_bytes())
+        remembered.append((content["metrics"], content["evaluations"]))
+    # the row of 10 steps was closed by the next one, at 16 seconds, and that of 20 only at 17
+    assert remembered == [(-1, -1), (-1, -1), (-1, -1), (10, 10)]
+    run.starting_step = 31
+    assert tracker.start(40) == Logged(30, 30), "the server of an online run knows better"
 
 
 @pytest.mark.slow

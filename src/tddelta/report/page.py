@@ -4,9 +4,8 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,11 +73,12 @@ class Report:
     ) -> None:
         self.study = Study(runs, baselines, references)
         self._sections = sections
+        self._moved: list[str] = []
 
     @property
     def problems(self) -> list[str]:
         """Sentences about what could not be read, and about files that were moved."""
-        return self.study.problems
+        return [*self.study.problems, *self._moved]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -100,8 +100,8 @@ class Report:
         """Write one HTML file that needs no network, and the folders `figures` and `tables` beside it.
 
         The same runs give the same bytes. Runs that are missing, failed, interrupted or unreadable are named in it.
-        The two folders belong to the page and are made anew: whatever else is in them moves to their subfolder
-        `earlier`. Those of a page NAME.html other than report.html are `NAME-figures` and `NAME-tables`.
+        The two folders belong to the page: whatever else is in them moves to their subfolder `earlier`. Those of a
+        page NAME.html other than report.html are `NAME-figures` and `NAME-tables`.
 
         Args:
             out: The file to write, ending in `.html`, or a folder for `report.html`.
@@ -110,7 +110,8 @@ class Report:
             The path of the HTML file.
 
         Raises:
-            ConfigError: Nothing can be written at `out`, or there is no page yet and one of the folders holds files.
+            ConfigError: Nothing can be written at `out`, one of the folders is a file, or there is no page yet and
+                one of them holds files.
         """
         target = Path(out) if Path(out).suffix == ".html" else Path(out) / "report.html"
         beside = "" if target.name == "report.html" else f"{target.stem}-"
@@ -126,9 +127,9 @@ class Report:
         flat = [table for part in parts.values() for table in (part if isinstance(part, list) else [part])]
         flat += [table for section in sections for table in section.tables]
         for folder, files in zip(folders, (figures, _table_files(flat)), strict=True):
-            moved = _renew(folder, files)
+            moved = _fill(folder, files)
             if moved:
-                self.problems.append(
+                self._moved.append(
                     f"{folder} held {words.counted(moved, 'file')} that this report does not make: "
                     f"moved to {folder / 'earlier'}"
                 )
@@ -268,52 +269,55 @@ def _numeric_columns(table: Table) -> list[bool]:
 
 
 def _check_place(target: Path, folders: Iterable[Path]) -> None:
-    """Refuse folders with files where there is no page yet: they are somebody else's."""
+    """Refuse files in the place of folders, and folders with files where there is no page yet: they are not ours."""
     with _naming(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        for folder in folders:
-            if not target.exists() and folder.exists() and any(folder.iterdir()):
+        for place in (inner for folder in folders for inner in (folder, folder / "earlier")):
+            if place.exists() and not place.is_dir():
                 raise ConfigError(
-                    f"the report cannot be written at {target}: {folder} holds files, and the report would make that "
-                    "folder anew: name another place with out, or move the files"
+                    f"the report cannot be written at {target}: {place} is no folder: name another place with out, or "
+                    "move that file"
+                )
+        for folder in folders:
+            # in this order: another report may be writing its page, then its folders, at this moment
+            if folder.exists() and any(folder.iterdir()) and not target.exists():
+                raise ConfigError(
+                    f"the report cannot be written at {target}: {folder} holds files, and the report would move "
+                    f"them to {folder / 'earlier'}: name another place with out, or move the files"
                 )
 
 
 def _write(path: Path, content: bytes) -> None:
     """Write under a temporary name, then rename: a reader never sees half a file."""
     with _naming(path):
-        replace(path, content, durable=False)
+        replace(path, content, durable=False, alone=False)
 
 
-def _renew(folder: Path, files: Mapping[str, bytes]) -> int:
-    """Put a new folder with these files in the place of one that may exist.
+def _fill(folder: Path, files: Mapping[str, bytes]) -> int:
+    """Write these files into a folder, and move what else it holds to its subfolder `earlier`.
 
-    What else the old one holds is not lost, but moved to the new one's subfolder `earlier`.
+    A file at a time, so that nothing is lost where this is cut short, and two may do it at once.
 
     Returns:
         Number of files and folders that were moved.
     """
     with _naming(folder):
         folder = folder.resolve()  # a link goes on leading to where it led
-        old, new = (folder.with_name(f".{folder.name}.{os.getpid()}.{end}") for end in ("old", "new"))
         if not files and not folder.exists():
             return 0
-        new.mkdir()
+        folder.mkdir(exist_ok=True)
         for name, content in files.items():
-            (new / name).write_bytes(content)
-        if not folder.exists():
-            new.rename(folder)
-            return 0
-        folder.rename(old)
-        new.rename(folder)
-        if (old / "earlier").exists():
-            (old / "earlier").rename(folder / "earlier")
-        others = [path for path in old.iterdir() if path.name not in files]
-        for path in others:
+            _write(folder / name, content)
+        moved = 0
+        for path in sorted(folder.iterdir()):
+            being_written = path.name.startswith(".") and path.suffix == ".tmp"
+            if path.name in files or path.name == "earlier" or being_written:
+                continue
             (folder / "earlier").mkdir(exist_ok=True)
-            path.rename(_free(folder / "earlier" / path.name))
-        shutil.rmtree(old)
-        return len(others)
+            with suppress(FileNotFoundError):  # another redraw has moved it
+                path.rename(_free(folder / "earlier" / path.name))
+                moved += 1
+        return moved
 
 
 def _free(path: Path) -> Path:

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,13 +66,19 @@ ELSEWHERE = "or name another place"
 
 
 def replace(
-    path: Path, content: bytes | Callable[[IO[bytes]], object], *, durable: bool = True, again: str = GO_ON
+    path: Path,
+    content: bytes | Callable[[IO[bytes]], object],
+    *,
+    durable: bool = True,
+    alone: bool = True,
+    again: str = GO_ON,
 ) -> None:
     """Write a whole file, its content or by a function, under a temporary name beside `path`, then rename it.
 
-    `again` is as in `storing`.
+    Where others may write the file at the same time (not `alone`), that name is one of its own. `again` is as in
+    `storing`.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp" if alone else f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with storing(path, again):
         try:
             with open(temporary, "wb", opener=_no_link) as file:

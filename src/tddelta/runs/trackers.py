@@ -1,7 +1,7 @@
 """Trackers: a run's progress as TensorBoard files or in Weights & Biases.
 
 The run directory stays the record. A tracker is told what has been written there, and after a break its curves go on
-where the run goes on: every step once, none left out.
+where the run goes on, with no step left out.
 """
 
 import json
@@ -298,6 +298,9 @@ def _table(config: Mapping[str, Any]) -> str:
     return "\n".join(["| setting | value |", "|---|---|", *lines])
 
 
+SETTLED_SECONDS = 15.0
+"""Age at which rows of W&B are on the disk: its own process writes them about every five seconds."""
+
 PROJECT = "tddelta"
 """The project, unless WANDB_PROJECT names another."""
 
@@ -331,7 +334,7 @@ class WeightsAndBiases:
 
     Args:
         path: The run directory. `wandb/id.json` in it holds the id, made when the run is first tracked, and the last
-            steps that were logged.
+            steps that W&B is sure to have: a kill or a power cut may cost it those of the last seconds.
         config: Content of `config.json`; the configuration of the W&B run.
     """
 
@@ -343,7 +346,8 @@ class WeightsAndBiases:
         new = {"id": uuid.uuid4().hex[:12]}
         memory = {**dict.fromkeys(Logged._fields, -1), **(read_json(self._file) if self._file.exists() else new)}
         self._id, self._logged = memory["id"], Logged(*(int(memory[name]) for name in Logged._fields))
-        self._remember()
+        self._closed, self._since = self._logged, time.monotonic()
+        self._remember(self._logged)
         common: dict[str, Any] = {
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
             "dir": str(path.absolute()),
@@ -370,28 +374,32 @@ class WeightsAndBiases:
             self._run = wandb.init(mode="offline", **common)
         self._run.define_metric("evaluation/*", step_metric="evaluation/steps")
 
-    def _remember(self) -> None:
-        replace(self._file, to_json({"id": self._id, **self._logged._asdict()}), durable=False)
+    def _remember(self, logged: Logged) -> None:
+        replace(self._file, to_json({"id": self._id, **logged._asdict()}), durable=False)
 
     def start(self, steps: int) -> Logged:
         """Ask for what W&B lacks. Nothing is taken back: training repeats later steps to the byte."""
-        there = int(self._run.starting_step) - 1  # of an online run, by its server
-        self._logged = self._logged._replace(metrics=max(self._logged.metrics, there))
+        there = int(self._run.starting_step) - 1
+        if there >= 0:  # an online run whose server says what it has
+            self._logged = Logged(there, min(self._logged.evaluations, there))
+        self._closed = self._logged
         return self._logged
 
     def metrics(self, rows: Sequence[Row]) -> None:
-        """Log one row per update."""
+        """Log one row per update. The last stays open, for an evaluation, until the next one is logged."""
+        closed, now = self._logged, time.monotonic()
         for row in rows:
             self._run.log(scalars(row, "train"), step=int(row["steps"]))
         self._logged = self._logged._replace(metrics=rows[-1]["steps"])
-        self._remember()
+        if now - self._since >= SETTLED_SECONDS:
+            self._remember(self._closed)
+            self._closed, self._since = closed, now
 
     def evaluation(self, row: Row) -> None:
         """Log an evaluation in the row of its update, or in the next one where that row is closed."""
         values = scalars(row, "evaluation") | {"evaluation/steps": row["steps"]}
         self._run.log(values, step=max(int(row["steps"]), self._run.step))
         self._logged = self._logged._replace(evaluations=row["steps"])
-        self._remember()
 
     def speed(self, steps: int, steps_per_second: float) -> None:
         """Log the speed in the row of the last update."""
@@ -401,6 +409,7 @@ class WeightsAndBiases:
     def close(self, state: str) -> None:
         """End the W&B run; one that is not finished can be resumed under its id."""
         self._run.finish(exit_code=0 if state == "finished" else 1)
+        self._remember(self._logged)
 
 
 TRACKERS: Mapping[str, TrackerFactory] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
