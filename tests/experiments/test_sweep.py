@@ -15,6 +15,7 @@ import pytest
 
 import sweep_worker
 import tddelta
+from pretend import wait_for
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.display import Display
@@ -175,7 +176,8 @@ from tddelta.experiments.workers import Processes
 print("begun", flush=True)
 plans = plan_runs("Catch-bsuite", "ppo", seeds=[int(sys.argv[1])], steps=64, out="o")
 processes = Processes(1, train=sweep_worker.train, backend=sweep_worker.cpu)
-print(work_through(plans, processes, Display([])).finished)
+outcomes = work_through(plans, processes, Display([]))
+print(outcomes.finished, outcomes.signal)
 """
 
 
@@ -184,14 +186,29 @@ def start_script(seed, tmp_path):
     (tmp_path / "elsewhere" / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(sweep_worker.__file__).parent), *sys.path])}
     command = [sys.executable, "elsewhere/script.py", str(seed)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
 
 
 def test_a_process_imports_neither_a_script_without_a_guard_nor_files_of_the_current_folder(tmp_path):
     Path("signal.py").write_text("raise SystemExit('not this one')")
     with start_script(0, tmp_path) as process:
         out, err = process.communicate(timeout=100)
-    assert (process.returncode, out, err) == (0, "begun\n1\n", "")
+    assert (process.returncode, out, err) == (0, "begun\n1 None\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_while_the_first_one_starts_is_no_failure_of_it(number, tmp_path):
+    def starting():
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return any(b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+
+    with start_script(15, tmp_path) as process:
+        wait_for(starting, process)
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out, err) == (0, f"begun\n0 {int(number)}\n", "stopping: every run saves what it has\n")
 
 
 def test_a_process_saves_its_run_and_leaves_when_its_parent_is_killed(tmp_path):

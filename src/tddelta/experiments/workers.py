@@ -30,6 +30,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -184,9 +185,12 @@ def _spawning(environment: Mapping[str, str]) -> Iterator[None]:
     a sweep of its own; and no file in the current folder can stand in for a module of Python's.
     """
     variables, main = dict(os.environ), sys.modules["__main__"]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, *hang_ups()))
+    waiting = (signal.SIGINT, signal.SIGTERM, *hang_ups())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
     try:
         os.environ.update({**environment, "PYTHONSAFEPATH": "1"})
+        resource_tracker.ensure_running()  # which lets signals through when it starts that process
+        signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
         sys.modules["__main__"] = types.ModuleType("__main__")
         yield
     finally:
