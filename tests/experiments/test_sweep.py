@@ -125,6 +125,12 @@ def test_a_signal_lets_every_run_save_and_starts_no_other(number):
     assert signal.getsignal(number) == before and not active_children()
 
 
+def test_a_signal_while_the_first_process_starts_starts_no_run():
+    display = Told()
+    assert sweep([15, 0], backend=sweep_worker.signalling, display=display) == ([], signal.SIGINT)
+    assert display.told == [("stopping",)] and not Path("o").exists() and not active_children()
+
+
 def test_a_second_signal_ends_the_processes_at_once():
     def twice(*what):
         if what in (("begin", 16), ("stopping",)):
@@ -209,6 +215,7 @@ def test_a_signal_to_all_processes_while_the_first_one_starts_is_no_failure_of_i
         os.killpg(process.pid, number)
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out, err) == (0, f"begun\n0 {int(number)}\n", "stopping: every run saves what it has\n")
+    assert not Path("o").exists()
 
 
 def test_a_process_saves_its_run_and_leaves_when_its_parent_is_killed(tmp_path):

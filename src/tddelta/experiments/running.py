@@ -130,7 +130,10 @@ class Trainer(Protocol):
         """Leave nothing running behind; after an exception, without waiting for the runs."""
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> Sequence[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Start some of the waiting runs, as many as there is room for: groups, each with its future."""
+        """Start some of the waiting runs, as many as there is room for: groups, each with its future.
+
+        With an empty group comes what the trainer has to hear of before it can start any.
+        """
 
     def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> Sequence[Outcome]:
         """Return how the runs of a future that is done have ended."""
@@ -229,6 +232,8 @@ class _Work:
         self.news.put(lambda: self._over(group, future))
 
     def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
+        if not group and self._halted():
+            return  # no run will be started
         for outcome in self._trainer.ended(group, future):
             plan = outcome.plan
             self._running.discard(plan.path)

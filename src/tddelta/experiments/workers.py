@@ -260,7 +260,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for worker in self._workers:
-            if kind is not None:
+            if kind is not None or worker.job is not None:  # this one is asked what nobody needs to know now
                 worker.process.kill()
             worker.pool.shutdown(wait=False)
         for worker in list(self._workers):
@@ -268,28 +268,41 @@ class Processes:
         self._folder.cleanup()
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Give every idle process a run, and start processes while there are fewer than there may be."""
+        """Give every idle process a run, and start processes while there are fewer than there may be.
+
+        The first job is of no run: it tells what the processes compute on.
+        """
+        if self._backend is None:
+            return [] if self._workers else [([], self._find_backend())]
         started: list[tuple[Sequence[RunPlan], Future[Any]]] = []
         left = list(waiting)
-        if self._backend is None:
-            self._backend = self._find_backend()
         while left and (worker := self._idle()) is not None:
             group = self._choose(worker, left)
             job = make_job(group, self._options, self._command)
             os.truncate(worker.words, 0)  # last words are those about the run that was lost
-            worker.program, worker.job = _program(group[0]), worker.pool.submit(self._train, job)
-            started.append((group, worker.job))
+            worker.program = _program(group[0])
+            started.append((group, self._submit(worker, self._train, job)))
             left = [plan for plan in left if plan not in group]
         return started
 
-    def _find_backend(self) -> str:
+    def _find_backend(self) -> "Future[Any]":
         """Ask the first process, which also shows whether one starts; on a GPU others would fight for its memory."""
-        worker = self._spawn()
+        return self._submit(self._spawn(), self._ask)
+
+    def _found_backend(self, worker: _Worker, future: "Future[Any]") -> str:
         try:
-            return str(worker.pool.submit(self._ask).result())
+            return str(future.result())
         except BrokenProcessPool:
             how, words = self._bury(worker)
             raise ConfigError(f"processes for training cannot start, {how}: {words or 'they say nothing'}") from None
+
+    def _submit(self, worker: _Worker, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        try:
+            worker.job = worker.pool.submit(work, *arguments)
+        except BrokenProcessPool as error:  # it died a moment ago
+            worker.job = Future()
+            worker.job.set_exception(error)
+        return worker.job
 
     def _idle(self) -> _Worker | None:
         """Return a process without a job, which is new if there is none and may be one more; else None."""
@@ -332,6 +345,9 @@ class Processes:
         """Return how the runs of a job have ended; a process that died is let go."""
         (worker,) = (one for one in self._workers if one.job is future)
         worker.job = None
+        if not group:
+            self._backend = self._found_backend(worker, future)
+            return []
         error = future.exception()
         if error is None:
             return [Outcome(plan, *one) for plan, one in zip(group, future.result(), strict=True)]
