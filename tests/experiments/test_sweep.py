@@ -1,5 +1,6 @@
 """Sweeps: what is finished is skipped, what died is replaced, what failed is tried again, and everybody hears of it."""
 
+import multiprocessing
 import os
 import resource
 import signal
@@ -156,6 +157,12 @@ def test_wrong_numbers_of_processes_and_runs_planned_from_objects_are_refused():
     (planned,) = plan_runs(CATCH, tddelta.AGENTS["ppo"], seeds=1, out="o")
     with pytest.raises(ConfigError, match="objects, and other processes can only be told names"):
         work_through([planned], Processes(1, backend=sweep_worker.cpu), Told())
+
+
+def test_a_process_that_may_start_no_others_refuses_to_sweep():
+    said = "a daemonic process, such as one of a multiprocessing.Pool, may not start any: start the sweep outside of it"
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(ConfigError, match=said):
+        pool.apply(Processes, (1,))
 
 
 def test_waiting_costs_no_processor_time():

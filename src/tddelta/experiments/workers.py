@@ -233,7 +233,7 @@ class Processes:
         backend: Returns what the process computes on.
 
     Raises:
-        ConfigError: `count` is below 1.
+        ConfigError: `count` is below 1, or this is a process of a `multiprocessing.Pool`.
     """
 
     def __init__(
@@ -246,6 +246,11 @@ class Processes:
         backend: Callable[[], str] = _backend,
     ) -> None:
         count = None if count is None else whole("workers", count, most=10_000, advice="leave it out for one per core")
+        if multiprocessing.current_process().daemon:
+            raise ConfigError(
+                "a sweep trains in processes of its own, and a daemonic process, such as one of a "
+                "multiprocessing.Pool, may not start any: start the sweep outside of it, or train with train or compare"
+            )
         self._options = {"eval_every": None, **(options or {})}
         self._count, self._command, self._train, self._ask = count, command, train, backend
         self._backend: str | None = None
