@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -70,9 +71,9 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tddelta.experiments.running.LOOK_SECONDS", 0.001)
 
 
-def work(plans: list[Any], trainer: OneAtATime) -> Told:
+def work(plans: list[Any], trainer: OneAtATime, stop: threading.Event | None = None) -> Told:
     display = Told()
-    work_through(plans, trainer, display, shared=True)
+    work_through(plans, trainer, display, shared=True, stop=stop)
     return display
 
 
@@ -130,6 +131,17 @@ def test_a_run_that_another_machine_took_a_moment_before_is_no_failure(tmp_path:
     told = work(plans, inner)
     assert inner.trained == [1]
     assert sorted(told.ended) == [(0, "finished", True), (1, "finished", False)]
+
+
+def test_a_run_that_another_machine_took_is_no_failure_while_all_are_stopped(tmp_path: Path) -> None:
+    stop = threading.Event()
+    with ExitStack() as other:
+
+        def snatch(run: Any) -> None:
+            other.enter_context(RunWriter(run.path, CONTENT, {}))
+            stop.set()
+
+        assert work([plan(tmp_path, 0)], OneAtATime(snatch), stop).ended == [(0, "interrupted", False)]
 
 
 def test_a_failure_of_ones_own_stays_one(tmp_path: Path) -> None:

@@ -237,9 +237,10 @@ class _Work:
         for outcome in self._trainer.ended(group, future):
             plan = outcome.plan
             self._running.discard(plan.path)
+            taken = self._shared and _was_taken(outcome)
             if self._halted():
-                self._end(outcome)
-            elif self._shared and _was_taken(outcome):
+                self._end(Outcome(plan, "interrupted") if taken else outcome)
+            elif taken:
                 self._display.leave(plan)
                 self._queued.add(plan)
             elif self._tries[plan.path] <= self._retries and _may_change(outcome):
