@@ -380,7 +380,8 @@ class Threads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
+        if kind is not None:
+            self._stop.set()
 
     def start(
         self, waiting: Sequence[RunPlan], report: Listener
