@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import queue
 import signal
@@ -217,7 +218,10 @@ class _Work:
         free, found = self._queued.free(idle=not self._running)
         for plan in found:
             self._end(Outcome(plan, "finished", skipped=True))
-        for group, future in self._trainer.start(free, self._report) if free else ():
+        started = self._trainer.start(free, self._report) if free else ()
+        if sum(len(group) for group, _ in started) < len(free):
+            self._queued.look_at = math.inf  # there is no room until one ends
+        for group, future in started:
             self._queued.remove(group)
             for plan in group:
                 self._running.add(plan.path)
@@ -291,7 +295,7 @@ class _Queue:
 
     def patience(self, seconds: float | None) -> float | None:
         """Seconds to wait for news at most."""
-        if not (self._shared and self.waiting):
+        if not (self._shared and self.waiting) or self.look_at == math.inf:
             return seconds
         return LOOK_SECONDS if seconds is None else min(seconds, LOOK_SECONDS)
 
