@@ -337,11 +337,10 @@ class Processes:
         self._started += 1
         words = Path(self._folder.name, f"worker-{self._started}")
         words.touch()
-        before = multiprocessing.active_children()
         with _spawning({name: value for name, value in environment.items() if name not in os.environ}):
             pool = ProcessPoolExecutor(1, _CONTEXT, _begin, (str(words),))
-            pool.submit(os.getpid)  # a process is started with the first job
-        (process,) = [child for child in multiprocessing.active_children() if child not in before]
+            pool.submit(os.getpid)  # a process is started with the first job, and listed until its pool is closed
+        (process,) = pool._processes.values()
         worker = _Worker(pool, process, words)
         self._workers.append(worker)
         return worker
