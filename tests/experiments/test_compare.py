@@ -253,6 +253,11 @@ class TestRunPlans:
             time.sleep(0.01)
         assert {run.status["state"] for run in load_runs("o")} == {"interrupted"}
 
+    def test_the_event_of_the_caller_is_left_alone_when_all_runs_have_ended(self):
+        stop = threading.Event()
+        assert run_plans(plan_runs(CATCH, "ppo", seeds=2, steps=1000, out="o"), stop=stop).finished == 2
+        assert not stop.is_set()
+
     def test_origin_is_in_the_timing_file(self):
         (plan,) = plan_runs(CATCH, "ppo", seeds=1, steps=1000, out="o")
         run_plans([plan], command=["tddelta", "train", CATCH])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -65,14 +66,31 @@ class OneAtATime:
     def stop(self) -> None: ...
 
 
+class OneThatLasts(OneAtATime):
+    """The same, but the run goes on for a while, in which there is no room for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lasting = Future[Outcome]()
+        self.lasting.cancel()
+
+    def start(self, waiting: Any, report: Any) -> list[Any]:
+        if not self.lasting.done():
+            return []
+        ((group, done),) = super().start(waiting, report)
+        self.lasting = Future()
+        threading.Timer(0.05, self.lasting.set_result, [done.result()]).start()
+        return [(group, self.lasting)]
+
+
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tddelta.experiments.running.LOOK_SECONDS", 0.001)
 
 
-def work(plans: list[Any], trainer: OneAtATime) -> Told:
+def work(plans: list[Any], trainer: OneAtATime, stop: threading.Event | None = None) -> Told:
     display = Told()
-    work_through(plans, trainer, display, shared=True)
+    work_through(plans, trainer, display, shared=True, stop=stop)
     return display
 
 
@@ -108,6 +126,16 @@ def test_what_another_machine_has_begun_comes_last_and_is_waited_for(
     assert "1 runs are in progress elsewhere: waiting for them" in capsys.readouterr().err
 
 
+def test_nobody_looks_for_runs_to_take_while_there_is_no_room_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    monkeypatch.setattr("tddelta.experiments.running.is_being_written", looks.append)
+    plans = [plan(tmp_path, seed) for seed in range(3)]
+    assert [seed for seed, _, _ in work(plans, OneThatLasts()).ended] == [0, 1, 2]
+    assert looks == [one.path for count in range(3) for one in plans[count:]]
+
+
 def test_a_run_whose_machine_was_lost_is_taken_over(tmp_path: Path) -> None:
     plans = [plan(tmp_path, 0)]
     RunWriter(plans[0].path, CONTENT, {}).close()  # its lock went with its process
@@ -130,6 +158,17 @@ def test_a_run_that_another_machine_took_a_moment_before_is_no_failure(tmp_path:
     told = work(plans, inner)
     assert inner.trained == [1]
     assert sorted(told.ended) == [(0, "finished", True), (1, "finished", False)]
+
+
+def test_a_run_that_another_machine_took_is_no_failure_while_all_are_stopped(tmp_path: Path) -> None:
+    stop = threading.Event()
+    with ExitStack() as other:
+
+        def snatch(run: Any) -> None:
+            other.enter_context(RunWriter(run.path, CONTENT, {}))
+            stop.set()
+
+        assert work([plan(tmp_path, 0)], OneAtATime(snatch), stop).ended == [(0, "interrupted", False)]
 
 
 def test_a_failure_of_ones_own_stays_one(tmp_path: Path) -> None:

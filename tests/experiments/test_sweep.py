@@ -1,5 +1,6 @@
 """Sweeps: what is finished is skipped, what died is replaced, what failed is tried again, and everybody hears of it."""
 
+import multiprocessing
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 import sweep_worker
 import tddelta
+from pretend import wait_for
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.display import Display
@@ -124,6 +126,12 @@ def test_a_signal_lets_every_run_save_and_starts_no_other(number):
     assert signal.getsignal(number) == before and not active_children()
 
 
+def test_a_signal_while_the_first_process_starts_starts_no_run():
+    display = Told()
+    assert sweep([15, 0], backend=sweep_worker.signalling, display=display) == ([], signal.SIGINT)
+    assert display.told == [("stopping",)] and not Path("o").exists() and not active_children()
+
+
 def test_a_second_signal_ends_the_processes_at_once():
     def twice(*what):
         if what in (("begin", 16), ("stopping",)):
@@ -151,6 +159,12 @@ def test_wrong_numbers_of_processes_and_runs_planned_from_objects_are_refused():
         work_through([planned], Processes(1, backend=sweep_worker.cpu), Told())
 
 
+def test_a_process_that_may_start_no_others_refuses_to_sweep():
+    said = "a daemonic process, such as one of a multiprocessing.Pool, may not start any: start the sweep outside of it"
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(ConfigError, match=said):
+        pool.apply(Processes, (1,))
+
+
 def test_waiting_costs_no_processor_time():
     def stop_later(*what):
         if what == ("begin", 15):
@@ -175,7 +189,8 @@ from tddelta.experiments.workers import Processes
 print("begun", flush=True)
 plans = plan_runs("Catch-bsuite", "ppo", seeds=[int(sys.argv[1])], steps=64, out="o")
 processes = Processes(1, train=sweep_worker.train, backend=sweep_worker.cpu)
-print(work_through(plans, processes, Display([])).finished)
+outcomes = work_through(plans, processes, Display([]))
+print(outcomes.finished, outcomes.signal)
 """
 
 
@@ -184,14 +199,30 @@ def start_script(seed, tmp_path):
     (tmp_path / "elsewhere" / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(sweep_worker.__file__).parent), *sys.path])}
     command = [sys.executable, "elsewhere/script.py", str(seed)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
 
 
 def test_a_process_imports_neither_a_script_without_a_guard_nor_files_of_the_current_folder(tmp_path):
     Path("signal.py").write_text("raise SystemExit('not this one')")
     with start_script(0, tmp_path) as process:
         out, err = process.communicate(timeout=100)
-    assert (process.returncode, out, err) == (0, "begun\n1\n", "")
+    assert (process.returncode, out, err) == (0, "begun\n1 None\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_while_the_first_one_starts_is_no_failure_of_it(number, tmp_path):
+    def starting():
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return any(b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+
+    with start_script(15, tmp_path) as process:
+        wait_for(starting, process)
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out, err) == (0, f"begun\n0 {int(number)}\n", "stopping: every run saves what it has\n")
+    assert not Path("o").exists()
 
 
 def test_a_process_saves_its_run_and_leaves_when_its_parent_is_killed(tmp_path):

@@ -23,6 +23,11 @@ def gpu():
     return "gpu"
 
 
+def signalling():
+    os.kill(os.getppid(), signal.SIGINT)
+    return "cpu"
+
+
 def dead():
     print("no JAX here", file=sys.stderr, flush=True)
     os._exit(1)

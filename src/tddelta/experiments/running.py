@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import queue
 import signal
@@ -130,7 +131,10 @@ class Trainer(Protocol):
         """Leave nothing running behind; after an exception, without waiting for the runs."""
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> Sequence[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Start some of the waiting runs, as many as there is room for: groups, each with its future."""
+        """Start some of the waiting runs, as many as there is room for: groups, each with its future.
+
+        With an empty group comes what the trainer has to hear of before it can start any.
+        """
 
     def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> Sequence[Outcome]:
         """Return how the runs of a future that is done have ended."""
@@ -214,7 +218,10 @@ class _Work:
         free, found = self._queued.free(idle=not self._running)
         for plan in found:
             self._end(Outcome(plan, "finished", skipped=True))
-        for group, future in self._trainer.start(free, self._report) if free else ():
+        started = self._trainer.start(free, self._report) if free else ()
+        if sum(len(group) for group, _ in started) < len(free):
+            self._queued.look_at = math.inf  # there is no room until one ends
+        for group, future in started:
             self._queued.remove(group)
             for plan in group:
                 self._running.add(plan.path)
@@ -229,12 +236,15 @@ class _Work:
         self.news.put(lambda: self._over(group, future))
 
     def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
+        if not group and self._halted():
+            return  # no run will be started
         for outcome in self._trainer.ended(group, future):
             plan = outcome.plan
             self._running.discard(plan.path)
+            taken = self._shared and _was_taken(outcome)
             if self._halted():
-                self._end(outcome)
-            elif self._shared and _was_taken(outcome):
+                self._end(Outcome(plan, "interrupted") if taken else outcome)
+            elif taken:
                 self._display.leave(plan)
                 self._queued.add(plan)
             elif self._tries[plan.path] <= self._retries and _may_change(outcome):
@@ -285,7 +295,7 @@ class _Queue:
 
     def patience(self, seconds: float | None) -> float | None:
         """Seconds to wait for news at most."""
-        if not (self._shared and self.waiting):
+        if not (self._shared and self.waiting) or self.look_at == math.inf:
             return seconds
         return LOOK_SECONDS if seconds is None else min(seconds, LOOK_SECONDS)
 
@@ -374,7 +384,8 @@ class Threads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
+        if kind is not None:
+            self._stop.set()
 
     def start(
         self, waiting: Sequence[RunPlan], report: Listener

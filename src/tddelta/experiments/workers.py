@@ -30,6 +30,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -184,9 +185,12 @@ def _spawning(environment: Mapping[str, str]) -> Iterator[None]:
     a sweep of its own; and no file in the current folder can stand in for a module of Python's.
     """
     variables, main = dict(os.environ), sys.modules["__main__"]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, *hang_ups()))
+    waiting = (signal.SIGINT, signal.SIGTERM, *hang_ups())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
     try:
         os.environ.update({**environment, "PYTHONSAFEPATH": "1"})
+        resource_tracker.ensure_running()  # which lets signals through when it starts that process
+        signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
         sys.modules["__main__"] = types.ModuleType("__main__")
         yield
     finally:
@@ -229,7 +233,7 @@ class Processes:
         backend: Returns what the process computes on.
 
     Raises:
-        ConfigError: `count` is below 1.
+        ConfigError: `count` is below 1, or this is a process of a `multiprocessing.Pool`.
     """
 
     def __init__(
@@ -242,6 +246,11 @@ class Processes:
         backend: Callable[[], str] = _backend,
     ) -> None:
         count = None if count is None else whole("workers", count, most=10_000, advice="leave it out for one per core")
+        if multiprocessing.current_process().daemon:
+            raise ConfigError(
+                "a sweep trains in processes of its own, and a daemonic process, such as one of a "
+                "multiprocessing.Pool, may not start any: start the sweep outside of it, or train with train or compare"
+            )
         self._options = {"eval_every": None, **(options or {})}
         self._count, self._command, self._train, self._ask = count, command, train, backend
         self._backend: str | None = None
@@ -256,7 +265,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for worker in self._workers:
-            if kind is not None:
+            if kind is not None or worker.job is not None:  # this one is asked what nobody needs to know now
                 worker.process.kill()
             worker.pool.shutdown(wait=False)
         for worker in list(self._workers):
@@ -264,28 +273,41 @@ class Processes:
         self._folder.cleanup()
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Give every idle process a run, and start processes while there are fewer than there may be."""
+        """Give every idle process a run, and start processes while there are fewer than there may be.
+
+        The first job is of no run: it tells what the processes compute on.
+        """
+        if self._backend is None:
+            return [] if self._workers else [([], self._find_backend())]
         started: list[tuple[Sequence[RunPlan], Future[Any]]] = []
         left = list(waiting)
-        if self._backend is None:
-            self._backend = self._find_backend()
         while left and (worker := self._idle()) is not None:
             group = self._choose(worker, left)
             job = make_job(group, self._options, self._command)
             os.truncate(worker.words, 0)  # last words are those about the run that was lost
-            worker.program, worker.job = _program(group[0]), worker.pool.submit(self._train, job)
-            started.append((group, worker.job))
+            worker.program = _program(group[0])
+            started.append((group, self._submit(worker, self._train, job)))
             left = [plan for plan in left if plan not in group]
         return started
 
-    def _find_backend(self) -> str:
+    def _find_backend(self) -> "Future[Any]":
         """Ask the first process, which also shows whether one starts; on a GPU others would fight for its memory."""
-        worker = self._spawn()
+        return self._submit(self._spawn(), self._ask)
+
+    def _found_backend(self, worker: _Worker, future: "Future[Any]") -> str:
         try:
-            return str(worker.pool.submit(self._ask).result())
+            return str(future.result())
         except BrokenProcessPool:
             how, words = self._bury(worker)
             raise ConfigError(f"processes for training cannot start, {how}: {words or 'they say nothing'}") from None
+
+    def _submit(self, worker: _Worker, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        try:
+            worker.job = worker.pool.submit(work, *arguments)
+        except BrokenProcessPool as error:  # it died a moment ago
+            worker.job = Future()
+            worker.job.set_exception(error)
+        return worker.job
 
     def _idle(self) -> _Worker | None:
         """Return a process without a job, which is new if there is none and may be one more; else None."""
@@ -315,11 +337,10 @@ class Processes:
         self._started += 1
         words = Path(self._folder.name, f"worker-{self._started}")
         words.touch()
-        before = multiprocessing.active_children()
         with _spawning({name: value for name, value in environment.items() if name not in os.environ}):
             pool = ProcessPoolExecutor(1, _CONTEXT, _begin, (str(words),))
-            pool.submit(os.getpid)  # a process is started with the first job
-        (process,) = [child for child in multiprocessing.active_children() if child not in before]
+            pool.submit(os.getpid)  # a process is started with the first job, and listed until its pool is closed
+        (process,) = pool._processes.values()
         worker = _Worker(pool, process, words)
         self._workers.append(worker)
         return worker
@@ -328,6 +349,9 @@ class Processes:
         """Return how the runs of a job have ended; a process that died is let go."""
         (worker,) = (one for one in self._workers if one.job is future)
         worker.job = None
+        if not group:
+            self._backend = self._found_backend(worker, future)
+            return []
         error = future.exception()
         if error is None:
             return [Outcome(plan, *one) for plan, one in zip(group, future.result(), strict=True)]
