@@ -30,6 +30,18 @@ SHARE = 0.5
 LADDERS = ("halving", "doubling", "single")
 """Names of the ladders that follow from the largest discount alone."""
 
+FORMER: Mapping[str, Any] = {
+    "horizons": (10, 100),
+    "gammas": (0.9, 0.99),
+    "components": "halving components=4",
+    "shortest_horizon": "halving shortest_horizon=4",
+    "longest_horizon": "halving longest_horizon=1000",
+    "ladder_factor": "halving factor=3",
+    "factor": "halving factor=3",
+    "ladder": "doubling",
+}
+"""Settings and options of before that `scales` says now, and how."""
+
 # Horizons computed from discounts are off by rounding: 1/(1 - 0.9) is 10.000000000000002.
 _TOLERANCE = 1e-9
 

@@ -161,6 +161,22 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         ),
         (["scales", "--scales", "doubling", "components=2"], "--scales must be settings of the ladder 'doubling'; got"),
         (["scales", "--scales", "doubling", "shortest_horizon=0"], "shortest_horizon must be at least 1 step; got 0"),
+        # what --scales took the place of
+        (
+            ["train", CATCH, "--horizons", "10", "100"],
+            "tddelta: --horizons is part of --scales now: pass, say, --scales 10 100\n",
+        ),
+        (["scales", "--horizons", "10", "100"], "--horizons is part of --scales now: pass, say, --scales 10 100\n"),
+        (["scales", "--ladder", "doubling"], "--ladder is part of --scales now: pass, say, --scales doubling\n"),
+        (["scales", "--components=4"], "--components is part of --scales now: pass, say, --scales halving components"),
+        (["scales", "--factor", "3"], "--factor is part of --scales now: pass, say, --scales halving factor=3\n"),
+        (["values", "log.csv", "--gammas", "0.9"], "--gammas is part of --scales now: pass, say, --scales 0.9 0.99\n"),
+        (
+            ["compare", CATCH, "--shortest_horizon=4"],
+            "--shortest-horizon is part of --scales now: pass, say, --scales ",
+        ),
+        (["tune", CATCH, "--longest-horizon", "9"], "--scales halving longest_horizon=1000\n"),
+        (["train", CATCH, "--ladder-factor", "3"], "--ladder-factor is part of --scales now: pass, say, --scales halv"),
         # field case B57: a wrong name, what this version cannot run, and an empty folder
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
         (["train", ""], "unknown environment '': name one"),

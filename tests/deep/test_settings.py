@@ -143,6 +143,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"scales": {"ladder": "halving", "rule": "constant"}, "rule": "capped"}, "rule is for scales without traces"),
         ({"horizons": (10, 100)}, r"horizons is part of scales now; got \(10, 100\): pass scales=\(10, 100\), say"),
         ({"components": 3}, "components is part of scales now; got 3: pass scales='halving components=4', say"),
+        ({"gammas": [0.9, 0.99]}, r"gammas is part of scales now; got \[0.9, 0.99\]: pass scales=\(0.9, 0.99\), say"),
         ({"reward_discount": 0.5}, "reward_discount is the discount of normalize_rewards, which is off; got 0.5"),
         ({"filters": 8}, "filters are those of minatar-conv; got 8 for network mlp"),
         (
