@@ -167,7 +167,7 @@ def test_traces_and_windows_are_added_where_there_are_none():
 @pytest.mark.parametrize(
     ("scales", "gamma", "message"),
     [
-        (None, None, "gamma is needed where scales names no discounts; got scales=None: pass, say, gamma=0.99"),
+        (None, None, "gamma is needed where scales names no discounts; got scales='halving': pass, say, gamma=0.99"),
         ([0.5, 0.9], 0.99, r"gamma must be the largest discount of scales, 0\.9, .* got gamma=0\.99: pass gamma=0\.9"),
         ([0.9, 10], None, r"discounts, all at most 1, or horizons .*; got 0\.9 and 10\.0 in \(0\.9, 10\.0\): pass one"),
         ([], None, r"at least one discount or horizon; got none: pass, say, scales=\(10, 100\)"),
