@@ -260,7 +260,13 @@ def in_words_of(command: Any) -> Iterator[None]:
 
 
 def words_of(command: Any, text: str) -> str:
-    """A sentence with the command's options in place of the arguments of a function; see `in_words_of`."""
+    """A sentence with the command's options in place of the arguments of a function; see `in_words_of`.
+
+    What the sentence quotes after "got" stays as the user wrote it.
+    """
+    quoted = r"(?<=\bgot )('[^']*'|\"[^\"]*\")"
+    kept = iter(re.findall(quoted, text))
+    text = re.sub(quoted, "\0", text)
     flags = dict(_options(command))
     flags |= {"environment_kwargs": False} if "env_kwargs" in flags else {}
     names, long = "|".join(flags), "|".join(name for name in flags if "_" in name) or "(?!)"
@@ -281,7 +287,7 @@ def words_of(command: Any, text: str) -> str:
     text = re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)
     for phrase, words in _INSTEAD.items():
         text = text.replace(phrase, words)
-    return text
+    return re.sub("\0", lambda mark: next(kept, mark[0]), text)
 
 
 _INSTEAD = {
