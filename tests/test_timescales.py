@@ -163,6 +163,7 @@ def test_traces_and_windows_are_added_where_there_are_none():
     assert made == TimeScales.from_gammas((0.5, 0.9), lam=0.5, rule="constant", n_step=7)
     assert TimeScales.of(TimeScales((0.5, 0.9), None, (5, 3)), lam=0.5) == TimeScales((0.5, 0.9), (0.45, 0.45), (5, 3))
     named = {"ladder": "halving", "rule": "proportional"}
+    assert TimeScales.of("halving lam=0.5", gamma=0.9, lam=0.7) == TimeScales.halving(0.9, lam=0.5)
     assert TimeScales.of(named, gamma=0.9, lam=0.5) == TimeScales.halving(0.9, lam=0.5, rule="proportional")
 
 

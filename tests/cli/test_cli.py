@@ -135,6 +135,7 @@ def test_one_scale_has_nothing_to_contract_with(options, capsys):
         (["--scales", "doubling", "--gamma", "0.75"], [0.0, 0.5, 0.75]),
         (["--scales", "doubling", "shortest_horizon=2", "--gamma", "0.75"], [0.5, 0.75]),
         (["--scales", "halving", "components=2", "rule=constant", "--gamma", "0.9"], [0.8, 0.9]),
+        (["--scales", "halving", "components=2", "gamma=0.9", "lam=0.5"], [0.8, 0.9]),
         (["--scales", "2", "4"], [0.5, 0.75]),
         (["--scales", "0.5", "0.9"], [0.5, 0.9]),
         (["--gamma", "1", "--scales", "halving", "longest_horizon=4", "components=3"], [0.5, 0.75, 1.0]),
@@ -168,6 +169,19 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         (["scales", "--scales", "halving", "gamma=0.9", "components"], "all but the rule with a number; got 'compone"),
         (["scales", "--scales", "halving", "lam=high"], "all but the rule with a number; got 'lam=high': pass disc"),
         (["scales", "--scales", "doubling", "shortest_horizon=0"], "shortest_horizon must be at least 1 step; got 0"),
+        (
+            ["scales", "--scales", "halving", "lam=0.5", "--lam", "0.9"],
+            "--lam is in --scales, too; got 0.9 and there 0.5",
+        ),
+        (
+            ["scales", "--scales", "halving", "n_step=5", "--n-step", "4"],
+            "--n-step is in --scales, too; got 4 and ther",
+        ),
+        (["scales", "--scales", "halving", "gamma=0.9", "--gamma", "0.8"], "--gamma is in --scales, too; got 0.8 and"),
+        (
+            ["train", CATCH, "--scales", "halving", "lam=0.5"],
+            "got 0.5: drop it there and pass --lam 0.5\n",
+        ),
         # what --scales took the place of
         (
             ["train", CATCH, "--horizons", "10", "100"],

@@ -408,7 +408,13 @@ def _check_values(config: Config) -> None:
 
 def _check_together(config: Config) -> None:
     """Settings that contradict each other."""
-    if config.rule is not None and isinstance(config.scales, Mapping) and {"rule", "trace_decays"} & {*config.scales}:
+    scales = config.scales if isinstance(config.scales, Mapping) else {}
+    if "lam" in scales:
+        lam = scales["lam"]
+        raise ConfigError(
+            f"lam must be given beside scales, not in it; got {lam!r}: drop it there and pass lam={lam!r}"
+        )
+    if config.rule is not None and {"rule", "trace_decays"} & {*scales}:
         raise ConfigError(f"rule is for scales without traces of their own; got {config.rule!r}: drop one")
     if config.reward_discount is not None and not config.normalize_rewards:
         raise ConfigError(
