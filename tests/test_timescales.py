@@ -123,6 +123,7 @@ def test_from_horizons():
         ("10 100", None, TimeScales.from_horizons([10, 100])),
         ("0.5, 0.9", None, TimeScales.from_gammas([0.5, 0.9])),
         ("halving components=3 factor=4", 0.99, TimeScales.halving(0.99, components=3, factor=4)),
+        ("halving lam=0.5 rule=constant", 0.99, TimeScales.halving(0.99, lam=0.5, rule="constant")),
         ({"ladder": "doubling", "shortest_horizon": 2}, 0.9, TimeScales.doubling(0.9, shortest_horizon=2)),
         ("doubling gamma=0.75", None, TimeScales.doubling(0.75)),
         ({"ladder": "single", "lam": 0.3, "n_step": 2}, 0.9, TimeScales.single(0.9, lam=0.3, n_step=2)),
@@ -143,6 +144,7 @@ def test_scales_of_what_a_user_names(scales, gamma, made):
         ("halving", None),
         ({"ladder": "halving", "factor": 2, "components": None}, None),
         ("halving components=4", {"ladder": "halving", "components": 4}),
+        (["halving", "rule=matched"], {"ladder": "halving", "rule": "matched"}),
         ({"ladder": "single"}, "single"),
         ([10, 100], (10.0, 100.0)),
         (TimeScales((0.5, 0.9)), (0.5, 0.9)),
@@ -161,13 +163,14 @@ def test_traces_and_windows_are_added_where_there_are_none():
     assert made == TimeScales.from_gammas((0.5, 0.9), lam=0.5, rule="constant", n_step=7)
     assert TimeScales.of(TimeScales((0.5, 0.9), None, (5, 3)), lam=0.5) == TimeScales((0.5, 0.9), (0.45, 0.45), (5, 3))
     named = {"ladder": "halving", "rule": "proportional"}
+    assert TimeScales.of("halving lam=0.5", gamma=0.9, lam=0.7) == TimeScales.halving(0.9, lam=0.5)
     assert TimeScales.of(named, gamma=0.9, lam=0.5) == TimeScales.halving(0.9, lam=0.5, rule="proportional")
 
 
 @pytest.mark.parametrize(
     ("scales", "gamma", "message"),
     [
-        (None, None, "gamma is needed where scales names no discounts; got scales=None: pass, say, gamma=0.99"),
+        (None, None, "gamma is needed where scales names no discounts; got scales='halving': pass, say, gamma=0.99"),
         ([0.5, 0.9], 0.99, r"gamma must be the largest discount of scales, 0\.9, .* got gamma=0\.99: pass gamma=0\.9"),
         ([0.9, 10], None, r"discounts, all at most 1, or horizons .*; got 0\.9 and 10\.0 in \(0\.9, 10\.0\): pass one"),
         ([], None, r"at least one discount or horizon; got none: pass, say, scales=\(10, 100\)"),
@@ -175,7 +178,10 @@ def test_traces_and_windows_are_added_where_there_are_none():
         ([0.5, "0.9"], None, "scales must be a plain number.* got '0.9'"),
         (3, None, "scales must name time scales; got 3: pass discounts, horizons in steps, or one of halving"),
         ("thirding", 0.9, "numbers, or name a ladder that is known; got 'thirding': pass discounts"),
-        ("halving components", 0.9, "got 'halving components': .* as in 'halving components=4'"),
+        ("halving factor=3 components", 0.9, "'halving' as KEY=VALUE, .*; got 'components': .* 'halving components=4'"),
+        ("halving rule=capped factor=x", 0.9, "must give settings of the ladder 'halving' .*; got 'factor=x': pass"),
+        ("halving rule=", 0.9, "settings of the ladder 'halving' as KEY=VALUE, .*; got 'rule=': pass"),
+        ("halving lam=0.5 rule=mached", 0.9, "rule must be one of .*; got 'mached': did you mean 'matched'"),
         ({"ladder": "thirding"}, 0.9, "name a ladder that is known; got 'thirding'"),
         ({"ladder": "halving", "gamma": 0.9}, 0.9, "must leave gamma to the algorithm"),
         ({"ladder": "halving", "horizon": 9}, 0.9, "settings of the ladder 'halving'; got {'horizon': 9.0} .*horizon"),

@@ -30,6 +30,18 @@ SHARE = 0.5
 LADDERS = ("halving", "doubling", "single")
 """Names of the ladders that follow from the largest discount alone."""
 
+FORMER: Mapping[str, Any] = {
+    "horizons": (10, 100),
+    "gammas": (0.9, 0.99),
+    "components": "halving components=4",
+    "shortest_horizon": "halving shortest_horizon=4",
+    "longest_horizon": "halving longest_horizon=1000",
+    "ladder_factor": "halving factor=3",
+    "factor": "halving factor=3",
+    "ladder": "doubling",
+}
+"""Settings and options of before that `scales` says now, and how."""
+
 # Horizons computed from discounts are off by rounding: 1/(1 - 0.9) is 10.000000000000002.
 _TOLERANCE = 1e-9
 
@@ -506,13 +518,24 @@ _FORMS = (
 def _from_words(text: str) -> Any:
     """Numbers, or a ladder and its settings, from text such as "10 100" and "halving components=4"."""
     name, *words = text.replace(",", " ").split() or [""]
+    if name in LADDERS:
+        return {"ladder": name, **dict(_setting(name, word) for word in words)}
     try:
-        if name in LADDERS:
-            pairs = [word.split("=") for word in words]
-            return {"ladder": name, **{key: float(value) for key, value in pairs}}
         return [float(word) for word in (name, *words)]
     except ValueError:
         raise ConfigError(f"scales must be numbers, or name a ladder that is known; got {text!r}: {_FORMS}") from None
+
+
+def _setting(ladder: str, word: str) -> tuple[str, Any]:
+    """A setting of a ladder from text such as "components=4" and "rule=matched"."""
+    key, _, value = word.partition("=")
+    try:
+        return key, value if value and key == "rule" else float(value)
+    except ValueError:
+        raise ConfigError(
+            f"scales must give settings of the ladder {ladder!r} as KEY=VALUE, all but the rule with a number; "
+            f"got {word!r}: {_FORMS}"
+        ) from None
 
 
 def _plain_ladder(given: Mapping[str, Any]) -> Any:

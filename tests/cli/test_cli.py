@@ -134,6 +134,8 @@ def test_one_scale_has_nothing_to_contract_with(options, capsys):
     [
         (["--scales", "doubling", "--gamma", "0.75"], [0.0, 0.5, 0.75]),
         (["--scales", "doubling", "shortest_horizon=2", "--gamma", "0.75"], [0.5, 0.75]),
+        (["--scales", "halving", "components=2", "rule=constant", "--gamma", "0.9"], [0.8, 0.9]),
+        (["--scales", "halving", "components=2", "gamma=0.9", "lam=0.5"], [0.8, 0.9]),
         (["--scales", "2", "4"], [0.5, 0.75]),
         (["--scales", "0.5", "0.9"], [0.5, 0.9]),
         (["--gamma", "1", "--scales", "halving", "longest_horizon=4", "components=3"], [0.5, 0.75, 1.0]),
@@ -160,7 +162,42 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
             "--scales must name at least one discount or horizon; got none: pass, say, --scales 10",
         ),
         (["scales", "--scales", "doubling", "components=2"], "--scales must be settings of the ladder 'doubling'; got"),
+        (
+            ["scales", "--scales", "halved", "rule=matched"],
+            "--scales must be numbers, or name a ladder that is known; got 'halved rule=matched': pass discounts",
+        ),
+        (["scales", "--scales", "halving", "gamma=0.9", "components"], "all but the rule with a number; got 'compone"),
+        (["scales", "--scales", "halving", "lam=high"], "all but the rule with a number; got 'lam=high': pass disc"),
         (["scales", "--scales", "doubling", "shortest_horizon=0"], "shortest_horizon must be at least 1 step; got 0"),
+        (
+            ["scales", "--scales", "halving", "lam=0.5", "--lam", "0.9"],
+            "--lam is in --scales, too; got 0.9 and there 0.5",
+        ),
+        (
+            ["scales", "--scales", "halving", "n_step=5", "--n-step", "4"],
+            "--n-step is in --scales, too; got 4 and ther",
+        ),
+        (["scales", "--scales", "halving", "gamma=0.9", "--gamma", "0.8"], "--gamma is in --scales, too; got 0.8 and"),
+        (
+            ["train", CATCH, "--scales", "halving", "lam=0.5"],
+            "got 0.5: drop it there and pass --lam 0.5\n",
+        ),
+        # what --scales took the place of
+        (
+            ["train", CATCH, "--horizons", "10", "100"],
+            "tddelta: --horizons is part of --scales now: pass, say, --scales 10 100\n",
+        ),
+        (["scales", "--horizons", "10", "100"], "--horizons is part of --scales now: pass, say, --scales 10 100\n"),
+        (["scales", "--ladder", "doubling"], "--ladder is part of --scales now: pass, say, --scales doubling\n"),
+        (["scales", "--components=4"], "--components is part of --scales now: pass, say, --scales halving components"),
+        (["scales", "--factor", "3"], "--factor is part of --scales now: pass, say, --scales halving factor=3\n"),
+        (["values", "log.csv", "--gammas", "0.9"], "--gammas is part of --scales now: pass, say, --scales 0.9 0.99\n"),
+        (
+            ["compare", CATCH, "--shortest_horizon=4"],
+            "--shortest-horizon is part of --scales now: pass, say, --scales ",
+        ),
+        (["tune", CATCH, "--longest-horizon", "9"], "--scales halving longest_horizon=1000\n"),
+        (["train", CATCH, "--ladder-factor", "3"], "--ladder-factor is part of --scales now: pass, say, --scales halv"),
         # field case B57: a wrong name, what this version cannot run, and an empty folder
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
         (["train", ""], "unknown environment '': name one"),
@@ -425,6 +462,7 @@ def test_sentences_name_options_in_the_form_that_the_command_line_takes():
         ("epochs must divide environments × rollout_length", "--epochs must divide --environments × --rollout-length"),
         ("reward_discount is off; got /a/hidden_sizes/b", "--reward-discount is off; got /a/hidden_sizes/b"),
         ("environment_kwargs must be a dict", "--env-kwargs must be a dict"),
+        ("rule must be known; got 'rule=a': pass rule='b'", "--rule must be known; got 'rule=a': pass --rule b"),
     ],
 )
 def test_advice_is_in_words_of_the_command(sentence, said):

@@ -198,6 +198,22 @@ def test_what_was_left_out_is_said(capsys):
         ("log.npz --rows 5 --json", "--rows has no meaning with --json; got 5: leave it out, every state"),
         ("log.npz --method td0 --lam 0.9", "--lam has no meaning with --method td0; got 0.9: leave it"),
         (
+            "log.npz --method td0 --scales halving lam=0.5",
+            "tddelta: lam in --scales has no meaning with --method td0; got 0.5: leave it out",
+        ),
+        (
+            "log.npz --method monte_carlo --scales halving rule=matched",
+            "tddelta: rule in --scales has no meaning with --method monte_carlo; got matched: leave it out",
+        ),
+        (
+            "log.npz --scales halving lam=0.5 --lam 0.9",
+            "tddelta: --lam is in --scales, too; got 0.9 and there 0.5: drop one of them",
+        ),
+        (
+            "log.npz --scales halving rule=matched --rule capped",
+            "tddelta: --rule is in --scales, too; got capped and there matched: drop one of them",
+        ),
+        (
             "log.npz --tiles 4",
             ": --tiles has no meaning without a model; got 4: leave it out, since it is for --model tiles",
         ),

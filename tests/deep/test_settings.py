@@ -141,8 +141,14 @@ def test_the_rule_of_the_agent_and_another():
         ({"scales": "halving factor=1"}, "factor must be a finite number above 1; got 1.0"),
         ({"scales": "halved"}, "scales must be numbers, or name a ladder that is known; got 'halved'"),
         ({"scales": {"ladder": "halving", "rule": "constant"}, "rule": "capped"}, "rule is for scales without traces"),
+        ({"scales": "halving lam=0.5"}, "beside scales, not in it; got 0.5: drop it there and pass lam=0.5"),
+        (
+            {"scales": {"ladder": "halving", "lam": 0.5}, "lam": 0.9},
+            "lam must be given beside scales, not in it; got 0.5",
+        ),
         ({"horizons": (10, 100)}, r"horizons is part of scales now; got \(10, 100\): pass scales=\(10, 100\), say"),
         ({"components": 3}, "components is part of scales now; got 3: pass scales='halving components=4', say"),
+        ({"gammas": [0.9, 0.99]}, r"gammas is part of scales now; got \[0.9, 0.99\]: pass scales=\(0.9, 0.99\), say"),
         ({"reward_discount": 0.5}, "reward_discount is the discount of normalize_rewards, which is off; got 0.5"),
         ({"filters": 8}, "filters are those of minatar-conv; got 8 for network mlp"),
         (

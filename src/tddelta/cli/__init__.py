@@ -27,6 +27,7 @@ from tddelta.cli.values import Values
 from tddelta.errors import (
     CheckpointError,
     CheckpointWarning,
+    ConfigError,
     ContractionWarning,
     DataError,
     StorageError,
@@ -34,6 +35,7 @@ from tddelta.errors import (
     TrackingWarning,
     printable,
 )
+from tddelta.timescales import FORMER
 
 COMMANDS: dict[str, Any] = {
     "scales": Scales,
@@ -142,6 +144,8 @@ def _dispatch(given: list[str]) -> int:
         if os.getcwd() not in sys.path:  # for package.module:name in the folder where the user is
             sys.path.append(os.getcwd())
         command = COMMANDS[name]
+        if issubclass(command, Scales | Train | Compare | Tune | Values):
+            _refuse_former(given[1:])
         parsed: Any = tyro.cli(
             with_settings(command) if issubclass(command, Train | Compare | Tune) else command,
             prog=f"tddelta {name}",
@@ -164,6 +168,17 @@ def _dispatch(given: list[str]) -> int:
         choices = choice if choices is None else choices | choice
     tyro.cli(choices, prog="tddelta", description=_DESCRIPTION, args=given or ["--help"])
     return 0  # not reached: help and errors leave through SystemExit
+
+
+def _refuse_former(words: Sequence[str]) -> None:
+    """ConfigError for an option of before that --scales says now."""
+    options = {f"--{name.replace('_', '-')}": scales for name, scales in FORMER.items()}
+    for word in words:
+        option = word.partition("=")[0].replace("_", "-")
+        if option in options:
+            scales = options[option]
+            text = scales if isinstance(scales, str) else " ".join(map(str, scales))
+            raise ConfigError(f"{option} is part of --scales now: pass, say, --scales {text}")
 
 
 def _description(command: Any) -> str:

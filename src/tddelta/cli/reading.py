@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
 from tddelta.runs.reader import Mode
-from tddelta.timescales import Rule, TimeScales, names_discounts, plain_scales
+from tddelta.timescales import RULES, Rule, TimeScales, names_discounts, plain_scales
 
 NUMBERS_OR_LADDER = "NUMBER [NUMBER ...]|LADDER [KEY=VALUE ...]"
 """What follows options that take time scales."""
@@ -36,9 +36,9 @@ class Scales:
 
     gamma: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.99)")] = None
     """Discount γ_Z that the policy is optimised for, the last of the ladder."""
-    lam: float = 0.95
+    lam: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.95)")] = None
     """λ of the critic's traces, in [0, 1]."""
-    rule: Rule = "capped"
+    rule: Annotated[Rule | None, arg(metavar="|".join(RULES), help_behavior_hint="(default: capped)")] = None
     """How λ becomes a decay c_z = λ_z γ_z of each component."""
     n_step: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: none)")] = None
     """Longest n-step window; adds a column."""
@@ -51,7 +51,7 @@ class Scales:
 
     def run(self, command: Sequence[str]) -> int:
         """Print the table."""
-        scales = scales_of(self.scales, self.gamma, lam=self.lam, rule=self.rule, n_step=self.n_step)
+        scales = scales_of(self.scales, gamma=self.gamma, lam=self.lam, rule=self.rule, n_step=self.n_step)
         if self.json:
             print(json.dumps(scales.to_dict(), allow_nan=False))
             return 0
@@ -74,11 +74,28 @@ class Scales:
         return 0
 
 
-def scales_of(words: Sequence[str] | None, gamma: float | None, **shared: Any) -> TimeScales:
-    """The time scales that options name, with the discount 0.99 where none of them names one."""
+def scales_of(words: Sequence[str] | None, *, traces: bool = True, **options: Any) -> TimeScales:
+    """The time scales that options name, with the discount 0.99, λ 0.95 and capped traces where none of them says it.
+
+    Raises:
+        ConfigError: The words name no time scales, or what one of the other options says, too.
+    """
+    within = settings_within(words)
+    for name, value in options.items():
+        if value is not None and name in within:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is in --scales, too; got {value} and there {within[name]}: drop one of them")
     scales = plain_scales(words)
-    gamma = 0.99 if gamma is None and not names_discounts(scales) else gamma
-    return TimeScales.of(scales, gamma=gamma, **shared)
+    defaults: dict[str, Any] = {"lam": 0.95, "rule": "capped"} if traces else {}
+    if "gamma" not in within and not names_discounts(scales):
+        defaults["gamma"] = 0.99
+    return TimeScales.of(scales, **defaults | {name: value for name, value in options.items() if value is not None})
+
+
+def settings_within(words: Sequence[str] | None) -> Mapping[str, Any]:
+    """The settings of a ladder that the words of --scales name."""
+    scales = plain_scales(words)
+    return scales if isinstance(scales, Mapping) else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +277,13 @@ def in_words_of(command: Any) -> Iterator[None]:
 
 
 def words_of(command: Any, text: str) -> str:
-    """A sentence with the command's options in place of the arguments of a function; see `in_words_of`."""
+    """A sentence with the command's options in place of the arguments of a function; see `in_words_of`.
+
+    What the sentence quotes after "got" stays as the user wrote it.
+    """
+    quoted = r"(?<=\bgot )('[^']*'|\"[^\"]*\")"
+    kept = iter(re.findall(quoted, text))
+    text = re.sub(quoted, "\0", text)
     flags = dict(_options(command))
     flags |= {"environment_kwargs": False} if "env_kwargs" in flags else {}
     names, long = "|".join(flags), "|".join(name for name in flags if "_" in name) or "(?!)"
@@ -281,7 +304,7 @@ def words_of(command: Any, text: str) -> str:
     text = re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)
     for phrase, words in _INSTEAD.items():
         text = text.replace(phrase, words)
-    return text
+    return re.sub("\0", lambda mark: next(kept, mark[0]), text)
 
 
 _INSTEAD = {

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import NUMBERS_OR_LADDER, counted, print_table, scales_of
+from tddelta.cli.reading import NUMBERS_OR_LADDER, counted, print_table, scales_of, settings_within
 from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
-from tddelta.timescales import Rule
+from tddelta.timescales import RULES, Rule
 
 if TYPE_CHECKING:
     from tddelta.tabular.logs import LogValues
 
-_RULES = "capped|matched|constant|proportional"
 _MEASURES = ("bias", "bias_error", "rmse", "explained_variance", "correlation")
 _SHARED = (
     *("method", "model", "features", "held_out", "tolerance", "episode", "state", "reward", "terminated", "truncated"),
@@ -50,7 +49,7 @@ class Values:
     """Largest discount; the others have horizons half as long, and so on."""
     lam: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.95)")] = None
     """λ in [0, 1] of the returns that --method lambda fits."""
-    rule: Annotated[Rule | None, arg(metavar=_RULES, help_behavior_hint="(default: capped)")] = None
+    rule: Annotated[Rule | None, arg(metavar="|".join(RULES), help_behavior_hint="(default: capped)")] = None
     """How that λ becomes a decay c_z = λ_z γ_z of each scale."""
     scales: Annotated[
         tuple[str, ...] | None, arg(metavar=NUMBERS_OR_LADDER, help_behavior_hint="(default: halving)")
@@ -104,8 +103,8 @@ class Values:
         self._check()
         from tddelta.tabular.logs import evaluate_log
 
-        traces = {"lam": 0.95 if self.lam is None else self.lam, "rule": self.rule or "capped"}
-        scales = scales_of(self.scales, self.gamma, **(traces if self.method == "lambda" else {}))
+        traces = self.method == "lambda"
+        scales = scales_of(self.scales, traces=traces, gamma=self.gamma, lam=self.lam, rule=self.rule)
         options: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         for name in ("terminated", "truncated"):
             options[name] = None if options[name].lower() == "none" else options[name]
@@ -130,11 +129,11 @@ class Values:
             raise ConfigError(
                 f"--rows has no meaning with --json; got {self.rows}: leave it out, every state is printed"
             )
+        within = settings_within(self.scales)
         for name in ("lam", "rule") if self.method != "lambda" else ():
-            if getattr(self, name) is not None:
-                raise ConfigError(
-                    f"--{name} has no meaning with --method {self.method}; got {getattr(self, name)}: leave it out"
-                )
+            for option, value in ((f"--{name}", getattr(self, name)), (f"{name} in --scales", within.get(name))):
+                if value is not None:
+                    raise ConfigError(f"{option} has no meaning with --method {self.method}; got {value}: leave it out")
 
     @property
     def _unit(self) -> str:

@@ -26,7 +26,7 @@ from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError, ContractionWarning
 from tddelta.runs.files import replace, upgraded
 from tddelta.runs.reader import a_path
-from tddelta.timescales import Rule, TimeScales, names_discounts, plain_scales
+from tddelta.timescales import FORMER, Rule, TimeScales, names_discounts, plain_scales
 
 FORMAT = 2
 """The version of the file's layout. A reader refuses a newer one."""
@@ -164,15 +164,6 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-FORMER = {
-    "horizons": "scales=(10, 100)",
-    "components": "scales='halving components=4'",
-    "shortest_horizon": "scales='halving shortest_horizon=4'",
-    "longest_horizon": "scales='halving longest_horizon=1000'",
-    "ladder_factor": "scales='halving factor=3'",
-}
-"""Settings of before that `scales` says now, and how."""
-
 NETWORKS = ("mlp", "minatar-conv", "nature-conv")
 """Networks with a name."""
 
@@ -282,7 +273,9 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
     names = tuple(kinds())
     for name in overrides:
         if name in FORMER:
-            raise ConfigError(f"{name} is part of scales now; got {overrides[name]!r}: pass {FORMER[name]}, say")
+            raise ConfigError(
+                f"{name} is part of scales now; got {overrides[name]!r}: pass scales={FORMER[name]!r}, say"
+            )
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
     environment = tidy(environment)
@@ -415,7 +408,13 @@ def _check_values(config: Config) -> None:
 
 def _check_together(config: Config) -> None:
     """Settings that contradict each other."""
-    if config.rule is not None and isinstance(config.scales, Mapping) and {"rule", "trace_decays"} & {*config.scales}:
+    scales = config.scales if isinstance(config.scales, Mapping) else {}
+    if "lam" in scales:
+        lam = scales["lam"]
+        raise ConfigError(
+            f"lam must be given beside scales, not in it; got {lam!r}: drop it there and pass lam={lam!r}"
+        )
+    if config.rule is not None and {"rule", "trace_decays"} & {*scales}:
         raise ConfigError(f"rule is for scales without traces of their own; got {config.rule!r}: drop one")
     if config.reward_discount is not None and not config.normalize_rewards:
         raise ConfigError(
