@@ -170,7 +170,7 @@ def test_traces_and_windows_are_added_where_there_are_none():
 @pytest.mark.parametrize(
     ("scales", "gamma", "message"),
     [
-        (None, None, "gamma is needed where scales names no discounts; got scales='halving': pass, say, gamma=0.99"),
+        (None, None, "gamma is needed .*; got scales='halving': pass gamma=0.99, or scales='halving gamma=0.99', say"),
         ([0.5, 0.9], 0.99, r"gamma must be the largest discount of scales, 0\.9, .* got gamma=0\.99: pass gamma=0\.9"),
         ([0.9, 10], None, r"discounts, all at most 1, or horizons .*; got 0\.9 and 10\.0 in \(0\.9, 10\.0\): pass one"),
         ([], None, r"at least one discount or horizon; got none: pass, say, scales=\(10, 100\)"),
@@ -180,6 +180,11 @@ def test_traces_and_windows_are_added_where_there_are_none():
         ("thirding", 0.9, "numbers, or name a ladder that is known; got 'thirding': pass discounts"),
         ("halving factor=3 components", 0.9, "'halving' as KEY=VALUE, .*; got 'components': .* 'halving components=4'"),
         ("halving rule=capped factor=x", 0.9, "must give settings of the ladder 'halving' .*; got 'factor=x': pass"),
+        (
+            "halving factor=3 factor=4",
+            0.9,
+            "each setting of the ladder 'halving' once; got 'halving factor=3 factor=4'",
+        ),
         ("halving rule=", 0.9, "settings of the ladder 'halving' as KEY=VALUE, .*; got 'rule=': pass"),
         ("halving lam=0.5 rule=mached", 0.9, "rule must be one of .*; got 'mached': did you mean 'matched'"),
         ({"ladder": "thirding"}, 0.9, "name a ladder that is known; got 'thirding'"),

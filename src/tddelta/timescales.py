@@ -519,7 +519,10 @@ def _from_words(text: str) -> Any:
     """Numbers, or a ladder and its settings, from text such as "10 100" and "halving components=4"."""
     name, *words = text.replace(",", " ").split() or [""]
     if name in LADDERS:
-        return {"ladder": name, **dict(_setting(name, word) for word in words)}
+        settings = dict(_setting(name, word) for word in words)
+        if len(settings) < len(words):
+            raise ConfigError(f"scales must give each setting of the ladder {name!r} once; got {text!r}: drop one")
+        return {"ladder": name, **settings}
     try:
         return [float(word) for word in (name, *words)]
     except ValueError:
@@ -577,7 +580,8 @@ def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
     gamma = gamma if gamma is not None else settings.pop("gamma", None)
     if gamma is None:
         raise ConfigError(
-            f"gamma is needed where scales names no discounts; got scales={named or 'halving'!r}: pass, say, gamma=0.99"
+            f"gamma is needed where scales names no discounts; got scales={named or 'halving'!r}: pass gamma=0.99, "
+            "or scales='halving gamma=0.99', say"
         )
     if gamma == 1 and name != "single" and settings.get("longest_horizon") is None:
         raise ConfigError(
