@@ -7,6 +7,7 @@ Every block of 1,000 steps takes a hundredth of a second.
 import sys
 import time
 import types
+from contextlib import suppress
 from typing import NamedTuple
 
 import tddelta.deep
@@ -76,7 +77,10 @@ def train_run(config, seed, writer, *, progress=None, stop=None, eval_every=None
 def wait_for(condition, process, seconds=120):
     """Wait until something is so; a process that ends before fails the test with what it said."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        with suppress(FileNotFoundError):  # a folder that is renamed while a condition looks into it
+            if condition():
+                return
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.02)
 
