@@ -85,7 +85,7 @@ sb3-suite: .venv-sb3-suite/.ready
 .venv-sb3-suite/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-sb3-suite
 	.venv-sb3-suite/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
-	.venv-sb3-suite/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[sb3,test]"
+	.venv-sb3-suite/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[sb3,track,test]" tqdm
 	@touch $@
 
 .venv-zoo/.ready: pyproject.toml
