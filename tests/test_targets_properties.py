@@ -1,4 +1,4 @@
-"""Identities of the targets on random problems that neither `check_targets` nor an oracle looks at."""
+"""Identities of the targets on random shapes, batch axes, flags, durations and ladders."""
 
 from dataclasses import replace
 
@@ -27,6 +27,26 @@ def everything(problem):
 def assert_same_bytes(one, other):
     for name in one:
         assert one[name].tobytes() == other[name].tobytes(), name
+
+
+@examples
+@given(problems())
+def test_td_errors_and_the_difference_form_telescope_for_every_prefix(problem):
+    errors = compose(td_errors(*problem.arrays, **problem.td_options))
+    targets = compose(lambda_targets(*problem.arrays, **problem.options, form="difference"))
+    for z in range(len(problem.gammas)):
+        alone = problem.value(z)
+        np.testing.assert_allclose(errors[..., z : z + 1], td_errors(*alone.arrays, **alone.td_options), **CLOSE)
+        np.testing.assert_allclose(targets[..., z : z + 1], lambda_targets(*alone.arrays, **alone.options), **CLOSE)
+
+
+@examples
+@given(problems(equal_windows=True))
+def test_n_step_targets_telescope_for_every_prefix_with_equal_windows(problem):
+    sums = compose(n_step_targets(*problem.arrays, **problem.options))
+    for z in range(len(problem.gammas)):
+        alone = problem.value(z)
+        np.testing.assert_allclose(sums[..., z : z + 1], n_step_targets(*alone.arrays, **alone.options), **CLOSE)
 
 
 @examples
