@@ -301,6 +301,18 @@ class TestCalls:
         compare(CATCH, "ppo", seeds=1, steps=3000, out="o", progress=True, resume=True)
         assert capfd.readouterr().out == "Catch-bsuite, ppo, seed 0: finished before, 3,000 steps, return 1\n"
 
+    def test_progress_that_raises_stops_the_runs(self):
+        def broken(plan, progress):
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            compare(CATCH, "ppo", seeds=2, steps=10**6, out="o", progress=broken)
+        deadline = time.monotonic() + 30
+        while any(run.status["state"] == "running" for run in load_runs("o")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert {run.status["state"] for run in load_runs("o")} == {"interrupted"}
+
     def test_own_environments_and_agents_are_objects(self):
         import gymnax
 
