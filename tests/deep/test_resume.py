@@ -229,12 +229,14 @@ def test_pauses_are_checked(wrong, tmp_path):
         trained(tmp_path / "run", checkpoint_every=wrong)
 
 
-def test_the_display_counts_the_steps_of_this_call_only(tmp_path):
+def test_the_display_counts_the_steps_of_this_call_only(tmp_path, monkeypatch):
     # Field case B54.
+    now = [1000.0]
+    monkeypatch.setattr("tddelta.experiments.display.time.monotonic", lambda: now[0])
     (plan,) = plan_runs("CartPole-v1", "ppo", seeds=1, steps=200_000, out=tmp_path)
     display = Display([plan], live=False)
     display.begin(plan)
-    display._began -= 100
+    now[0] += 100
     display.progress(plan, training.Progress(150_000, 200_000, None, None, None, "compiling"))
     assert "150,000 of 200,704 steps" in display._overall() and "steps/s" not in display._overall()
     display.progress(plan, training.Progress(151_000, 200_000, 10.0, None, None, "training"))
