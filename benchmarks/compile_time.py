@@ -8,7 +8,7 @@ from dataclasses import asdict
 from alternate import Worker, arguments, machine
 from worker import Settings
 
-AGENTS = ("ppo", "ppo+", "ppo-delta", "ppo-delta-matched", "ppo-delta-difference", "ppo-multi")
+AGENTS = ("ppo", "ppo+", "ppo-multi", "ppo-delta", "ppo-delta-bootstrap", "ppo-delta-matched")
 LIMIT = 10.0  # seconds
 
 

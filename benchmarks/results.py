@@ -27,7 +27,7 @@ def minatar() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def cartpole() -> Iterator[tuple[str, dict[str, Any]]]:
     """The classic: solved or not."""
-    yield "", {"environments": ["CartPole-v1"], "agents": ["ppo", "ppo-delta"], "steps": 500_000}
+    yield "", {"environments": ["CartPole-v1"], "agents": ["ppo", "ppo-delta-bootstrap"], "steps": 500_000}
 
 
 def horizons() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -37,7 +37,7 @@ def horizons() -> Iterator[tuple[str, dict[str, Any]]]:
         for rule in RULES:
             for scale in COMPONENT_SCALES:
                 settings = {"gamma": gamma, "rule": rule, "component_scale": scale}
-                yield f"gamma-{gamma}/{rule}-{scale}", {"environments": LONG, "agents": ["ppo-delta"], **settings}
+                yield f"gamma-{gamma}/{rule}-{scale}", {"environments": LONG, "agents": ["ppo-delta-bootstrap"], **settings}
 
 
 STUDIES = {"minatar": minatar, "cartpole": cartpole, "horizons": horizons}

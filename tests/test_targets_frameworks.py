@@ -42,8 +42,8 @@ def everything(problem):
     return {
         "td_errors": td_errors(*problem.arrays, **problem.td_options),
         "n_step_targets": n_step_targets(*problem.arrays, **problem.options),
-        "bootstrap": lambda_targets(*problem.arrays, **problem.options),
-        "difference": lambda_targets(*problem.arrays, **problem.options, form="difference"),
+        "bootstrap": lambda_targets(*problem.arrays, **problem.options, form="bootstrap"),
+        "difference": lambda_targets(*problem.arrays, **problem.options),
         "advantages": advantages(*problem.arrays, **problem.options),
         "successors": final,
         "round trip": decompose(compose(problem.deltas)),
@@ -125,7 +125,7 @@ def test_vmap_over_streams():
         *problem.arrays, problem.terminated, problem.truncated
     )
     wanted = everything(in_numpy)
-    for result, name in zip(got, ("bootstrap", "n_step_targets", "advantages"), strict=True):
+    for result, name in zip(got, ("difference", "n_step_targets", "advantages"), strict=True):
         np.testing.assert_allclose(result, wanted[name], rtol=1e-5, atol=1e-5)
 
 
@@ -372,4 +372,4 @@ def test_scales_are_static_under_jit():
     problem, scales = in_numpy.pick(jnp.asarray), make_scales(*LADDER)
     run = jax.jit(lambda_targets, static_argnames=("scales", "form"))
     got = run(*problem.arrays, terminated=problem.terminated, truncated=problem.truncated, scales=scales)
-    np.testing.assert_allclose(got, everything(in_numpy)["bootstrap"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got, everything(in_numpy)["difference"], rtol=1e-5, atol=1e-5)

@@ -18,8 +18,8 @@ def everything(problem):
     return {
         "td_errors": td_errors(*problem.arrays, **problem.td_options),
         "n_step_targets": n_step_targets(*problem.arrays, **problem.options),
-        "lambda_targets": lambda_targets(*problem.arrays, **problem.options),
-        "difference": lambda_targets(*problem.arrays, **problem.options, form="difference"),
+        "bootstrap": lambda_targets(*problem.arrays, **problem.options, form="bootstrap"),
+        "difference": lambda_targets(*problem.arrays, **problem.options),
         "advantages": advantages(*problem.arrays, **problem.options),
     }
 
@@ -33,7 +33,7 @@ def assert_same_bytes(one, other):
 @given(problems())
 def test_td_errors_and_the_difference_form_telescope_for_every_prefix(problem):
     errors = compose(td_errors(*problem.arrays, **problem.td_options))
-    targets = compose(lambda_targets(*problem.arrays, **problem.options, form="difference"))
+    targets = compose(lambda_targets(*problem.arrays, **problem.options))
     for z in range(len(problem.gammas)):
         alone = problem.value(z)
         np.testing.assert_allclose(errors[..., z : z + 1], td_errors(*alone.arrays, **alone.td_options), **CLOSE)
@@ -52,7 +52,7 @@ def test_n_step_targets_telescope_for_every_prefix_with_equal_windows(problem):
 @examples
 @given(problems(equal_decays=True))
 def test_bootstrap_form_telescopes_for_every_prefix_with_equal_decays(problem):
-    sums = compose(lambda_targets(*problem.arrays, **problem.options))
+    sums = compose(lambda_targets(*problem.arrays, **problem.options, form="bootstrap"))
     for z in range(len(problem.gammas)):
         alone = problem.value(z)
         np.testing.assert_allclose(sums[..., z : z + 1], lambda_targets(*alone.arrays, **alone.options), **CLOSE)

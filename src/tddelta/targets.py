@@ -166,19 +166,21 @@ def lambda_targets(
     terminated: Bool[Array, " T *batch"],
     truncated: Bool[Array, " T *batch"],
     scales: TimeScales,
-    form: Form = "bootstrap",
+    form: Form = "difference",
     durations: Shaped[Array, " T *batch"] | None = None,
 ) -> Float[ArrayT, "T *batch Z"]:
     """λ-returns of all components, with trace decays c_z = `scales.trace_decays[z]`.
+
+    Difference form: W_z(s_t) + X^z_t − X^{z−1}_t, where X^z is the ordinary λ-advantage of V_{γ_z} with discount γ_z
+    and decay c_z. It telescopes for any decays: the sum over components is the ordinary λ-return of V_{γ_Z}, that of a
+    critic without components.
 
     Bootstrap form, the paper's: W_z(s_t) + A^z_t with the TD errors δ of `td_errors` and
 
         A^z_t = δ^z_t + c_z · 1[step t ends no episode] · A^z_{t+1},   A_T = 0.
 
-    Difference form: W_z(s_t) + X^z_t − X^{z−1}_t, where X^z is the ordinary λ-advantage of V_{γ_z} with discount γ_z
-    and decay c_z. It telescopes for any decays: the sum over components is the ordinary λ-return of V_{γ_Z}.
-    With equal decays the forms are the same, and both telescope. In the bootstrap form errors of the fit grow along the
-    ladder, see `TimeScales.error_gains`.
+    With equal decays the forms are the same, and both telescope. Otherwise errors of the fit grow along the ladder in
+    the bootstrap form, see `TimeScales.error_gains`.
 
     With one scale it is the λ-return of TD(λ), and of PPO's value loss; with c_z = 0 it is one-step TD(Δ); with
     c_z = γ_z the bootstrap is gone for one scale: Monte Carlo. The target of the last step of an episode, and of the
@@ -191,7 +193,7 @@ def lambda_targets(
         terminated: d_t, (T, *batch).
         truncated: Whether the episode is cut after step t, (T, *batch).
         scales: The time scales with `trace_decays`.
-        form: "bootstrap" or "difference".
+        form: "difference" or "bootstrap".
         durations: τ_t > 0, (T, *batch), or None for 1.
 
     Returns:

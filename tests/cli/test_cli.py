@@ -399,7 +399,7 @@ def test_the_table_fits_the_terminal(width):
     from tddelta.experiments.display import Display
     from tddelta.experiments.plan import plan_runs
 
-    plans = plan_runs(["SpaceInvaders-MinAtar", CATCH], "ppo-delta-difference", seeds=1, steps=2_000_000, gamma=0.9)
+    plans = plan_runs(["SpaceInvaders-MinAtar", CATCH], "ppo-delta-bootstrap", seeds=1, steps=2_000_000, gamma=0.9)
     display = Display(plans, live=False)
     for plan in plans:
         display.begin(plan)

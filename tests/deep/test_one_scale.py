@@ -30,7 +30,7 @@ def program(config):
     return jax.jit(ppo.update).lower(config, state).as_text()
 
 
-DELTA = ["ppo-delta", "ppo-delta-matched", "ppo-delta-difference"]
+DELTA = ["ppo-delta", "ppo-delta-matched", "ppo-delta-bootstrap"]
 
 
 # In the other agents the sum of one head and the last of one head are written down as such: see the last test.

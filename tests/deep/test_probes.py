@@ -52,7 +52,7 @@ def learned_components(probe, agent, **settings):
     ("agent", "settings"),
     [
         ("ppo-delta", {}),
-        pytest.param("ppo-delta-difference", {}, marks=pytest.mark.long),
+        pytest.param("ppo-delta-bootstrap", {}, marks=pytest.mark.long),
         pytest.param("ppo-multi", {}, marks=pytest.mark.long),
         # With λ = .7 the paper's equal traces contract on this ladder: .665 < (1 + .5)/2.
         pytest.param("ppo-delta-matched", {"lam": 0.7}, marks=pytest.mark.long),

@@ -134,11 +134,11 @@ def check(agent, case):
         total, total_target = values[..., 0], targets[..., 0]
     else:
         decays = {
-            "ppo-delta": [min(decay, gamma) for gamma in gammas],
+            "ppo-delta": [0.95 * gamma for gamma in gammas],
             "ppo-delta-matched": [decay] * 6,
-            "ppo-delta-difference": [0.95 * gamma for gamma in gammas],
+            "ppo-delta-bootstrap": [min(decay, gamma) for gamma in gammas],
         }[agent]
-        targets = delta_targets(rollout, gammas, decays, difference=agent == "ppo-delta-difference")
+        targets = delta_targets(rollout, gammas, decays, difference=agent == "ppo-delta")
         total, total_target = values.sum(-1), targets.sum(-1)
     losses = 0.5 * np.mean((values - targets) ** 2, (0, 1))
     np.testing.assert_allclose(metrics.component_losses, losses, rtol=2e-5, atol=1e-5)
@@ -153,9 +153,7 @@ def check(agent, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ENDS)
 @pytest.mark.filterwarnings("ignore::tddelta.ContractionWarning")
-@pytest.mark.parametrize(
-    "agent", ["ppo-delta", "ppo", "ppo+", "ppo-delta-matched", "ppo-delta-difference", "ppo-multi"]
-)
+@pytest.mark.parametrize("agent", ["ppo-delta", "ppo", "ppo+", "ppo-delta-matched", "ppo-delta-bootstrap", "ppo-multi"])
 def test_logged_losses_are_those_of_the_rollout(agent, case):
     check(agent, case)
 

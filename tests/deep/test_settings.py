@@ -101,7 +101,8 @@ def test_the_longest_horizon_is_gamma():
 
 def test_the_rule_of_the_agent_and_another():
     assert ppo.preset("CartPole-v1", "ppo-multi").critic_scales.trace_decays[0] == pytest.approx(0.95 * 0.68)
-    assert ppo.preset("CartPole-v1", "ppo-delta").critic_scales.trace_decays[0] == pytest.approx(0.68)
+    assert ppo.preset("CartPole-v1", "ppo-delta").critic_scales.trace_decays[0] == pytest.approx(0.95 * 0.68)
+    assert ppo.preset("CartPole-v1", "ppo-delta-bootstrap").critic_scales.trace_decays[0] == pytest.approx(0.68)
     with pytest.warns(tdd.ContractionWarning):
         config = ppo.preset("CartPole-v1", "ppo-delta-matched")
         assert config.critic_scales.trace_decays[0] == pytest.approx(0.95 * 0.99)
@@ -187,7 +188,7 @@ def test_names_of_agents():
     assert agents.resolve(f"{__name__}:HALF") is HALF
     for name, sentence in (
         ("ppo-dleta", "unknown agent 'ppo-dleta': did you mean ppo-delta"),
-        ("dqn", r"unknown agent 'dqn': known are ppo, ppo\+, ppo-delta"),
+        ("dqn", r"unknown agent 'dqn': known are ppo, ppo\+, ppo-multi, ppo-delta, "),
         (f"{__name__}:NOBODY", f"no agent at '{__name__}:NOBODY'"),
         (f"{__name__}:RANDOM", f"'{__name__}:RANDOM' must be a tddelta Agent; got Generator"),
     ):
@@ -278,6 +279,19 @@ def rollout():
     return roll(tiny(), state.learned, play(state.playing, RANDOM.normal(size=(8, 3)), *ends), jax.random.key(0))[1]
 
 
+@pytest.mark.parametrize("changes", [{}, {"lam": 0.3}, {"rule": "proportional"}])
+def test_the_value_of_ppo_delta_has_the_target_of_a_single_critic(rollout, changes):
+    single = rollout._replace(
+        heads=rollout.heads.sum(-1, keepdims=True),
+        final_heads=rollout.final_heads.sum(-1, keepdims=True),
+        last_heads=rollout.last_heads.sum(-1, keepdims=True),
+    )
+    _, targets, advantages = signals(tiny(**changes), rollout)
+    _, wanted, same = signals(tiny(agent="ppo", **changes), single)
+    np.testing.assert_allclose(targets.sum(-1), wanted[..., 0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(advantages, same, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
 def test_the_actors_trace_leaves_the_critic_alone(rollout, lam):
     values, targets, advantages = signals(tiny(), rollout)
@@ -290,7 +304,7 @@ def test_the_actors_trace_leaves_the_critic_alone(rollout, lam):
     assert np.abs(other_targets - targets).max() > 1e-3
 
 
-@pytest.mark.parametrize("rule", ["matched", "constant", "proportional"])
+@pytest.mark.parametrize("rule", ["matched", "capped", "proportional"])
 @pytest.mark.filterwarnings("ignore::tddelta.ContractionWarning")
 def test_the_critics_traces_leave_the_actor_alone(rollout, rule):
     _, targets, advantages = signals(tiny(), rollout)

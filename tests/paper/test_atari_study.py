@@ -41,7 +41,7 @@ def test_the_plan_is_that_of_the_paper() -> None:
     plans = atari.plan_atari(out=Path("runs"))
     assert len(plans) == 9 * 4 * 10
     assert {plan.environment for plan in plans} == set(PAPER)
-    assert {plan.agent for plan in plans} == {"ppo", "ppo+", "ppo-delta-matched", "ppo-delta"}
+    assert {plan.agent for plan in plans} == {"ppo", "ppo+", "ppo-delta-matched", "ppo-delta-bootstrap"}
     assert {plan.config.steps for plan in plans} == {10_000_000}
     assert [plan.seed for plan in plans[:36]] == [125125] * 36  # seed by seed
     config = plans[0].config
@@ -75,7 +75,7 @@ def test_seeds_are_the_papers_or_named(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_missing_runs_are_started_measured_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["reproduce", "atari", "--agents", "ppo", "ppo-delta", "--seeds", "2", "--steps", "2_000"]
+    given = ["reproduce", "atari", "--agents", "ppo", "ppo-delta-bootstrap", "--seeds", "2", "--steps", "2_000"]
     out = ["--out", str(tmp_path / "atari")]
     assert main([*given, *out, "--games", "Qbert"]) == 0
     first = capsys.readouterr()
@@ -87,7 +87,7 @@ def test_missing_runs_are_started_measured_and_reported(tmp_path: Path, capsys: 
     assert main([*given, *out, "--games", "Qbert", "Hero"]) == 0
     second = capsys.readouterr()
     assert "Qbert, ppo, seed 513: finished before" in second.out
-    assert "Hero, ppo-delta, seed 513: finished, 2,000 steps" in second.out
+    assert "Hero, ppo-delta-bootstrap, seed 513: finished, 2,000 steps" in second.out
     assert run.path.joinpath("timing.jsonl").read_bytes() == timing
     assert len(Run(run.path).evaluations) == 1
     assert "Hold-out episodes" in (tmp_path / "atari/report.html").read_text(encoding="utf-8")

@@ -46,11 +46,11 @@ def test_without_any_variance_there_is_no_p() -> None:
 def test_of_the_published_gains_few_survive_the_correction() -> None:
     significant = {key: test.difference for key, (test, p) in published_gains().items() if p < 0.05}
     assert {key for key, difference in significant.items() if difference > 0} == {
-        ("Hero", "ppo-delta-matched"), ("Hero", "ppo-delta"), ("Qbert", "ppo-delta-matched"),
+        ("Hero", "ppo-delta-matched"), ("Hero", "ppo-delta-bootstrap"), ("Qbert", "ppo-delta-matched"),
     }  # fmt: skip
     assert {key for key, difference in significant.items() if difference < 0} == {
-        ("Zaxxon", "ppo-delta-matched"), ("Zaxxon", "ppo-delta"), ("WizardOfWor", "ppo-delta-matched"),
-        ("WizardOfWor", "ppo-delta"), ("BankHeist", "ppo-delta"),
+        ("Zaxxon", "ppo-delta-matched"), ("Zaxxon", "ppo-delta-bootstrap"), ("WizardOfWor", "ppo-delta-matched"),
+        ("WizardOfWor", "ppo-delta-bootstrap"), ("BankHeist", "ppo-delta-bootstrap"),
     }  # fmt: skip
     assert len(published_gains()) == 18
 
@@ -70,12 +70,12 @@ def test_scores_stand_beside_the_published_ones_with_both_p_values(tmp_path: Pat
 
 def test_an_agent_that_repeats_the_released_code_is_compared_with_the_agent_of_the_paper() -> None:
     assert published_agent("ppo-delta-matched-released") == "ppo-delta-matched"
-    assert published_agent("ppo-delta-published") == "ppo-delta"
+    assert published_agent("ppo-delta-bootstrap-published") == "ppo-delta-bootstrap"
     assert published_agent("ppo-multi") is None
 
 
 def test_gains_are_over_the_better_baseline_here_and_in_the_paper(tmp_path: Path) -> None:
-    runs_of(tmp_path, {"ppo": 9_000, "ppo+": 10_000, "ppo-delta": 12_000})
+    runs_of(tmp_path, {"ppo": 9_000, "ppo+": 10_000, "ppo-delta-bootstrap": 12_000})
     (row,) = tables_of(tmp_path)["atari-gains"].records
     assert (row["baseline"], row["published_baseline"]) == ("ppo+", "ppo")
     assert row["difference"] == pytest.approx(2000)
@@ -131,7 +131,7 @@ def test_reward_densities_have_a_table(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_is_there_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs_of(tmp_path, {"ppo": 11_000, "ppo-delta": 12_000}, seeds=2)
+    runs_of(tmp_path, {"ppo": 11_000, "ppo-delta-bootstrap": 12_000}, seeds=2)
     path = write_run(tmp_path, "MsPacman", "ppo", 1153780, state="running", returns=[])
     append_evaluation(tmp_path / "Qbert/ppo/seed-0", {"mode": "sampled", "starts": "no-ops", "return_mean": 9.0})
     monkeypatch.setattr(page, "drawings", lambda study: ())
@@ -145,8 +145,8 @@ def test_the_page_shows_what_is_there_so_far(tmp_path: Path, monkeypatch: pytest
 
 def test_the_shown_episode_is_that_of_the_papers_seed(tmp_path: Path) -> None:
     for seed in (0, 1153780):
-        write_run(tmp_path, "Qbert", "ppo-delta", seed)
-    recorded = Study(load_runs(tmp_path)).groups["Qbert", "ppo-delta"].recorded
+        write_run(tmp_path, "Qbert", "ppo-delta-bootstrap", seed)
+    recorded = Study(load_runs(tmp_path)).groups["Qbert", "ppo-delta-bootstrap"].recorded
     assert recorded is not None and recorded[0].number == 1153780
 
 
@@ -163,7 +163,7 @@ def test_a_changed_protocol_has_no_published_numbers(tmp_path: Path) -> None:
 
 
 def test_runs_under_other_rules_are_not_compared(tmp_path: Path) -> None:
-    for agent, sticky in (("ppo", 0.0), ("ppo-delta", 0.25)):
+    for agent, sticky in (("ppo", 0.0), ("ppo-delta-bootstrap", 0.25)):
         for seed in range(3):
             rules = {"game": "Pong", "protocol": "classic", "repeat_action_probability": sticky}
             write_any_run(tmp_path, "Pong", agent, seed, parameters=rules, returns=np.full(9, 1.0 * seed))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tddelta import targets
-from tddelta.deep.agents import AGENTS, resolve
+from tddelta import advantages
+from tddelta.deep.agents import AGENTS, bootstrap_targets, resolve
 from tddelta.paper import atari
 from tddelta.timescales import TimeScales
 
@@ -60,7 +60,7 @@ def test_the_released_targets_are_those_of_their_description() -> None:
 def test_the_fault_is_in_all_components_but_the_first_up_to_the_last_end() -> None:
     data = rollout()
     data["truncated"][:] = False
-    right = targets.lambda_targets(**arguments(data), scales=SCALES)
+    right = bootstrap_targets(**arguments(data), scales=SCALES)
     wrong = atari.released_targets(**arguments(data), scales=SCALES)
     differs = np.abs(np.asarray(wrong - right)) > 1e-4
     assert not differs[..., 0].any()
@@ -72,19 +72,19 @@ def test_a_time_limit_is_a_termination_in_targets_and_advantages() -> None:
     data = rollout()
     ended = data | {"terminated": data["terminated"] | data["truncated"], "truncated": np.zeros((7, 3), bool)}
     found = atari.published_targets(**arguments(data), scales=SCALES)
-    wanted = targets.lambda_targets(**arguments(ended), scales=SCALES)
+    wanted = bootstrap_targets(**arguments(ended), scales=SCALES)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     actor = atari.published_advantages(**arguments(data), scales=SCALES, trace_decay=0.9)
-    wanted = targets.advantages(**arguments(ended), scales=SCALES, trace_decay=0.9)
+    wanted = advantages(**arguments(ended), scales=SCALES, trace_decay=0.9)
     np.testing.assert_allclose(actor, wanted, rtol=1e-5, atol=1e-5)
-    assert np.abs(found - targets.lambda_targets(**arguments(data), scales=SCALES)).max() > 0.1
+    assert np.abs(found - bootstrap_targets(**arguments(data), scales=SCALES)).max() > 0.1
 
 
 def test_without_ends_the_published_targets_are_the_right_ones() -> None:
     data = rollout()
     data["terminated"][:] = data["truncated"][:] = False
     found = atari.published_targets(**arguments(data), scales=SCALES)
-    np.testing.assert_allclose(found, targets.lambda_targets(**arguments(data), scales=SCALES), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, bootstrap_targets(**arguments(data), scales=SCALES), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", atari.VARIANTS)

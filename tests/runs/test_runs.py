@@ -37,7 +37,7 @@ SCALES = TimeScales.from_gammas([0.68, 0.99], lam=0.95)
 
 def config(environment="Catch-bsuite", agent="ppo-delta", seed=0, **settings):
     return {
-        "format": 2,
+        "format": 3,
         "environment": environment,
         "environment_kwargs": {},
         "environment_parameters": {},
@@ -370,9 +370,9 @@ def test_pickles_are_refused_and_never_run(tmp_path):
 def test_a_newer_format_says_which_version_is_needed(tmp_path, versions):
     path = tmp_path / "seed-0"
     needed = rf"install {'tddelta >= 9.1.0' if versions else 'a newer tddelta'}"
-    with RunWriter(path, config() | {"format": 3}, {"versions": versions}) as writer:
+    with RunWriter(path, config() | {"format": 4}, {"versions": versions}) as writer:
         writer.parameters({}, {"format": "2"})
-    with pytest.raises(CheckpointError, match=rf"config\.json has format 3, and .* up to 2: {needed}"):
+    with pytest.raises(CheckpointError, match=rf"config\.json has format 4, and .* up to 3: {needed}"):
         load_runs(path)
     with pytest.raises(CheckpointError, match=rf"parameters\.safetensors has format 2.*{needed}"):
         read_parameters(path)
@@ -447,5 +447,35 @@ def test_what_format_1_said_of_the_scales_is_read_and_keeps_its_name(tmp_path, f
     with RunWriter(tmp_path / "r", config() | {"format": 1, "settings": settings}, PROVENANCE) as writer:
         writer.status("finished")
     run = Run(tmp_path / "r")
-    assert run.config["settings"] == {"gamma": 0.9, "scales": scales} and run.config["format"] == 2
+    assert run.config["settings"] == {"gamma": 0.9, "scales": scales} and run.config["format"] == 3
     assert config_hash(run.config) == digest
+
+
+LAMBDA, BOOTSTRAP = "tddelta.targets:lambda_targets", "tddelta.deep.agents:bootstrap_targets"
+
+
+@pytest.mark.parametrize(
+    ("folder", "agent", "targets", "name", "label", "now"),
+    [
+        ("ppo-delta", {"rule": "capped"}, LAMBDA, "ppo-delta-bootstrap", "ppo-delta-bootstrap", BOOTSTRAP),
+        ("ppo-delta-0123abcd", {"rule": "capped"}, LAMBDA, *["ppo-delta-bootstrap"] * 2, BOOTSTRAP),
+        ("ppo-delta-matched", {"rule": "matched"}, LAMBDA, *["ppo-delta-matched"] * 2, LAMBDA),
+        (
+            "ppo-delta-difference-0123abcd",
+            {"rule": "constant"},
+            "tddelta.deep.agents:difference_targets",
+            *["ppo-delta"] * 2,
+            LAMBDA,
+        ),
+        ("ppo", {"heads": "one", "rule": "capped"}, LAMBDA, "ppo", "ppo", LAMBDA),
+    ],
+)
+def test_agents_had_other_names_before_format_3(tmp_path, folder, agent, targets, name, label, now):
+    former, _, digits = folder.partition("-0123")
+    agent = {"name": former, "heads": "ladder", "basis": "deltas", **agent, "targets": targets}
+    path = tmp_path / folder / "seed-0"
+    with RunWriter(path, config() | {"format": 2, "agent": agent}, PROVENANCE) as writer:
+        writer.status("finished")
+    run = Run(path)
+    assert run.config["agent"] == agent | {"name": name, "targets": now}
+    assert run.agent == label + ("-0123" + digits if digits else "")

@@ -25,7 +25,7 @@ class Progress(NamedTuple):
 
 def run_config(config, seed):
     return {
-        "format": 2,
+        "format": 3,
         "environment": config.environment_object().name,
         "environment_kwargs": dict(config.environment_kwargs),
         "environment_parameters": {},

@@ -56,7 +56,7 @@ def write_run(
     scales = scales_of(agent)
     rng = np.random.default_rng([seed, len(environment), len(agent)])
     config = {
-        "format": 2,
+        "format": 3,
         "environment": environment,
         "environment_kwargs": {},
         "environment_parameters": parameters or {"max_steps_in_episode": 1000},

@@ -141,6 +141,6 @@ LEARNERS = {
     "n_step": n_step,
     "traces": traces,
     "true_online": true_online,
-    "lambda_return": offline(targets_literal.lambda_targets, 5),
-    "lambda_difference": offline(lambda problem: targets_literal.lambda_targets(problem, "difference"), 5),
+    "lambda_return": offline(lambda problem: targets_literal.lambda_targets(problem, "bootstrap"), 5),
+    "lambda_difference": offline(targets_literal.lambda_targets, 5),
 }

@@ -164,7 +164,7 @@ def n_step_targets(problem: Problem) -> np.ndarray:
     return result
 
 
-def lambda_targets(problem: Problem, form: str = "bootstrap") -> np.ndarray:
+def lambda_targets(problem: Problem, form: str = "difference") -> np.ndarray:
     """Bootstrap form: the decay c_z in both terms of the difference; difference form: each with its own."""
     result = np.empty(problem.deltas.shape)
     decays = problem.decays

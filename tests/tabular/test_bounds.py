@@ -155,6 +155,7 @@ def test_operator_equals_the_targets_where_nothing_is_random(ends):
         terminated=stream.terminated[0],
         truncated=stream.truncated[0],
         scales=scales,
+        form="bootstrap",
     )
     expected = lambda_operator(mdp, deltas, scales)
     np.testing.assert_allclose(targets[:20], expected[stream.states[0, :20]], atol=1e-12)

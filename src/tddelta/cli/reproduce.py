@@ -50,7 +50,7 @@ class Reproduce:
 
     Example: tddelta reproduce ring --quick
 
-    Example: tddelta reproduce atari --games Qbert --agents ppo ppo-delta --seeds 2 --steps 2_000_000 --out runs/atari
+    Example: tddelta reproduce atari --games Qbert --agents ppo ppo-delta-bootstrap --seeds 2 --steps 2_000_000
     """
 
     experiment: Annotated[Positional[Experiment], arg(metavar="EXPERIMENT")]
@@ -66,7 +66,7 @@ class Reproduce:
     agents: Annotated[
         tuple[str, ...], arg(metavar="AGENT [AGENT ...]", help_behavior_hint="(default: the paper's)")
     ] = ()
-    """atari: agents, those of compare, or an end -published or -released after ppo-delta or ppo-delta-matched."""
+    """atari: agents of compare; -published or -released may follow ppo-delta-bootstrap and ppo-delta-matched."""
     seeds: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 10)")] = None
     """atari: how many of the paper's ten seeds."""
     seed_list: Annotated[tuple[int, ...] | None, arg(metavar="INT [INT ...]", help_behavior_hint="")] = None

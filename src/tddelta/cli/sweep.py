@@ -38,7 +38,7 @@ class Tune:
     environment: Annotated[Positional[str], arg(metavar="ENV")]
     """gymnax id such as Breakout-MinAtar or CartPole-v1, or package.module:factory."""
     agent: str = "ppo-delta"
-    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
+    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
     trials: int = 30
     """Trials in all; those that are given up count."""
     steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the environment's preset)")] = None

@@ -50,7 +50,7 @@ class Train:
     Gymnasium, or package.module:factory. With --resume and without --out the
     run directory to go on in; its settings are those recorded there."""
     agent: str = "ppo-delta"
-    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
+    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
     seed: int = 0
     """Seed; the same seed gives the same bytes."""
     steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the environment's preset)")] = None
@@ -96,7 +96,7 @@ class Compare:
     """gymnax ids such as Breakout-MinAtar or CartPole-v1, Atari games such as Qbert, gym:ID or gym:package.module:ID
     for Gymnasium, or package.module:factory."""
     agents: Annotated[tuple[str, ...], arg(metavar="AGENT [AGENT ...]")] = ("ppo", "ppo-delta")
-    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-matched, ppo-delta-difference, or package.module:agent."""
+    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
     seeds: int = 3
     """Number of seeds: 0, 1, …, N−1."""
     seed_list: Annotated[tuple[int, ...] | None, arg(metavar="INT [INT ...]", help_behavior_hint="")] = None

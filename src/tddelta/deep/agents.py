@@ -47,24 +47,13 @@ def multi_discount_targets(
         terminated=terminated,
         truncated=truncated,
         scales=scales,
-        form="difference",
     )
     return array_namespace(values).astype(compose(deltas), values.dtype, copy=False)
 
 
-def difference_targets(
-    rewards: Any, deltas: Any, next_deltas: Any, *, terminated: Any, truncated: Any, scales: TimeScales
-) -> Any:
-    """λ-returns of the components in the difference form: `lambda_targets(..., form="difference")`."""
-    return core.lambda_targets(
-        rewards,
-        deltas,
-        next_deltas,
-        terminated=terminated,
-        truncated=truncated,
-        scales=scales,
-        form="difference",
-    )
+def bootstrap_targets(rewards: Any, deltas: Any, next_deltas: Any, **options: Any) -> Any:
+    """λ-returns of the components in the paper's form: `lambda_targets(..., form="bootstrap")`."""
+    return core.lambda_targets(rewards, deltas, next_deltas, form="bootstrap", **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +75,7 @@ class Agent:
     name: str
     heads: Heads = "ladder"
     basis: Basis = "deltas"
-    rule: Rule = "capped"
+    rule: Rule = "constant"
     targets: TargetFunction = core.lambda_targets
     advantages: TargetFunction = core.advantages
 
@@ -132,12 +121,12 @@ class _Agents(dict[str, Agent]):
 AGENTS: dict[str, Agent] = _Agents(
     (agent.name, agent)
     for agent in (
-        Agent("ppo", heads="one"),
-        Agent("ppo+", basis="sum"),
+        Agent("ppo", heads="one", rule="capped"),
+        Agent("ppo+", basis="sum", rule="capped"),
+        Agent("ppo-multi", basis="values", targets=multi_discount_targets),
         Agent("ppo-delta"),
+        Agent("ppo-delta-bootstrap", rule="capped", targets=bootstrap_targets),
         Agent("ppo-delta-matched", rule="matched"),
-        Agent("ppo-delta-difference", rule="constant", targets=difference_targets),
-        Agent("ppo-multi", basis="values", rule="constant", targets=multi_discount_targets),
     )
 )
 """The agents that ship with the library, by name."""

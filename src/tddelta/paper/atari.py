@@ -11,7 +11,7 @@ treated as a termination. The paper's text has the first one right and does not 
 
 | agents | last step of a rollout | time limit |
 |---|---|---|
-| `ppo-delta-matched`, `ppo-delta` | next state | truncation |
+| `ppo-delta-matched`, `ppo-delta-bootstrap` | next state | truncation |
 | `…-published` | next state | termination |
 | `…-released` | current state | termination |
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def published_targets(
     rewards: Any, deltas: Any, next_deltas: Any, *, terminated: Any, truncated: Any, scales: TimeScales
 ) -> Any:
-    """λ-returns of the components as `lambda_targets` makes them, with time limits as terminations.
+    """λ-returns of the components in the paper's form, `bootstrap_targets`, with time limits as terminations.
 
     Args:
         rewards: (T, *batch).
@@ -64,7 +64,7 @@ def published_targets(
         Targets of W, (T, *batch, Z).
     """
     ends = _without_limits(terminated, truncated)
-    return targets.lambda_targets(rewards, deltas, next_deltas, scales=scales, **ends)
+    return agents.bootstrap_targets(rewards, deltas, next_deltas, scales=scales, **ends)
 
 
 def released_targets(rewards: Any, deltas: Any, next_deltas: Any, *, scales: TimeScales, **ends: Any) -> Any:
@@ -122,10 +122,10 @@ MATCHED_PUBLISHED = _variant("ppo-delta-matched", "published", published_targets
 """`ppo-delta-matched` as the paper's text has it."""
 MATCHED_RELEASED = _variant("ppo-delta-matched", "released", released_targets)
 """`ppo-delta-matched` as the released code had it."""
-CAPPED_PUBLISHED = _variant("ppo-delta", "published", published_targets)
-"""`ppo-delta` as the paper's text has it."""
-CAPPED_RELEASED = _variant("ppo-delta", "released", released_targets)
-"""`ppo-delta` as the released code had it."""
+CAPPED_PUBLISHED = _variant("ppo-delta-bootstrap", "published", published_targets)
+"""`ppo-delta-bootstrap` as the paper's text has it."""
+CAPPED_RELEASED = _variant("ppo-delta-bootstrap", "released", released_targets)
+"""`ppo-delta-bootstrap` as the released code had it."""
 
 VARIANTS: dict[str, str] = {
     agent.name: f"{__name__}:{place}"
@@ -139,7 +139,7 @@ VARIANTS: dict[str, str] = {
 """Import paths of these agents by name, as `--agents` takes them."""
 
 
-AGENTS = ("ppo", "ppo+", "ppo-delta-matched", "ppo-delta")
+AGENTS = ("ppo", "ppo+", "ppo-delta-matched", "ppo-delta-bootstrap")
 """The paper's agents: PPO, PPO+, PPO-TD(λ,Δ) and PPO-TD(λ̂,Δ)."""
 
 SEEDS = (125125, 513, 90135, 81212, 3523401, 15709, 17, 0, 8412, 1153780)

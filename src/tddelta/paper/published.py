@@ -41,13 +41,13 @@ _TUNED_SOURCE = "A well-tuned PPO at the same budget, public benchmark: mean and
 
 _SEEDS_OF_PAPER, _STEPS_OF_PAPER = 10, 10_000_000
 
-AGENTS = {"ppo-delta-matched": "PPO-TD(λ,Δ)", "ppo-delta": "PPO-TD(λ̂,Δ)", "ppo+": "PPO+", "ppo": "PPO"}
+AGENTS = {"ppo-delta-matched": "PPO-TD(λ,Δ)", "ppo-delta-bootstrap": "PPO-TD(λ̂,Δ)", "ppo+": "PPO+", "ppo": "PPO"}
 """The paper's names of our agents."""
 
 BASELINES = ("ppo", "ppo+")
 """The better of these two is what the paper compares its agents with."""
 
-CHALLENGERS = ("ppo-delta-matched", "ppo-delta")
+CHALLENGERS = ("ppo-delta-matched", "ppo-delta-bootstrap")
 """The paper's agents."""
 
 COPIES = ("-released", "-published")

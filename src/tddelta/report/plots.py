@@ -36,7 +36,7 @@ PALETTE = (
 )
 """Colours on a light and on a dark background, told apart in the common kinds of colour blindness."""
 
-_KNOWN = ("ppo", "ppo+", "ppo-multi", "ppo-delta-difference", "ppo-delta-matched", "ppo-delta")
+_KNOWN = ("ppo", "ppo+", "ppo-multi", "ppo-delta-bootstrap", "ppo-delta-matched", "ppo-delta")
 _MARKERS = "osD^vPX*h"
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 

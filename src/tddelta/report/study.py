@@ -603,7 +603,7 @@ def compare_groups(ours: Group, theirs: Group, measure: Measure) -> Comparison:
 BASELINES = ("ppo", "ppo+", "ppo-multi", "PPO", "A2C", "DQN", "SAC")
 """Agents that the others are compared with by default, where they are present; capitals: Stable-Baselines3."""
 
-_ORDER = (*BASELINES, "ppo-delta-difference", "ppo-delta-matched", "ppo-delta")
+_ORDER = (*BASELINES, "ppo-delta-bootstrap", "ppo-delta-matched", "ppo-delta")
 
 
 def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,11 @@ from tddelta.timescales import plain_scales
 FORMAT = 1
 """The version of the layout of parameters and other files of a run directory. A reader refuses a newer one."""
 
-CONFIG_FORMAT = 2
-"""The version of `config.json`: format 1 had five settings in place of `scales`."""
+CONFIG_FORMAT = 3
+"""The version of `config.json`: format 1 had five settings in place of `scales`, before 3 agents had other names."""
+
+FORMER_NAMES = {"ppo-delta-bootstrap": "ppo-delta", "ppo-delta": "ppo-delta-difference"}
+"""Names of agents, and what they were called before format 3."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by name."""
@@ -288,10 +291,22 @@ def parameter_digest(header: Mapping[str, Any], data: bytes) -> str:
 
 def upgraded_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A `config.json` as this version would have written it."""
-    settings = config.get("settings")
-    if config.get("format") != 1 or not isinstance(settings, Mapping):
+    settings, agent = config.get("settings"), config.get("agent")
+    if config.get("format") not in (1, 2) or not isinstance(settings, Mapping) or not isinstance(agent, Mapping):
         return dict(config)
-    return {**config, "format": CONFIG_FORMAT, "settings": upgraded(settings)}
+    return {**config, "format": CONFIG_FORMAT, "settings": upgraded(settings), "agent": _upgraded_agent(agent)}
+
+
+def _upgraded_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
+    """An agent under its name of today; the λ-returns that had no name then were those of the bootstrap form."""
+    if "targets" not in agent:  # of another library
+        return dict(agent)
+    names = {former: name for name, former in FORMER_NAMES.items()}
+    targets = {"tddelta.deep.agents:difference_targets": "tddelta.targets:lambda_targets"}
+    if agent.get("basis") == "deltas" and agent.get("heads") == "ladder" and agent.get("rule") != "matched":
+        targets["tddelta.targets:lambda_targets"] = "tddelta.deep.agents:bootstrap_targets"
+    name, function = agent.get("name", ""), agent["targets"]
+    return {**agent, "name": names.get(name, name), "targets": targets.get(function, function)}
 
 
 _FORMER = ("horizons", "components", "shortest_horizon", "longest_horizon", "ladder_factor")

@@ -18,6 +18,7 @@ import numpy as np
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError
 from tddelta.runs.files import (
     CONFIG_FORMAT,
+    FORMER_NAMES,
     Arrays,
     check_format,
     downgraded,
@@ -232,8 +233,9 @@ class Run:
     def agent(self) -> str:
         """The agent's label: its name, with a hash when settings were changed, as in `ppo-delta-1a2b3c4d`."""
         name, label = str(self.config["agent"]["name"]), self.path.absolute().parent.name
-        plain = run_path("", "", name, 0).parent.name
-        return label if re.fullmatch(re.escape(plain) + "-[0-9a-f]{8}", label) else name
+        plain = [run_path("", "", each, 0).parent.name for each in (name, FORMER_NAMES.get(name, name))]
+        found = re.fullmatch(f"(?:{'|'.join(map(re.escape, plain))})(-[0-9a-f]{{8}})", label)
+        return name if found is None else plain[0] + found[1]
 
     @property
     def seed(self) -> int:
