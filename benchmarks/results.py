@@ -36,8 +36,8 @@ def horizons() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"gamma-{gamma}/one-critic", {"environments": LONG, "agents": ["ppo"], "gamma": gamma}
         for rule in RULES:
             for scale in COMPONENT_SCALES:
-                settings = {"gamma": gamma, "rule": rule, "component_scale": scale}
-                yield f"gamma-{gamma}/{rule}-{scale}", {"environments": LONG, "agents": ["ppo-delta-bootstrap"], **settings}
+                settings = {"gamma": gamma, "rule": rule, "component_scale": scale, "agents": ["ppo-delta-bootstrap"]}
+                yield f"gamma-{gamma}/{rule}-{scale}", {"environments": LONG, **settings}
 
 
 STUDIES = {"minatar": minatar, "cartpole": cartpole, "horizons": horizons}

@@ -154,6 +154,7 @@ def control(
     limit = -1 if time_limit is None else _plain.whole("time_limit", time_limit)
     epsilons = _epsilons(epsilon)
     model = _model(method, scales, length)
+    learn = _n_step if method == "n_step_sarsa" else _one_step
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))
     tables = _tables(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)))
     tables[:, mdp.terminal] = 0.0
@@ -166,7 +167,7 @@ def control(
         for n in range(begin, end):
             returns, lengths = np.empty(length), np.empty(length, np.int64)
             books = np.random.default_rng(numbers[n]), tables[n], np.zeros(tables.shape[1:3], np.int64)
-            count = _learn(process, model, limit, (alphas[0], decaying[0], epsilons), *books, returns, lengths)
+            count = learn(process, model, limit, (alphas[0], decaying[0], epsilons), *books, returns, lengths)
             episodes[n] = returns[:count].copy(), lengths[:count].copy()
 
     def state(done: int) -> Arrays:
@@ -305,87 +306,118 @@ def _follow_up(table, action, epsilon, kind, out):
 
 @compiled
 @no_type_check
-def _learn(process, model, limit, rates, generator, table, visits, returns, lengths):
-    """Learn components of action values for one seed.
+def _one_step(process, model, limit, rates, generator, table, visits, returns, lengths):
+    """Learn components of action values for one seed from single steps, with traces where decays are above 0.
 
     `table` (S, A, Z) and `visits` (S, A) change; ε goes from the first to the last of `epsilons` in a line. Returns
     the number of episodes, whose `returns` and `lengths` are noted.
     """
     first, first_bounds, outcomes, bounds, reward, terminal = process
-    kind, gammas, decays, cut, n_steps, powers = model  # powers[z, i] is γ_z^i
+    kind, gammas, decays, cut, _, _ = model
     alphas, decaying, epsilons = rates
     states, actions, scales = table.shape
-    length, longest = len(returns), max(n_steps)
+    length = len(returns)
     trace, traced = np.zeros(table.shape), max(decays) > 0
     # The pairs that have a trace: the others are not computed with.
     pairs, listed, number = np.empty(states * actions, np.int64), np.zeros(states * actions, np.bool_), 0
-    # The last steps of the episode, step i at i modulo the size; behind them the pair that follows.
-    size = longest + 1
-    seen, taken, gained = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
-    following, delta, alpha, goal = np.zeros(scales), np.empty(scales), np.empty(scales), np.empty(scales)
-    episodes, total, age, moved = 0, 0.0, 0, 0  # of the steps of this episode, `moved` have had their n-step update
+    following, delta, alpha = np.zeros(scales), np.empty(scales), np.empty(scales)
+    episodes, total, age = 0, 0.0, 0
     s = _drawn(first, first_bounds, generator.random())
     a = _chosen(table[s], epsilons[0], generator)
     for t in range(length):
         epsilon = epsilons[0] + (epsilons[1] - epsilons[0]) * t / max(1, length - 1)
         x = _drawn(outcomes[s, a], bounds[s, a], generator.random())
         r = reward[s, a, x]
-        total += r
+        age, total = age + 1, total + r
         terminated = terminal[x]
-        ended = terminated or age + 1 == limit
+        ended = terminated or age == limit
         b = _chosen(table[x], epsilon, generator)
-        if kind == _WINDOWS:
-            seen[age % size], taken[age % size], gained[age % size] = s, a, r
-            seen[(age + 1) % size], taken[(age + 1) % size] = x, b
-            while moved < (age + 1 if ended else age + 2 - longest):
+        strays = cut and b != _greedy(table[x])
+        if not terminated:
+            _follow_up(table[x], b, epsilon, kind, following)
+        component_errors(r, table[s, a], following, terminated, gammas, delta)
+        visits[s, a] += 1
+        for z in range(scales):
+            alpha[z] = alphas[z] / visits[s, a] if decaying[z] else alphas[z]
+        if traced:
+            pair = s * actions + a
+            if not listed[pair]:
+                listed[pair] = True
+                pairs[number] = pair
+                number += 1
+            for i in range(number):
+                u, v = pairs[i] // actions, pairs[i] % actions
+                values, faded = table[u, v], trace[u, v]
                 for z in range(scales):
-                    steps = min(n_steps[z], age + 1 - moved)
-                    goal[z] = 0.0
-                    for i in range(steps):
-                        goal[z] += weight(powers, z, i) * gained[(moved + i) % size]
-                    if moved + steps <= age or not terminated:
-                        place = (moved + steps) % size
-                        follower = table[seen[place], taken[place]]
-                        below = 0.0
-                        for shorter in range(z):
-                            below += follower[shorter]
-                        goal[z] += weight(powers, z, steps) * below + powers[z, steps] * follower[z]
-                u, v = seen[moved % size], taken[moved % size]
-                visits[u, v] += 1
-                for z in range(scales):
-                    rate = alphas[z] / visits[u, v] if decaying[z] else alphas[z]
-                    table[u, v, z] += rate * (goal[z] - table[u, v, z])
-                moved += 1
-        else:
-            strays = cut and b != _greedy(table[x])
-            if not terminated:
-                _follow_up(table[x], b, epsilon, kind, following)
-            component_errors(r, table[s, a], following, terminated, gammas, delta)
-            visits[s, a] += 1
-            for z in range(scales):
-                alpha[z] = alphas[z] / visits[s, a] if decaying[z] else alphas[z]
-                if not traced:
-                    table[s, a, z] += alpha[z] * delta[z]
-            if traced:
-                pair = s * actions + a
-                if not listed[pair]:
-                    listed[pair] = True
-                    pairs[number] = pair
-                    number += 1
-                for i in range(number):
-                    u, v = pairs[i] // actions, pairs[i] % actions
+                    faded[z] *= decays[z]
+                if pairs[i] == pair:
                     for z in range(scales):
-                        trace[u, v, z] *= decays[z]
-                        if pairs[i] == pair:
-                            trace[u, v, z] += alpha[z]
-                        table[u, v, z] += delta[z] * trace[u, v, z]
-                if ended or strays:
-                    for i in range(number):
-                        for z in range(scales):
-                            trace[pairs[i] // actions, pairs[i] % actions, z] = 0.0
-                        listed[pairs[i]] = False
-                    number = 0
-        age += 1
+                        faded[z] += alpha[z]
+                for z in range(scales):
+                    values[z] += delta[z] * faded[z]
+            if ended or strays:
+                for i in range(number):
+                    for z in range(scales):
+                        trace[pairs[i] // actions, pairs[i] % actions, z] = 0.0
+                    listed[pairs[i]] = False
+                number = 0
+        else:
+            for z in range(scales):
+                table[s, a, z] += alpha[z] * delta[z]
+        s, a = x, b
+        if ended:
+            returns[episodes], lengths[episodes] = total, age
+            episodes, total, age = episodes + 1, 0.0, 0
+            s = _drawn(first, first_bounds, generator.random())
+            a = _chosen(table[s], epsilon, generator)
+    return episodes
+
+
+# A loop of its own: together they are up to a fifth slower.
+@compiled
+@no_type_check
+def _n_step(process, model, limit, rates, generator, table, visits, returns, lengths):
+    """n-step SARSA with a window of `n_steps[z]` for component z; see `_one_step`."""
+    first, first_bounds, outcomes, bounds, reward, terminal = process
+    _, gammas, _, _, n_steps, powers = model  # powers[z, i] is γ_z^i
+    alphas, decaying, epsilons = rates
+    scales, longest = len(gammas), max(n_steps)
+    length, size = len(returns), longest + 1
+    # The last steps of the episode, step i at i modulo the size; behind them the pair that follows.
+    seen, taken, gained = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
+    goal = np.empty(scales)
+    episodes, total, age, moved = 0, 0.0, 0, 0  # of the steps of this episode, `moved` have had their update
+    s = _drawn(first, first_bounds, generator.random())
+    a = _chosen(table[s], epsilons[0], generator)
+    for t in range(length):
+        epsilon = epsilons[0] + (epsilons[1] - epsilons[0]) * t / max(1, length - 1)
+        x = _drawn(outcomes[s, a], bounds[s, a], generator.random())
+        r = reward[s, a, x]
+        seen[age % size], taken[age % size], gained[age % size] = s, a, r
+        age, total = age + 1, total + r
+        terminated = terminal[x]
+        ended = terminated or age == limit
+        b = _chosen(table[x], epsilon, generator)
+        seen[age % size], taken[age % size] = x, b
+        while moved < (age if ended else age - longest + 1):
+            for z in range(scales):
+                steps = min(n_steps[z], age - moved)
+                goal[z] = 0.0
+                for i in range(steps):
+                    goal[z] += weight(powers, z, i) * gained[(moved + i) % size]
+                if moved + steps < age or not terminated:
+                    place = (moved + steps) % size
+                    follower = table[seen[place], taken[place]]
+                    below = 0.0
+                    for shorter in range(z):
+                        below += follower[shorter]
+                    goal[z] += weight(powers, z, steps) * below + powers[z, steps] * follower[z]
+            u, v = seen[moved % size], taken[moved % size]
+            visits[u, v] += 1
+            for z in range(scales):
+                rate = alphas[z] / visits[u, v] if decaying[z] else alphas[z]
+                table[u, v, z] += rate * (goal[z] - table[u, v, z])
+            moved += 1
         s, a = x, b
         if ended:
             returns[episodes], lengths[episodes] = total, age
