@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
 
 from tddelta.errors import ConfigError, DataError, ShapeError
@@ -18,6 +19,10 @@ Array = Any
 
 ArrayT = TypeVar("ArrayT")
 """An array of the same kind in the arguments and the result."""
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 _REAL = ("bool", "integral", "real floating")
 
@@ -206,3 +211,36 @@ def opaque(array: Array) -> Array:
 
     barrier: Any = lax.optimization_barrier  # has no annotations
     return barrier(array)
+
+
+# ---------------------------------------------------------------- NumPy arrays of a user's
+
+
+def array_of(name: str, value: Any, kind: Any = None) -> npt.NDArray[Any]:
+    """Any array, of the type that it has, unless it is to be converted to one."""
+    try:
+        return np.asarray(value, kind)
+    except (TypeError, ValueError, OverflowError):
+        raise ShapeError(f"{name} must be an array of numbers; got {value!r:.80}: pass lists of equal length") from None
+
+
+def numbers(
+    name: str, value: Any, shape: tuple[int | None, ...] | None = None, axes: str = "", advice: str = ""
+) -> FloatArray:
+    """A new float64 array of finite numbers; of this shape, described by `axes`, where None is any length."""
+    array = np.array(array_of(name, value, np.float64))
+    place = first_place(~np.isfinite(array))
+    if place is not None:
+        raise DataError(f"{name} must be finite; got {array[place]} at {list(place)}: replace it")
+    if shape is not None and (
+        array.ndim != len(shape)
+        or any(wanted not in (None, got) for wanted, got in zip(shape, array.shape, strict=True))
+    ):
+        raise ShapeError(f"{name} must have shape {axes}; got {array.shape}: {advice}")
+    return array
+
+
+def first_place(wrong: Any) -> tuple[int, ...] | None:
+    """Index of the first entry that is wrong; None if none is."""
+    places = np.argwhere(wrong)
+    return tuple(map(int, places[0])) if len(places) else None

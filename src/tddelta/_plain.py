@@ -2,8 +2,9 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -55,6 +56,14 @@ def number(name: str, value: Any) -> float:
     return float(value)
 
 
+def finite(name: str, value: Any) -> float:
+    """One finite number."""
+    value = plain(value)
+    if not (is_number(value) and -math.inf < value < math.inf):
+        raise ConfigError(f"{name} must be one finite number; got {value!r:.80}: pass a Python float")
+    return float(value)
+
+
 def as_whole(value: Any) -> Any:
     """A whole number as an int, also where it is written as 1e6; anything else as plain as it can be."""
     value = plain(value)
@@ -91,6 +100,14 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None, advice
     if most is not None and found > most:
         raise ConfigError(f"{name} must be at most {most:,}; got {value!r:.80}: pass a smaller one")
     return found
+
+
+def one_of(name: str, value: Any, options: Sequence[str], also: str = "") -> str:
+    """A text that is one of the options; the error suggests the closest one."""
+    if not isinstance(value, str) or value not in options:
+        close = get_close_matches(str(value), options, n=1, cutoff=0)[0]
+        raise ConfigError(f"{name} must be {also}one of {', '.join(options)}; got {value!r}: did you mean {close!r}?")
+    return value
 
 
 def entries(name: str, values: Any) -> tuple[Any, ...]:

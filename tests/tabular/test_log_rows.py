@@ -45,7 +45,7 @@ def evaluate(log, **options):
         ("time", 5, math.nan, "row 5: time is missing or not a number"),
         ("time", 1, "noon", "row 1: time is 'noon', no time stamp: write numbers, or ISO 8601 as in"),
         ("next_time", 5, 10.5, "row 5: next_time is 10.5, not after 10.5 in the same row"),
-        ("next_time", 1, 1.5, "row 1: next_time is 1.5, but the next row of the episode has 1:"),
+        ("next_time", 1, 1.5, "row 1: next_time is 1.5, but the next row of the episode has 1.0:"),
         ("next_time", 5, None, "row 5: next_time is missing or not a number"),
         ("x", 2, math.nan, "row 2: x is missing or not a number"),
         ("x", 2, "warm", "row 2: x is 'warm', not a number"),
@@ -81,9 +81,7 @@ def test_an_unknown_successor_is_not_guessed():
         evaluate(small())
     with pytest.raises(tdd.DataError, match=message):
         evaluate(small(truncated=(5, False)))  # that no flag is set says the same
-    with pytest.raises(
-        tdd.DataError, match=r"^row 5: .* time of the state after it is not known: add next_time to the"
-    ):
+    with pytest.raises(tdd.DataError, match=r"^row 5: .* and its time is not known: add next_time to the"):
         evaluate(small("next_state", "time"), time="time")
     both = small("x", "time", "next_x")
     with pytest.raises(

@@ -13,8 +13,8 @@ SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "td1"}, "method must be 'lambda', 'td0' or 'monte_carlo'; got 'td1'"),
-        ({"model": "forest"}, "model must be 'tiles' or 'linear', or None for labels; got 'forest'"),
+        ({"method": "td1"}, "method must be one of lambda, td0, monte_carlo; got 'td1': did you mean 'td0'"),
+        ({"model": "forest"}, "model must be None for labels, or one of tiles, linear; got 'forest'"),
         ({"features": ["x"]}, "features need a model; got None: pass model='tiles' or model='linear'"),
         ({"features": [], "model": "linear"}, "features must name at least one column; got none"),
         ({"held_out": 1.0}, r"held_out must be in \[0, 1\); got 1.0"),
@@ -30,7 +30,7 @@ SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
         ({"terminated": False}, "terminated must be the name of a column; got False"),
         ({"next_prefix": ""}, "next_prefix must be a text; got ''"),
         ({"time": "time", "time_unit": "hours"}, "time_unit must be a number above 0; got 'hours'"),
-        ({"last_row": "skip"}, "last_row must be 'step' or 'observation'; got 'skip'"),
+        ({"last_row": "skip"}, "last_row must be one of step, observation; got 'skip'"),
         ({"time_unit": 2.0}, "time_unit=2.0 needs time stamps: name their column with time="),
         ({"time": "time", "time_unit": 0.0}, "time_unit must be a number above 0; got 0.0"),
         ({"model": "tiles", "features": ["x"], "tiles": 0}, "tiles must be a whole number of at least 1; got 0"),

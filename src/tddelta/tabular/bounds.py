@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain, timescales
+from tddelta._arrays import FloatArray, numbers
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import FloatArray
 from tddelta.tabular.mdp import FiniteMDP, reaching
 from tddelta.timescales import TimeScales
 
@@ -43,15 +42,11 @@ class PhasedBound(NamedTuple):
         return float(self.noise.sum())
 
     def after(self, errors: npt.ArrayLike) -> FloatArray:
-        """Bounds of Δ^z_t after one phase; their sum over the last axis bounds the error of V_Z.
+        """Bounds of Δ^z_t after one phase, from errors Δ^z_{t−1}, both of shape (*batch, Z), or a ShapeError.
 
-        Args:
-            errors: Δ^z_{t−1}, shape (*batch, Z), like the bounds.
-
-        Raises:
-            ShapeError: The last axis has another length than Z.
+        Their sum over the last axis bounds the error of V_Z.
         """
-        given = _checks.numbers("errors", errors)
+        given = numbers("errors", errors)
         if given.shape[-1:] != self.noise.shape:
             raise ShapeError(
                 f"errors must have {len(self.noise)} entries on the last axis, one per component; "
@@ -71,7 +66,7 @@ class PhasedBound(NamedTuple):
         Raises:
             ShapeError, ConfigError: The shape is not (Z,), or `count` is no whole number ≥ 1.
         """
-        bounds = [_checks.numbers("errors", errors)]
+        bounds = [numbers("errors", errors)]
         for _ in range(_plain.whole("count", count)):
             bounds.append(self.after(bounds[-1]))
         return np.stack(bounds)
@@ -123,8 +118,7 @@ def error_bound(
     Reference:
         Romoff et al. 2019, Theorems 3 and 4; Kearns and Singh 2000.
     """
-    if kind not in get_args(Kind):
-        raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}; got {kind!r}: only published is false")
+    _plain.one_of("kind", kind, get_args(Kind))
     n, chance = _plain.whole("samples", samples), timescales.unit_number("probability", probability)
     if not 0 < chance < 1:
         raise ConfigError(f"probability must be above 0 and below 1; got {chance}: .05 is usual")
@@ -158,7 +152,7 @@ def _ranges(gammas: FloatArray, kind: str, states: Any, values: Any) -> tuple[in
         return _plain.whole("states", states), largest, np.diff(largest, prepend=0.0)
     if values is None:
         raise ConfigError("the known-range bound needs exact values: pass values=mdp.exact_values(scales.gammas)")
-    exact = _checks.numbers("values", values)
+    exact = numbers("values", values)
     if exact.ndim != 2 or exact.shape[1] != len(gammas) or not len(exact):
         raise ShapeError(
             f"values must have shape (S, Z) with a state at least and Z = {len(gammas)} discounts; got {exact.shape}: "
@@ -188,12 +182,8 @@ def lambda_operator(mdp: FiniteMDP, deltas: npt.ArrayLike, scales: TimeScales) -
     Reference:
         Romoff et al. 2019, Theorem 2.
     """
-    table = _checks.numbers("deltas", deltas)
-    if table.shape != (mdp.states, len(scales)):
-        raise ShapeError(
-            f"deltas must have shape (S, Z) = {(mdp.states, len(scales))}; got {table.shape}: one component per "
-            "state and discount"
-        )
+    shape = mdp.states, len(scales)
+    table = numbers("deltas", deltas, shape, f"(S, Z) = {shape}", "one component per state and discount")
     if scales.trace_decays is None:
         raise ConfigError("lambda_operator needs trace decays; these scales have none: pass lam=, as in lam=0.95")
     transition = mdp.state_transition

@@ -13,16 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain, timescales
-from tddelta._arrays import check_scales
+from tddelta._arrays import BoolArray, FloatArray, IntArray, array_of, check_scales, numbers
 from tddelta._naming import blamed, reference
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
-from tddelta.tabular import _checks, n_step
-from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
-from tddelta.tabular.loops import compiled, component_errors, over_blocks, seed_by_seed
+from tddelta.tabular import n_step
+from tddelta.tabular.loops import (
+    check_initial,
+    check_record,
+    check_step_sizes,
+    compiled,
+    component_errors,
+    needed,
+    over_blocks,
+    seed_by_seed,
+)
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
-from tddelta.tabular.sampling import Trajectory, check_trajectory, sample, sample_paths
+from tddelta.tabular.sampling import Trajectory, check_seeds, check_trajectory, sample, sample_paths
 from tddelta.timescales import TimeScales
 
 Method = Literal[
@@ -171,26 +179,27 @@ def evaluate(
     )  # fmt: skip
     given = None if trajectory is None else check_trajectory(trajectory, mdp.terminal)
     if given is None:
-        numbers = _checks.seeds(1 if seeds is None else seeds)
+        streams = check_seeds(1 if seeds is None else seeds)
         length = 1000 if steps is None else _plain.whole("steps", steps)
     else:
-        numbers, length = tuple(range(len(given.states))), given.states.shape[1]
+        streams, length = tuple(range(len(given.states))), given.states.shape[1]
     default = 1.0 if method == "phased" else 0.1
-    alphas, decaying = _checks.step_sizes(default if step_sizes is None else step_sizes, len(scales))
-    columns, strengths, width = _checks.features(features, mdp.states)
-    points, averaged = _checks.recorded(record, length)
+    alphas, decaying = check_step_sizes(default if step_sizes is None else step_sizes, len(scales))
+    columns, strengths, width = _features(features, mdp.states)
+    points, averaged = check_record(record, length)
     exact = mdp.exact_values(scales.gammas)
-    before = initial_deltas if isinstance(initial_deltas, TabularResult) else None
-    if before is not None:
-        initial_deltas = before.deltas if before.weights is None else before.weights
-    shape = len(alphas), len(numbers), width, len(scales)
+    visits = np.zeros((len(streams), mdp.states), np.int64)
+    if isinstance(initial_deltas, TabularResult):
+        visits += _visits(initial_deltas, visits.shape)
+        initial_deltas = initial_deltas.deltas if initial_deltas.weights is None else initial_deltas.weights
+    shape = len(alphas), len(streams), width, len(scales)
     task = _Task(
         mdp=mdp,
         scales=scales,
         method=method,
         step_sizes=alphas,
         decaying=decaying,
-        seeds=numbers,
+        seeds=streams,
         given=given,
         length=length,
         time_limit=time_limit,
@@ -203,12 +212,14 @@ def evaluate(
         points=points,
         averaged=averaged,
         threads=None if threads is None else _plain.whole("threads", threads),
-        weights=_checks.weights(initial_deltas, shape, "states" if features is None else "features"),
-        visits=_checks.visits(None if before is None else before.visits, len(numbers), mdp.states),
-        errors=np.zeros((2, len(alphas), len(numbers), len(points))),
+        weights=check_initial(
+            initial_deltas, shape, "step sizes, seeds", "states, scales" if features is None else "features, scales"
+        ),
+        visits=visits,
+        errors=np.zeros((2, len(alphas), len(streams), len(points))),
     )
     seed_by_seed(
-        task.learn, len(numbers), task.threads, checkpoint, checkpoint_every,
+        task.learn, len(streams), task.threads, checkpoint, checkpoint_every,
         arguments=task.arguments, state=task.state, restore=task.restore,
     )  # fmt: skip
     deltas = np.einsum("sm,ansmz->ansz", strengths, task.weights[:, :, columns])
@@ -220,7 +231,7 @@ def evaluate(
         rms_error=errors[0],
         abs_error=errors[1],
         step_sizes=np.where(decaying, np.nan, alphas),
-        seeds=numbers,
+        seeds=streams,
         exact=exact,
         visits=task.visits,
         weights=None if features is None else task.weights,
@@ -232,7 +243,7 @@ def _check_use(method: Any, **given: Any) -> None:
     if callable(method):
         name = str(getattr(method, "__name__", "of your own"))
     else:
-        name = _checks.method(method, METHODS, also="a target function or ")
+        name = _plain.one_of("method", method, METHODS, also="a target function or ")
 
     def unused(*arguments: str, why: str) -> None:
         for one in arguments:
@@ -252,6 +263,34 @@ def _check_use(method: Any, **given: Any) -> None:
         raise ConfigError("method 'linear' needs features=, shape (S, F); got None: one_hot(range(S)) is a table")
     if given["trajectory"] is not None:
         unused("seeds", "steps", "time_limit", why="the trajectory is given; leave it out")
+
+
+def _features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
+    """Features of every state as numbers (S, M) and values (S, M), and how many there are; None is a table."""
+    if value is None:
+        return np.arange(states)[:, None], np.ones((states, 1)), states
+    matrix = array_of("features", value)
+    if matrix.dtype.kind not in "biuf" or matrix.ndim != 2 or len(matrix) != states or not matrix.shape[1]:
+        raise ShapeError(
+            f"features must have shape (S, F) with one row for each of the {states} states; got "
+            f"{matrix.dtype} of shape {matrix.shape}: features[s] are the features of state s"
+        )
+    matrix = numbers("features", matrix)
+    # Few features are active in a state where they come from tiles or groups, and only these are computed with.
+    active = matrix != 0
+    most = max(1, int(active.sum(axis=1).max()))
+    columns = np.ascontiguousarray(np.argsort(~active, axis=1, kind="stable")[:, :most])
+    return columns, np.ascontiguousarray(np.take_along_axis(matrix, columns, axis=1)), matrix.shape[1]
+
+
+def _visits(before: TabularResult, shape: tuple[int, int]) -> IntArray:
+    """Visits to go on from, (N, S)."""
+    if before.visits.shape[-1] != shape[-1]:
+        raise ShapeError(
+            f"initial_deltas must be of the same process, with {shape[-1]} states; got a result with "
+            f"{before.visits.shape[-1]}: pass its deltas or weights, as an array, to begin with them elsewhere"
+        )
+    return np.broadcast_to(before.visits, shape)
 
 
 def _chunk(chunk: Any, length: int, time_limit: int | None, mdp: FiniteMDP, given: Trajectory | None) -> int:
@@ -302,11 +341,11 @@ def add_scale(
         raise ConfigError(
             f"gamma must be above the longest discount so far, {scales.gammas[-1]}; got {gamma}: a ladder grows upwards"
         )
-    longer = TimeScales(
-        (*scales.gammas, gamma),
-        _extended("trace_decay", scales.trace_decays, trace_decay),
-        _extended("n_step", scales.n_steps, n_step),
-        scales.actor_trace_decay,
+    longer = replace(
+        scales,
+        gammas=(*scales.gammas, gamma),
+        trace_decays=_extended("trace_decay", scales.trace_decays, trace_decay),
+        n_steps=_extended("n_step", scales.n_steps, n_step),
     )
     return longer, np.concatenate([components, np.zeros_like(components[..., :1])], axis=-1)
 
@@ -344,20 +383,15 @@ def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple
     z %= len(scales)
     if z + 1 < len(scales):
         components[..., z + 1] += components[..., z]
-
-    def without(field: Any) -> Any:
-        return None if field is None else field[:z] + field[z + 1 :]
-
-    shorter = TimeScales(
-        without(scales.gammas), without(scales.trace_decays), without(scales.n_steps), scales.actor_trace_decay
-    )
+    ladders = {name: getattr(scales, name) for name in ("gammas", "trace_decays", "n_steps")}
+    shorter = replace(scales, **{name: ladder and ladder[:z] + ladder[z + 1 :] for name, ladder in ladders.items()})
     return shorter, np.delete(components, z, axis=-1)
 
 
 def _components_of(scales: TimeScales, deltas: Any) -> FloatArray:
     """A new array of components that belong to the scales."""
     check_scales(scales)
-    array = np.array(_checks.array_of("deltas", deltas))
+    array = np.array(array_of("deltas", deltas))
     if array.dtype.kind != "f" or array.shape[-1:] != (len(scales),):
         raise ShapeError(
             f"deltas must be floating point with one entry for each of the {len(scales)} scales on the last axis; got "
@@ -435,14 +469,6 @@ class _Task:
             curves = np.cumsum(curves, axis=-1) / np.arange(1, self.length + 1)
         return curves[..., self.points - 1]
 
-    def decays(self) -> FloatArray:
-        """Trace decays of the scales; ConfigError if they have none."""
-        return np.array(_checks.needed(self.scales.trace_decays, "trace_decays", "lam=0.95", self.method))
-
-    def windows(self) -> tuple[int, ...]:
-        """Windows of the scales; ConfigError if they have none."""
-        return _checks.needed(self.scales.n_steps, "n_steps", "n_step=16", self.method)
-
     @property
     def arguments(self) -> dict[str, Any]:
         """All that the bytes of the result depend on."""
@@ -486,8 +512,9 @@ def _over_runs(task: _Task, stream: Trajectory) -> None:
     if method == "td0" or (method == "linear" and task.scales.trace_decays is None):
         decays, kind = np.zeros(len(task.scales)), _TD0
     else:
-        decays, kind = task.decays(), _TRUE_ONLINE if method == "true_online" else _TRACES
-    steps = stream.states, stream.rewards, stream.next_states, stream.terminated, stream.truncated
+        decays = np.array(needed(task.scales, "trace_decays", method))
+        kind = _TRUE_ONLINE if method == "true_online" else _TRACES
+    steps = stream.states, *stream[2:]  # without the actions
     model = task.columns, task.strengths, np.array(task.scales.gammas), decays
     rates = task.step_sizes, task.decaying, task.visits
     measure = task.exact_last, ~task.mdp.terminal, task.points, task.averaged
@@ -504,7 +531,7 @@ def _over_runs(task: _Task, stream: Trajectory) -> None:
 
 def _in_windows(task: _Task, stream: Trajectory) -> None:
     """n-step targets: Algorithm 1, see `n_step`."""
-    gammas, windows, weights = task.scales.gammas, task.windows(), task.weights
+    gammas, windows, weights = task.scales.gammas, needed(task.scales, "n_steps", task.method), task.weights
     decaying: BoolArray = np.all(task.decaying, axis=1)
     if (task.decaying != decaying[:, None]).any():
         raise ConfigError(
@@ -595,7 +622,7 @@ def _errors_of(task: _Task, tables: FloatArray) -> FloatArray:
 
 def _in_phases(task: _Task) -> None:
     """Phased learning: W_z ← W_z + α_z (mean of G^z − W_z) in all states at once, phase by phase."""
-    windows = task.windows()
+    windows = needed(task.scales, "n_steps", task.method)
     if task.mdp.states * task.trajectories * max(windows) > _MOST:
         raise ConfigError(
             f"a phase must hold at most {_MOST:,} steps; got {task.mdp.states} states x {task.trajectories} "

@@ -13,9 +13,9 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from tddelta._plain import tidy
+from tddelta._arrays import BoolArray, FloatArray, IntArray
+from tddelta._plain import tidy, unquoted
 from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError
-from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 
 Column = npt.NDArray[Any]
 """A column: one entry per row, of any dtype."""
@@ -67,7 +67,7 @@ class Steps:
         episodes: Number of the episode of each step, 0, 1, …, never falling, (T,).
     """
 
-    observations: list[Hashable] | FloatArray
+    observations: Column
     rows: int
     places: IntArray
     successors: IntArray
@@ -108,12 +108,13 @@ def read_steps(log: Any, names: Names) -> Steps:
     episode, last = _episodes(_labels(names.episode, columns[names.episode], np.ones(rows, bool)), names)
     step, terminated, cut = _ends(names, columns, episode, last)
     rewards = _numbers(names.reward, columns[names.reward], step)
-    beyond = last & cut  # the successor is in no row
-    _check_successors(names.following, columns, beyond)
-    observations = _observations(names, columns, step & ~last & ~terminated, beyond)
+    inner, beyond = step & ~last & ~terminated, last & cut  # the successor is in the next row, or in none
+    read = _features if names.features is not None else _label_column
+    now = read(names.observed, columns, np.ones(rows, bool))
+    later = _beyond("that state", names.following, columns, now, read, inner, beyond)
     durations, starts = None, np.zeros(episode[-1] + 1)
     if names.time is not None:
-        durations, starts = _durations(names, names.time, columns, last, step & ~terminated, beyond)
+        durations, starts = _durations(names, names.time, columns, last, inner, beyond)
 
     successors = np.where(terminated, -1, np.arange(1, rows + 1)).astype(np.int64)
     successors[beyond] = rows + np.arange(beyond.sum())
@@ -125,7 +126,7 @@ def read_steps(log: Any, names: Names) -> Steps:
     if not len(order):
         refuse(0, "holds no step: every row is the final observation of its episode", "pass last_row='step'")
     return Steps(
-        observations,
+        np.concatenate([now, later]),
         rows,
         order,
         successors[order],
@@ -187,8 +188,19 @@ def _ends(
     return step, terminated & step, step & ~terminated & ~following
 
 
-def _check_successors(following: tuple[str, ...], columns: dict[str, Column], beyond: BoolArray) -> None:
-    """Refuse steps whose successor is in no row and in no columns."""
+def _beyond(
+    what: str,
+    following: Sequence[str],
+    columns: dict[str, Column],
+    now: Column,
+    read: Callable[[Sequence[str], dict[str, Column], BoolArray], Column],
+    inner: BoolArray,
+    beyond: BoolArray,
+) -> Column:
+    """What successor columns say of the states after the last rows; for other rows the next one must agree.
+
+    `now` is what the columns of the states themselves say, of every row: labels, features or moments.
+    """
     absent = [name for name in following if name not in columns]
     if 0 < len(absent) < len(following):
         raise ConfigError(
@@ -198,69 +210,45 @@ def _check_successors(following: tuple[str, ...], columns: dict[str, Column], be
         refuse(
             np.flatnonzero(beyond),
             "the episode ends here without having terminated, so that the value of the state after it counts, and "
-            "that state is not known",
+            f"{what} is not known",
             f"add {', '.join(following)} to the log, or pass last_row='observation' to take the last row of such an "
             "episode as its final observation alone",
         )
-
-
-def _observations(
-    names: Names, columns: dict[str, Column], inner: BoolArray, beyond: BoolArray
-) -> list[Hashable] | FloatArray:
-    """Labels or features of all rows, then those of successors beyond the last rows.
-
-    Where the log names the successor of a row that is not the last, the next row must agree.
-    """
-    compared = inner | beyond if names.following[0] in columns else np.zeros_like(inner)
-    read = _tuples if names.features is None else _features
-    now = read(names.observed, columns, np.ones_like(inner))
-    later = read(names.following, columns, compared) if compared.any() else now
-    if names.features is None:
-        differs = np.array([said != found for said, found in zip(later, now[1:], strict=False)], dtype=bool)
-    else:
-        differs = np.any(later[:-1] != now[1:], axis=1)
-    wrong = np.flatnonzero((compared & inner)[:-1] & differs)
+    if absent:
+        return now[:0]
+    later = read(following, columns, inner | beyond)
+    differs = later[:-1] != now[1:]
+    wrong = np.flatnonzero(inner[:-1] & (differs if differs.ndim == 1 else differs.any(axis=1)))
     if len(wrong):
-        said, found = later[wrong[0]], now[wrong[0] + 1]
-        if names.features is not None:
-            said, found = said.tolist(), found.tolist()
-        refuse(wrong, f"{', '.join(names.following)} is {said!r}, but the next row of the episode has {found!r}", _GAP)
-    if names.features is None:
-        return [*now, *(later[row] for row in np.flatnonzero(beyond).tolist())]
-    return np.concatenate([now, later[beyond]])
+        said, found = later[wrong].tolist()[0], now[wrong + 1].tolist()[0]
+        refuse(wrong, f"{', '.join(following)} is {said!r}, but the next row of the episode has {found!r}", _GAP)
+    return later[beyond]
 
 
 def _durations(
-    names: Names, time: str, columns: dict[str, Column], last: BoolArray, going_on: BoolArray, beyond: BoolArray
+    names: Names, time: str, columns: dict[str, Column], last: BoolArray, inner: BoolArray, beyond: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
     """Duration of each step, 1 where it terminated since that counts for nothing, and the start of each episode."""
     stamps, origin = _moments(time, columns[time], np.ones_like(last))
-    later, inner, following = np.append(stamps[1:], 0.0), ~last, names.next_prefix + time
-    rise = "time stamps must rise within an episode: sort its rows, and give every step the time that it takes"
-    wrong = np.flatnonzero(inner & (later <= stamps))
-    if len(wrong):
-        now, before = later[wrong[0]], stamps[wrong[0]]
-        refuse(wrong + 1, f"{time} is {now:.12g}, not after {before:.12g} in the row before", rise)
-    if following in columns:
-        said, _ = _moments(following, columns[following], (inner & going_on) | beyond, origin)
-        wrong = np.flatnonzero(inner & going_on & (said != later))
+    following = names.next_prefix + time
+
+    def read(_: Sequence[str], columns: dict[str, Column], used: BoolArray) -> FloatArray:
+        return _moments(following, columns[following], used, origin)[0]
+
+    def check_rising(places: BoolArray, name: str, shift: int, where: str) -> None:
+        wrong = np.flatnonzero(places & (later <= stamps))
         if len(wrong):
-            found = later[wrong[0]]
             refuse(
-                wrong, f"{following} is {said[wrong[0]]:.12g}, but the next row of the episode has {found:.12g}", _GAP
+                wrong + shift,
+                f"{name} is {later[wrong[0]]:.12g}, not after {stamps[wrong[0]]:.12g} in {where}",
+                "time stamps must rise within an episode: sort its rows, and give every step the time that it takes",
             )
-        later = np.where(beyond, said, later)
-    elif beyond.any():
-        refuse(
-            np.flatnonzero(beyond),
-            "the episode ends here without having terminated, and the time of the state after it is not known",
-            f"add {following} to the log, or pass last_row='observation'",
-        )
-    wrong = np.flatnonzero(beyond & (later <= stamps))
-    if len(wrong):
-        now, before = later[wrong[0]], stamps[wrong[0]]
-        refuse(wrong, f"{following} is {now:.12g}, not after {before:.12g} in the same row", rise)
-    durations = np.where(going_on, (later - stamps) / names.time_unit, 1.0)
+
+    later = np.append(stamps[1:], 0.0)
+    check_rising(~last, time, 1, "the row before")
+    later[beyond] = _beyond("its time", [following], columns, stamps, read, inner, beyond)
+    check_rising(beyond, following, 0, "the same row")
+    durations = np.where(inner | beyond, (later - stamps) / names.time_unit, 1.0)
     return durations, stamps[np.append(True, last[:-1])]
 
 
@@ -331,7 +319,7 @@ def _moments(name: str, column: Column, used: BoolArray, origin: Any = None) -> 
     if column.dtype.kind == "M":
         column = column.astype("datetime64[us]").astype(object)
     given = next((entry for entry in column[used].tolist() if not _is_missing(entry)), None)
-    if not isinstance(given, datetime | str) or _is_number(given):
+    if not isinstance(given, datetime | str) or unquoted(given):
         return _numbers(name, column, used), None
 
     def seconds(entry: Any) -> float:
@@ -375,24 +363,16 @@ def _label(entry: Any) -> Hashable:
     return entry  # type: ignore[no-any-return]
 
 
-def _tuples(names: Sequence[str], columns: dict[str, Column], used: BoolArray) -> list[Any]:
-    """Labels; of several columns tuples."""
+def _label_column(names: Sequence[str], columns: dict[str, Column], used: BoolArray) -> Column:
+    """Labels, (R,); of several columns tuples."""
     parts = [_labels(name, columns[name], used) for name in names]
-    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    return _array(parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)))
 
 
 def _features(names: Sequence[str], columns: dict[str, Column], used: BoolArray) -> FloatArray:
     """Sensor readings side by side, (R, F); a column may hold several."""
     wide = [(name, part) for name in names for part in columns[name].reshape(len(used), -1).T]
     return np.stack([_numbers(name, part, used) for name, part in wide], axis=1)
-
-
-def _is_number(entry: Any) -> bool:
-    try:
-        float(entry)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _is_missing(entry: Any) -> bool:
@@ -412,23 +392,7 @@ FORMATS = ".npz, .csv, .tsv, .parquet"
 
 
 def _read_columns(log: Any, wanted: Sequence[str], optional: Sequence[str]) -> dict[str, Column]:
-    """Read the columns that are wanted, and the optional ones that are there.
-
-    Args:
-        log: A mapping of arrays, a structured array, a pandas, Polars or pyarrow table, a path, the text "minari:ID",
-            or a Minari dataset. A dataset has the columns episode, state, reward, terminated, truncated and next_state,
-            the last two of which may be asked for by these names only.
-        wanted: Names of columns that must be there.
-        optional: Names of columns that may be there.
-
-    Returns:
-        The columns by name, all of one length ≥ 1.
-
-    Raises:
-        ConfigError: The log is of no such kind, the file does not exist, or a column is missing.
-        DataError: The file is empty or damaged, or its columns differ in length.
-        MissingExtra: Parquet or pyarrow without polars, or a Minari dataset by its name without minari.
-    """
+    """Columns that are wanted and optional ones that are there, of one length ≥ 1, of any log of `evaluate_log`."""
     pairs = _pairs(log, {*wanted, *optional})
     what = log if isinstance(log, str | Path) else "the log"
     if not pairs:

@@ -43,10 +43,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain
+from tddelta._arrays import FloatArray
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import FloatArray
-from tddelta.tabular.loops import compiled, over_blocks, weight
+from tddelta.tabular.loops import check_record, compiled, over_blocks, weight
 from tddelta.tabular.sampling import Trajectory
 
 LANES = 32
@@ -140,7 +139,7 @@ def run(
     first = _shaped("initial", initial, np.zeros((table, scales)))
     slows = _shaped("decaying", decaying, np.zeros(len(alphas), np.bool_))
     weights = _shaped("counted", counted, np.ones(table, np.bool_))
-    checkpoints, averaged = _checks.recorded(record, length)
+    checkpoints, averaged = check_record(record, length)
     deltas = np.empty((len(alphas), seeds, table, scales))
     errors = np.empty((2, len(alphas), seeds, len(checkpoints)))
     # longer ones never fill either, and flush the same
