@@ -21,7 +21,6 @@ PACKAGE = ROOT / "src" / "tddelta"
 # Each part may import those before it in this line, and nothing after: design, "import order".
 ORDER = (
     "errors",
-    "_naming",
     "_plain",
     "_answers",
     "_streams",
@@ -29,7 +28,6 @@ ORDER = (
     "timescales",
     "_arrays",
     "decomposition",
-    "_recursions",
     "targets",
     "queries",
     "testing",

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 import targets_literal as literal
 from targets_cases import examples, problems
 from targets_literal import Problem
-from tddelta._recursions import plain_targets
-from tddelta.targets import advantages, lambda_targets, n_step_targets, td_errors
+from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, td_errors
 
 
 def assert_close(got, wanted):

@@ -41,21 +41,13 @@ def test_td_errors_and_the_difference_form_telescope_for_every_prefix(problem):
 
 
 @examples
-@given(problems(equal_windows=True))
-def test_n_step_targets_telescope_for_every_prefix_with_equal_windows(problem):
-    sums = compose(n_step_targets(*problem.arrays, **problem.options))
-    for z in range(len(problem.gammas)):
-        alone = problem.value(z)
-        np.testing.assert_allclose(sums[..., z : z + 1], n_step_targets(*alone.arrays, **alone.options), **CLOSE)
-
-
-@examples
-@given(problems(equal_decays=True))
-def test_bootstrap_form_telescopes_for_every_prefix_with_equal_decays(problem):
-    sums = compose(lambda_targets(*problem.arrays, **problem.options))
-    for z in range(len(problem.gammas)):
-        alone = problem.value(z)
-        np.testing.assert_allclose(sums[..., z : z + 1], lambda_targets(*alone.arrays, **alone.options), **CLOSE)
+@given(problems(equal_decays=True, equal_windows=True))
+def test_n_step_targets_and_the_bootstrap_form_telescope_for_every_prefix_where_all_are_equal(problem):
+    for function in (n_step_targets, lambda_targets):
+        sums = compose(function(*problem.arrays, **problem.options))
+        for z in range(len(problem.gammas)):
+            alone = problem.value(z)
+            np.testing.assert_allclose(sums[..., z : z + 1], function(*alone.arrays, **alone.options), **CLOSE)
     # Theorem 1: the sum of the advantages is the ordinary generalised advantage.
     summed = sums[..., -1] - problem.deltas.sum(-1)
     np.testing.assert_allclose(summed, advantages(*problem.arrays, **problem.options), **CLOSE)

@@ -38,15 +38,6 @@ def framework(array: Any) -> str | None:
     return None
 
 
-def is_traced(array: Any) -> bool:
-    """Whether an array has no values yet, being inside `jax.jit`, `jax.vmap` or `jax.grad`."""
-    if not is_jax_array(array):
-        return False
-    from jax.core import Tracer
-
-    return isinstance(array, Tracer)
-
-
 def component_namespace(name: str, array: Array) -> ModuleType:
     """Array-API namespace of a floating-point array with a scale axis; ShapeError if it is none."""
     if framework(array) is None:
@@ -93,17 +84,7 @@ def check_components(scales: Any, deltas: Array) -> ModuleType:
 
 
 def check_steps(deltas: Array, **arrays: Array) -> ModuleType:
-    """Namespace of arrays that describe the same steps.
-
-    Args:
-        deltas: Components, (T, *batch, Z).
-        **arrays: By name: `next_deltas`, `final_deltas` (T, *batch, Z), `last_deltas` (*batch, Z), `rewards`,
-            `durations`, `terminated`, `truncated` (T, *batch). None is skipped.
-
-    Raises:
-        ShapeError: Another framework, shape or dtype than `deltas` asks for.
-        DataError: A duration is not above 0 or not finite; looked at in NumPy only, where it costs nothing.
-    """
+    """Namespace of arrays that describe the same steps as `deltas`, named as in `tddelta.targets`; None is skipped."""
     xp = component_namespace("deltas", deltas)
     if deltas.ndim < 2 or deltas.shape[0] == 0:
         raise ShapeError(
@@ -165,7 +146,12 @@ def _check_beside(name: str, array: Array, deltas: Array, xp: ModuleType) -> Non
 
 def check_never_cut(terminated: Array, truncated: Array, xp: Any) -> None:
     """ConfigError if some episode was cut, or if nobody can know."""
-    if is_traced(terminated) or is_traced(truncated):
+    traced = False
+    if is_jax_array(terminated):
+        from jax.core import Tracer
+
+        traced = isinstance(terminated, Tracer) or isinstance(truncated, Tracer)
+    if traced:
         raise ConfigError(
             "final_deltas is needed under jit, where the flags have no values yet; got None: pass the critic at the "
             "final observations, or, if nothing is ever truncated, an array of zeros like deltas"

@@ -2,6 +2,9 @@
 
 A value is linear in the discount function: a critic that knows V_{γ_z} = Σ_t γ_z^t r_t for all z knows Σ_t d(t) r_t for
 every d(t) = Σ_z b_z γ_z^t. Each question is answered by the d of this form that comes closest to the one asked for.
+
+Everywhere `deltas` are the components W, (*batch, Z), of a critic, and `scales` their scales: a ShapeError if these do
+not fit. Answers are of the framework and dtype of `deltas`.
 """
 
 import bisect
@@ -21,7 +24,7 @@ from tddelta._plain import is_number, number, plain, whole
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError
 from tddelta.targets import advantages
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Density = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
 """w(γ), from an array of discounts to an array of the same length."""
@@ -113,11 +116,10 @@ def value_at(
         extrapolate: Whether a discount below the smallest or above the largest trained one is allowed.
 
     Returns:
-        V_γ, (*batch); (*batch, G) for a sequence. Framework and dtype are those of `deltas`.
+        V_γ, (*batch); (*batch, G) for a sequence.
 
     Raises:
         ConfigError: A discount is outside the trained ones.
-        ShapeError: `deltas` does not fit the scales.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -155,12 +157,11 @@ def compose_discount(
             remains is the error of `value_at`, weighted with |w|.
 
     Returns:
-        The mixture, (*batch), of the framework and dtype of `deltas`.
+        The mixture, (*batch).
 
     Raises:
         ConfigError: The weights are not as many as the scales or not finite, or w(γ) has more than 1 % of its mass
             outside the trained discounts.
-        ShapeError: `deltas` does not fit the scales.
 
     Example:
         >>> scales = TimeScales.from_gammas([0.5, 0.9])
@@ -204,11 +205,10 @@ def hyperbolic(
         tolerance: Largest error of the discount that is accepted.
 
     Returns:
-        The value, (*batch), of the framework and dtype of `deltas`.
+        The value, (*batch).
 
     Raises:
         ConfigError: `k` is not above 0, or no mixture of the scales follows the discount within `tolerance`.
-        ShapeError: `deltas` does not fit the scales.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -253,7 +253,6 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
 
     Raises:
         ConfigError: `cost` is below 0 or not finite.
-        ShapeError: `deltas` does not fit the scales.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -297,31 +296,17 @@ def scale_advantages(
 
     An action can be good soon and bad later on: then A^z changes its sign with z.
 
-    Args:
-        rewards: r_t, (T, *batch); this and all others as in `tddelta.targets`.
-        deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
-        terminated: d_t, (T, *batch).
-        truncated: Whether the episode is cut after step t, (T, *batch).
-        scales: The time scales, with trace decays.
-
-    Returns:
-        A^z, (T, *batch, Z), of the framework and dtype of `deltas`.
-
-    Raises:
-        ConfigError: The scales have no trace decays.
-        ShapeError: Shapes, dtypes or frameworks do not fit.
+    Arguments and errors are those of `tddelta.targets`; the scales need trace decays. Returns A^z, (T, *batch, Z).
 
     Reference:
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016.
     """
     xp = check_components(scales, deltas)
-    if scales.trace_decays is None:
-        raise ConfigError("scale_advantages needs trace decays; these scales have none: pass lam=, as in lam=0.95")
+    decays = needed(scales, "trace_decays", "scale_advantages")
     check_steps(deltas, next_deltas=next_deltas)
     values, next_values = (compose(widened(array)) for array in (deltas, next_deltas))
     found, flags = [], {"terminated": terminated, "truncated": truncated}
-    for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True)):
+    for z, (gamma, decay) in enumerate(zip(scales.gammas, decays, strict=True)):
         alone = values[..., z : z + 1], next_values[..., z : z + 1]
         found.append(advantages(rewards, *alone, **flags, scales=TimeScales((gamma,)), trace_decay=decay))
     return _as_given(xp.stack(found, axis=-1), deltas, xp)

@@ -8,8 +8,7 @@ from array_api_compat import array_namespace
 
 from tddelta import targets as core
 from tddelta._arrays import widened
-from tddelta._naming import closest, imported, reference
-from tddelta._plain import tidy
+from tddelta._plain import closest, imported, reference, tidy
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError
 from tddelta.timescales import Rule, TimeScales

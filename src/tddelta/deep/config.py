@@ -9,8 +9,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from tddelta._naming import imported, reference
-from tddelta._plain import Pairs, as_real, as_whole, frozen, plain, tidy
+from tddelta._plain import Pairs, as_real, as_whole, frozen, imported, plain, reference, tidy
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels

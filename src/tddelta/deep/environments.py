@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tddelta._answers import AnswerError, check_number, check_shape, check_values
-from tddelta._naming import blamed, closest, imported
-from tddelta._plain import Pairs, as_whole, frozen, plain, tidy
+from tddelta._plain import Pairs, as_whole, blamed, closest, frozen, imported, plain, tidy
 from tddelta.deep import atari, host
 from tddelta.deep.tasks import HostEnvironment, Task, gymnax
 from tddelta.errors import ConfigError

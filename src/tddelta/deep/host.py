@@ -28,8 +28,7 @@ import numpy as np
 from numpy.random import mtrand
 
 from tddelta._answers import AnswerError, check_finite, check_shape, check_values, guard
-from tddelta._naming import blamed, closest, described
-from tddelta._plain import plain, whole
+from tddelta._plain import blamed, closest, described, plain, whole
 from tddelta.deep import making
 from tddelta.deep.making import RemoteError
 from tddelta.deep.tasks import HostEnvironment, spaces

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tddelta._answers import guard
-from tddelta._naming import described
+from tddelta._plain import described
 from tddelta._streams import hang_ups
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tddelta._naming import blamed, reference
+from tddelta._plain import blamed, reference
 from tddelta.deep import shards
 from tddelta.deep.config import Config
 from tddelta.deep.presets import PRESETS, check, preset

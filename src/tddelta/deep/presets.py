@@ -16,8 +16,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from tddelta._naming import blamed, closest, reference
-from tddelta._plain import is_number, plain, tidy, unquoted, whole
+from tddelta._plain import blamed, closest, is_number, plain, reference, tidy, unquoted, whole
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds

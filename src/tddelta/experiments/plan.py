@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tddelta._naming import closest
-from tddelta._plain import as_real, as_whole, plain, tidy, whole
+from tddelta._plain import as_real, as_whole, closest, plain, tidy, whole
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
 from tddelta.runs.reader import a_path

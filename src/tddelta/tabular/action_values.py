@@ -18,14 +18,13 @@ from tddelta.tabular.loops import (
     check_step_sizes,
     compiled,
     component_errors,
-    needed,
     over_blocks,
     seed_by_seed,
     weight,
 )
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
 from tddelta.tabular.sampling import Choice, check_seeds
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Method = Literal["sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa_lambda", "watkins"]
 """Methods by name: see `control`."""
@@ -122,11 +121,11 @@ def control(
             a line from the one number to the other.
         seeds: Seeds, N of them, or a number N for the seeds 0 to N − 1.
         steps: Steps of each seed, over all episodes.
-        time_limit: As in `evaluate`, like `threads`, `checkpoint` and `checkpoint_every`.
+        time_limit: As in `evaluate`.
         initial_deltas: Components to begin with, shape (S, A, Z) or (N, S, A, Z). None means zeros.
-        threads: See `time_limit`.
-        checkpoint: See `time_limit`.
-        checkpoint_every: See `time_limit`.
+        threads: As in `evaluate`.
+        checkpoint: As in `evaluate`.
+        checkpoint_every: As in `evaluate`.
 
     Returns:
         Components, the greedy policy, its exact value and that of the best one, and the episodes.
@@ -219,9 +218,9 @@ def _model(method: str, scales: TimeScales, length: int) -> tuple[Any, ...]:
     """Discounts, trace decays and windows for the compiled loop."""
     gammas, decays, windows = np.array(scales.gammas), np.zeros(len(scales)), np.ones(1, np.int64)
     if method in ("sarsa_lambda", "watkins"):
-        decays = np.array(needed(scales, "trace_decays", method))
+        decays = np.array(needed(scales, "trace_decays", f"method {method!r}"))
     if method == "n_step_sarsa":
-        given = needed(scales, "n_steps", method)
+        given = needed(scales, "n_steps", f"method {method!r}")
         # longer ones never fill either, and flush the same
         windows = np.array([min(window, length + 1) for window in given])
     powers = gammas[:, None] ** np.arange(windows.max() + 1)

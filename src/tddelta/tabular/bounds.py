@@ -17,7 +17,7 @@ from tddelta._arrays import FloatArray, numbers
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.tabular.mdp import FiniteMDP, reaching
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Kind = Literal["published", "worst_case", "known_range"]
 """Which error bound: as the paper states it, or one of the two that hold."""
@@ -122,9 +122,7 @@ def error_bound(
     n, chance = _plain.whole("samples", samples), timescales.unit_number("probability", probability)
     if not 0 < chance < 1:
         raise ConfigError(f"probability must be above 0 and below 1; got {chance}: .05 is usual")
-    gammas, windows = np.array(scales.gammas), scales.n_steps
-    if windows is None:
-        raise ConfigError("error_bound needs n-step windows; these scales have none: pass n_step=, as in n_step=16")
+    gammas, windows = np.array(scales.gammas), needed(scales, "n_steps", "error_bound")
     if gammas[-1] == 1:
         raise ConfigError("the error bounds need discounts below 1; got 1.0: values have no bound at gamma=1")
     if kind == "published" and list(windows) != sorted(windows):
@@ -184,17 +182,15 @@ def lambda_operator(mdp: FiniteMDP, deltas: npt.ArrayLike, scales: TimeScales) -
     """
     shape = mdp.states, len(scales)
     table = numbers("deltas", deltas, shape, f"(S, Z) = {shape}", "one component per state and discount")
-    if scales.trace_decays is None:
-        raise ConfigError("lambda_operator needs trace decays; these scales have none: pass lam=, as in lam=0.95")
-    transition = mdp.state_transition
-    if 1 in scales.trace_decays and not reaching(transition, mdp.terminal).all():
+    decays, transition = needed(scales, "trace_decays", "lambda_operator"), mdp.state_transition
+    if 1 in decays and not reaching(transition, mdp.terminal).all():
         raise ConfigError(
             "the λ-return with trace decay 1 does not converge, as some states never reach an end: pass a smaller lam"
         )
     table = np.where(mdp.terminal[:, None], 0.0, table)
     values = compose(table)
     targets = np.empty_like(table)
-    for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True)):
+    for z, (gamma, decay) in enumerate(zip(scales.gammas, decays, strict=True)):
         bootstrap = gamma * table[:, z]
         if z:
             bootstrap += (gamma - scales.gammas[z - 1]) * values[:, z - 1]

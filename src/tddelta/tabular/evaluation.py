@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tddelta import _plain, timescales
 from tddelta._arrays import BoolArray, FloatArray, IntArray, array_of, check_scales, numbers
-from tddelta._naming import blamed, reference
+from tddelta._plain import blamed, reference
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
@@ -25,13 +25,12 @@ from tddelta.tabular.loops import (
     check_step_sizes,
     compiled,
     component_errors,
-    needed,
     over_blocks,
     seed_by_seed,
 )
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
 from tddelta.tabular.sampling import Trajectory, check_seeds, check_trajectory, sample, sample_paths
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Method = Literal[
     "td0", "n_step", "lambda_return", "lambda_difference", "traces", "true_online", "phased", "linear"
@@ -222,20 +221,7 @@ def evaluate(
         task.learn, len(streams), task.threads, checkpoint, checkpoint_every,
         arguments=task.arguments, state=task.state, restore=task.restore,
     )  # fmt: skip
-    deltas = np.einsum("sm,ansmz->ansz", strengths, task.weights[:, :, columns])
-    deltas[:, :, mdp.terminal] = 0.0
-    errors = task.errors[..., 0] if task.record == "final" else task.errors
-    return TabularResult(
-        scales=scales,
-        deltas=deltas,
-        rms_error=errors[0],
-        abs_error=errors[1],
-        step_sizes=np.where(decaying, np.nan, alphas),
-        seeds=streams,
-        exact=exact,
-        visits=task.visits,
-        weights=None if features is None else task.weights,
-    )
+    return task.result(exact, features is None)
 
 
 def _check_use(method: Any, **given: Any) -> None:
@@ -244,25 +230,20 @@ def _check_use(method: Any, **given: Any) -> None:
         name = str(getattr(method, "__name__", "of your own"))
     else:
         name = _plain.one_of("method", method, METHODS, also="a target function or ")
-
-    def unused(*arguments: str, why: str) -> None:
-        for one in arguments:
+    phased, offline = method == "phased", callable(method) or method in _OFFLINE
+    for unused, arguments, why in (
+        (phased, ("time_limit", "trajectory", "features", "chunk"), "it fills a table from short trajectories"),
+        (not phased, ("trajectories",), "'phased' samples from every state"),
+        (not offline, ("chunk",), "it does not learn offline"),
+        (method == "n_step", ("features",), "its loop is that of a table; use 'linear', 'true_online' or a λ-return"),
+        (given["trajectory"] is not None, ("seeds", "steps", "time_limit"), "the trajectory is given"),
+    ):
+        for one in arguments if unused else ():
             if given[one] is not None:
-                raise ConfigError(f"{one} has no meaning for method {name!r}; got {given[one]!r:.80}: {why}")
-
-    if method == "phased":
-        why = "it follows short trajectories from every state, to fill a table; leave it out"
-        unused("time_limit", "trajectory", "features", "chunk", why=why)
-    else:
-        unused("trajectories", why="'phased' samples from every state; leave it out")
-    if not callable(method) and method not in (*_OFFLINE, "phased"):
-        unused("chunk", why="it does not learn offline; leave it out")
-    if method == "n_step":
-        unused("features", why="its loop is that of a table; use 'linear', 'true_online' or a λ-return")
+                advice = f"{why}; leave it out"
+                raise ConfigError(f"{one} has no meaning for method {name!r}; got {given[one]!r:.80}: {advice}")
     if method == "linear" and given["features"] is None:
         raise ConfigError("method 'linear' needs features=, shape (S, F); got None: one_hot(range(S)) is a table")
-    if given["trajectory"] is not None:
-        unused("seeds", "steps", "time_limit", why="the trajectory is given; leave it out")
 
 
 def _features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
@@ -324,8 +305,7 @@ def add_scale(
         The longer ladder, and the components, shape (…, Z + 1), for `evaluate(…, initial_deltas=…)`.
 
     Raises:
-        ConfigError: The discount is not above the others, or what the scales need of it is missing.
-        ShapeError: The last axis of `deltas` does not have one entry per scale.
+        ConfigError, ShapeError: A number is missing, superfluous or out of range, or `deltas` are of other scales.
 
     Example:
         >>> scales, deltas = add_scale(TimeScales.from_gammas([0.5, 0.9]), np.ones((3, 2)), 0.99)
@@ -364,8 +344,7 @@ def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple
         The shorter ladder, and the components, shape (…, Z − 1).
 
     Raises:
-        ConfigError: There is no such scale, or no other.
-        ShapeError: The last axis of `deltas` does not have one entry per scale.
+        ConfigError, ShapeError: There is no such scale, or no other; or `deltas` are of other scales.
 
     Example:
         >>> scales, deltas = remove_scale(TimeScales.from_gammas([0.5, 0.9, 0.99]), np.array([1.0, 2.0, 4.0]), 1)
@@ -402,12 +381,11 @@ def _components_of(scales: TimeScales, deltas: Any) -> FloatArray:
 
 def _extended(name: str, before: tuple[Any, ...] | None, value: Any) -> tuple[Any, ...] | None:
     if (before is None) != (value is None):
-        have = "have none" if before is None else f"have {before}"
-        advice = "leave it out" if before is None else "pass the one of the new scale"
+        have, advice = (before, "pass the one of the new scale") if before else ("none", "leave it out")
         raise ConfigError(
-            f"{name} must be given if the other scales have one; got {value!r} where they {have}: {advice}"
+            f"{name} must be given if the other scales have one; got {value!r} where they have {have}: {advice}"
         )
-    return None if before is None else (*before, value)
+    return before and (*before, value)
 
 
 # ---------------------------------------------------------------- methods
@@ -469,6 +447,21 @@ class _Task:
             curves = np.cumsum(curves, axis=-1) / np.arange(1, self.length + 1)
         return curves[..., self.points - 1]
 
+    def result(self, exact: FloatArray, table: bool) -> TabularResult:
+        """What was learned, beside the exact values; a table has no weights."""
+        deltas = np.einsum("sm,ansmz->ansz", self.strengths, self.weights[:, :, self.columns])
+        deltas[:, :, self.mdp.terminal] = 0.0
+        return TabularResult(
+            self.scales,
+            deltas,
+            *(self.errors[..., 0] if self.record == "final" else self.errors),
+            step_sizes=np.where(self.decaying, np.nan, self.step_sizes),
+            seeds=self.seeds,
+            exact=exact,
+            visits=self.visits,
+            weights=None if table else self.weights,
+        )
+
     @property
     def arguments(self) -> dict[str, Any]:
         """All that the bytes of the result depend on."""
@@ -512,7 +505,7 @@ def _over_runs(task: _Task, stream: Trajectory) -> None:
     if method == "td0" or (method == "linear" and task.scales.trace_decays is None):
         decays, kind = np.zeros(len(task.scales)), _TD0
     else:
-        decays = np.array(needed(task.scales, "trace_decays", method))
+        decays = np.array(needed(task.scales, "trace_decays", f"method {method!r}"))
         kind = _TRUE_ONLINE if method == "true_online" else _TRACES
     steps = stream.states, *stream[2:]  # without the actions
     model = task.columns, task.strengths, np.array(task.scales.gammas), decays
@@ -531,7 +524,11 @@ def _over_runs(task: _Task, stream: Trajectory) -> None:
 
 def _in_windows(task: _Task, stream: Trajectory) -> None:
     """n-step targets: Algorithm 1, see `n_step`."""
-    gammas, windows, weights = task.scales.gammas, needed(task.scales, "n_steps", task.method), task.weights
+    gammas, windows, weights = (
+        task.scales.gammas,
+        needed(task.scales, "n_steps", f"method {task.method!r}"),
+        task.weights,
+    )
     decaying: BoolArray = np.all(task.decaying, axis=1)
     if (task.decaying != decaying[:, None]).any():
         raise ConfigError(
@@ -622,7 +619,7 @@ def _errors_of(task: _Task, tables: FloatArray) -> FloatArray:
 
 def _in_phases(task: _Task) -> None:
     """Phased learning: W_z ← W_z + α_z (mean of G^z − W_z) in all states at once, phase by phase."""
-    windows = needed(task.scales, "n_steps", task.method)
+    windows = needed(task.scales, "n_steps", f"method {task.method!r}")
     if task.mdp.states * task.trajectories * max(windows) > _MOST:
         raise ConfigError(
             f"a phase must hold at most {_MOST:,} steps; got {task.mdp.states} states x {task.trajectories} "

@@ -83,23 +83,12 @@ class Steps:
 
     def select(self, chosen: BoolArray) -> "Steps":
         """Some of the steps, with the same observations."""
-        names = ("places", "successors", "rewards", "durations", "episodes")
-        given = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: array[chosen] for name, array in given.items() if array is not None})
+        names = ["places", "successors", "rewards", "episodes"] + ["durations"] * (self.durations is not None)
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
 def read_steps(log: Any, names: Names) -> Steps:
-    """Read a log, and check every row.
-
-    Args:
-        log: See `_read_columns`.
-        names: Names of the columns, and how the rows are to be read.
-
-    Raises:
-        ConfigError: A column is missing.
-        DataError: A row cannot be used; the message has its number.
-        MissingExtra: A package for this kind of file is not installed.
-    """
+    """Read a log of any kind that `evaluate_log` takes, and check every row; a DataError has the row's number."""
     flagged = [name for name in (names.terminated, names.truncated, names.time) if name is not None]
     optional = [*names.following] + ([names.next_prefix + names.time] if names.time else [])
     columns = _read_columns(log, [names.episode, *names.observed, names.reward, *flagged], optional)
@@ -171,10 +160,10 @@ def _ends(
     """Rows that are steps, those of them that terminated, and those that ended their episode otherwise."""
     maybe = last if names.last_row == "observation" else np.zeros_like(last)  # here flags may be missing
 
-    def read(name: str | None) -> BoolArray:
-        return np.zeros_like(last) if name is None else _flags(name, columns[name], maybe)
-
-    terminated, truncated = read(names.terminated), read(names.truncated)
+    terminated, truncated = (
+        np.zeros_like(last) if name is None else _flags(name, columns[name], maybe)
+        for name in (names.terminated, names.truncated)
+    )
     step = ~(maybe & ~terminated)
     following = np.append(step[1:], False) & ~last  # whether the next row is a step of the same episode
     middle = np.flatnonzero((terminated | truncated) & following)
@@ -300,8 +289,7 @@ def _flags(name: str, column: Column, optional: BoolArray) -> BoolArray:
     """Booleans, the numbers 0 and 1, or the words true and false; where optional, a missing one means False."""
     if column.ndim == 1 and column.dtype.kind in "biuf" and np.isin(column, (0, 1)).all():
         return np.equal(column, 1)
-    used = ~optional
-    used[[row for row in np.flatnonzero(optional).tolist() if not _is_missing(column[row])]] = True
+    used = ~optional | [not _is_missing(entry) for entry in column]
     return np.array([flag is True for flag in _read(name, column, used, _flag)])
 
 
@@ -350,11 +338,9 @@ def _labels(name: str, column: Column, used: BoolArray) -> list[Any]:
 def _label(entry: Any) -> Hashable:
     if _is_missing(entry):
         raise _EntryError("is missing", _FIX)
+    if isinstance(entry, float) and not entry.is_integer():
+        raise _EntryError("is {}, a fraction and no label", "name columns of sensors with features=[...] and a model")
     if isinstance(entry, float):
-        if not entry.is_integer():
-            raise _EntryError(
-                "is {}, a fraction and no label", "name columns of sensors with features=[...] and a model"
-            )
         return int(entry)
     try:
         hash(entry)
@@ -559,23 +545,26 @@ def _named_dataset(name: str) -> Any:
 
 def _minari(dataset: Any) -> _Pairs:
     """Columns of a Minari dataset, in which an episode of T steps has T + 1 observations."""
-    names = ("episode", "state", "reward", "terminated", "truncated", "next_state")
-    parts: list[list[Any]] = [[] for _ in names]
+    parts: dict[str, list[Any]] = {
+        name: [] for name in ("episode", "state", "reward", "terminated", "truncated", "next_state")
+    }
     for episode in dataset.iterate_episodes():
-        if not isinstance(episode.observations, np.ndarray):
+        seen, steps = episode.observations, len(episode.rewards)
+        what = f"episode {episode.id} of the Minari dataset has"
+        if not isinstance(seen, np.ndarray):
             raise DataError(
-                f"episode {episode.id} of the Minari dataset has {type(episode.observations).__name__} observations; "
-                "only arrays can be read: pass a mapping of the columns that you need"
+                f"{what} {type(seen).__name__} observations; only arrays can be read: pass a mapping of the columns "
+                "that you need"
             )
-        steps = len(episode.rewards)
-        if len(episode.observations) != steps + 1:
+        if len(seen) != steps + 1:
             raise DataError(
-                f"episode {episode.id} of the Minari dataset has {len(episode.observations)} observations for {steps} "
-                "steps; there must be one more than steps: record the dataset anew"
+                f"{what} {len(seen)} observations for {steps} steps; there must be one more than steps: record the "
+                "dataset anew"
             )
-        seen = episode.observations.reshape(steps + 1, -1)
+        seen = seen.reshape(steps + 1, -1)
         seen = seen[:, 0] if seen.shape[1] == 1 else seen
-        entries = (np.full(steps, episode.id), seen[:-1], episode.rewards)
-        for part, entry in zip(parts, (*entries, episode.terminations, episode.truncations, seen[1:]), strict=True):
+        flags = episode.terminations, episode.truncations
+        entries = np.full(steps, episode.id), seen[:-1], episode.rewards, *flags, seen[1:]
+        for part, entry in zip(parts.values(), entries, strict=True):
             part.append(np.asarray(entry))
-    return [(name, np.concatenate(part) if part else []) for name, part in zip(names, parts, strict=True)]
+    return [(name, np.concatenate(part) if part else []) for name, part in parts.items()]

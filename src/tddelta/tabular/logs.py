@@ -28,7 +28,7 @@ from tddelta.errors import ConfigError, DataError
 from tddelta.tabular.log_reading import LastRow, Names, Steps, read_steps
 from tddelta.tabular.mdp import reaching
 from tddelta.tabular.tiles import TileCoding, check_points
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Method = Literal["lambda", "td0", "monte_carlo"]
 """Trace decays of the λ-returns: those of the scales, 0, or γ_z."""
@@ -74,18 +74,12 @@ class Calibration:
     tolerance: float
 
     def bins(self, number: int = 10) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Means over groups of about equally many steps, in the order of the predicted value.
+        """Means over groups of about equally many steps, `number` ≥ 1 at each scale, by their predicted value.
 
         Equal predictions stay together, so that groups may be larger, smaller or empty.
 
-        Args:
-            number: Number of groups at each scale, at least 1.
-
         Returns:
             Mean predicted value, mean realised return, (Z, number) with NaN in empty groups, and numbers of steps.
-
-        Raises:
-            ConfigError: The number is no whole number of at least 1.
         """
         number = _plain.whole("number", number)
         scales = self.predicted.shape[1]
@@ -148,17 +142,13 @@ class LogValues:
         return decompose(self.values)
 
     def predict(self, observations: Any) -> FloatArray:
-        """Values of states or sensor readings that need not be in the log.
+        """Values V_z, (N, Z), of states or sensor readings that need not be in the log; NaN for labels without one.
 
         Args:
             observations: Labels, (N,), or features in the order of `features=`, (N, F).
 
-        Returns:
-            V_z, (N, Z); NaN for labels without a value.
-
         Raises:
-            ShapeError: Features are of another shape, or no numbers.
-            DataError: Features are not finite, or labels are none.
+            ShapeError, DataError: Features are of another shape, no numbers or not finite, or labels are none.
         """
         features, known = self._encoder.encode(observations)
         return np.where(known[:, None], features @ self._weights, np.nan)
@@ -273,11 +263,8 @@ def evaluate_log(
     reading = {"time_unit": time_unit, "next_prefix": next_prefix, "last_row": last_row}
     names = _names(features, model, state, columns | reading)
     _plain.one_of("method", method, get_args(Method))
-    if method == "lambda" and scales.trace_decays is None:
-        raise ConfigError(
-            "method='lambda' needs trace decays; these scales have none: make them with lam=, as in lam=0.95, or pass "
-            "method='td0' or method='monte_carlo'"
-        )
+    if method == "lambda":
+        needed(scales, "trace_decays", "method 'lambda', unlike 'td0' and 'monte_carlo',")
     settings = _of_model(model, tiles, tilings, ridge)
     share = _within("held_out", held_out, lambda number: 0 <= number < 1, "[0, 1)")
     if share == 0:

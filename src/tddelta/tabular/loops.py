@@ -21,7 +21,6 @@ from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint, Pauses
 from tddelta.runs.files import Arrays, available_cores, lock_file, storing
 from tddelta.tabular.mdp import FiniteMDP
-from tddelta.timescales import TimeScales
 
 try:
     from numba import njit
@@ -129,15 +128,6 @@ def check_initial(value: Any, shape: tuple[int, ...], runs: str, own: str) -> Fl
     )
 
 
-def needed(scales: TimeScales, field: str, method: str) -> Any:
-    """A field of the scales that a method cannot do without."""
-    found = getattr(scales, field)
-    if found is None:
-        example = "n_step=16" if field == "n_steps" else "lam=0.95"
-        raise ConfigError(f"method {method!r} needs scales with {field}; these have none: make them with {example}")
-    return found
-
-
 # ---------------------------------------------------------------- threads
 
 
@@ -147,13 +137,9 @@ def thread_count(threads: int | None) -> int:
 
 
 def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None, first: int = 0) -> None:
-    """Call `block(begin, end)` for ranges that together are `first` … first + runs − 1, on several threads.
+    """Call `block(begin, end)`, for runs begin ≤ i < end, for all from `first` to first + runs − 1, on threads.
 
-    Args:
-        block: Computes the runs begin ≤ i < end, which depend on no other.
-        runs: Number of runs.
-        threads: Threads; None means one per core. ConfigError unless at least 1.
-        first: Number of the first run.
+    No run depends on another. None means a thread per core; ConfigError unless there is at least 1.
     """
     workers = thread_count(threads)
     parts = 1 if workers == 1 else min(runs, 4 * workers)
@@ -189,14 +175,9 @@ def seed_by_seed(
         threads: Threads, or None: the first group has a seed for each.
         checkpoint: Folder of the checkpoints, which is made if need be; None learns all seeds at once.
         every: Seconds between two checkpoints.
-        arguments: All that the bytes depend on, by name; large arrays in tuples.
+        arguments: All that the bytes depend on, by name; large arrays in tuples. A ConfigError if those saved differ.
         state: The arrays to save once so many seeds are done.
         restore: Takes the number of seeds that are done, and their arrays.
-
-    Raises:
-        ConfigError: The checkpoints are of other arguments, or another process writes them.
-        CheckpointError: The newest checkpoint is of a newer format, or lacks arrays.
-        StorageError: A checkpoint cannot be written.
     """
     if checkpoint is None:
         learn(0, count)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tddelta import _plain, timescales
 from tddelta._arrays import BoolArray, FloatArray, array_of, first_place, numbers
-from tddelta._naming import blamed
+from tddelta._plain import blamed
 from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, DataError, MissingExtra, ShapeError
 from tddelta.timescales import TimeScales
@@ -37,13 +37,8 @@ class FiniteMDP:
         start: State in which episodes start, or probabilities of shape (S,).
         names: Names of the states, for tables and figures; None numbers them.
 
-    Attributes:
-        transition: Probabilities, shape (S, A, S); terminal states lead to themselves.
-        reward: Rewards, shape (S, A, S); 0 in terminal states.
-        terminal: Which states end an episode, shape (S,).
-        policy: Probabilities of the actions, shape (S, A).
-        start: Probabilities of the first state, shape (S,).
-        names: Name of every state.
+    The attributes have the names of the arguments, in full: `transition` and `reward` (S, A, S), where terminal states
+    lead to themselves with reward 0, `terminal` (S,), `policy` (S, A), `start` (S,) and a name for every state.
 
     Raises:
         ShapeError: An array has a shape that does not fit.
@@ -180,16 +175,9 @@ class FiniteMDP:
         return action_values
 
     def greedy_policy(self, action_values: npt.ArrayLike) -> FloatArray:
-        """Policy that takes the action of largest value, the lowest index among equals.
+        """Policy, (S, A) for `with_policy`, that takes the action of largest value Q(s, a), the lowest among equals.
 
-        Args:
-            action_values: Q(s, a), shape (S, A).
-
-        Returns:
-            Probabilities of 0 and 1, shape (S, A), for `with_policy`.
-
-        Raises:
-            ShapeError, DataError: The shape is not (S, A), or a value is not finite.
+        A ShapeError or DataError if the values have not the shape (S, A), or are not finite.
         """
         shape = self.states, self.actions
         advice = "pass one value per state and action"

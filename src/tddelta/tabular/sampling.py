@@ -153,19 +153,12 @@ def _check_steps(states: Any, next_states: Any, terminated: BoolArray, truncated
 
 
 class Paths(NamedTuple):
-    """Trajectories from every state, n each, of at most K steps.
+    """Trajectories from every state, n each, of at most K steps."""
 
-    Attributes:
-        rewards: Rewards of the steps, shape (S, n, K).
-        next_states: True successors, shape (S, n, K).
-        lengths: Number of steps until the episode ended, at most K, shape (S, n); what comes later does not count.
-        terminated: Whether it ended within K steps, shape (S, n).
-    """
-
-    rewards: FloatArray
-    next_states: IntArray
-    lengths: IntArray
-    terminated: BoolArray
+    rewards: FloatArray  # (S, n, K)
+    next_states: IntArray  # true successors, (S, n, K)
+    lengths: IntArray  # steps until the episode ended, at most K, (S, n); what comes later does not count
+    terminated: BoolArray  # whether it ended within K steps, (S, n)
 
 
 def sample_paths(mdp: FiniteMDP, trajectories: int, length: int, generator: np.random.Generator) -> Paths:
@@ -188,10 +181,9 @@ def sample_paths(mdp: FiniteMDP, trajectories: int, length: int, generator: np.r
 
 
 class Choice:
-    """Draws from many discrete distributions by inverting their cumulative sums, skipping what has probability 0.
+    """Draws from many discrete distributions, over the last axis, by inverting their cumulative sums.
 
-    Args:
-        probabilities: Distributions over the last axis.
+    What has probability 0 is skipped.
     """
 
     def __init__(self, probabilities: FloatArray) -> None:
