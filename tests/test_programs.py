@@ -29,21 +29,12 @@ def skip_without_its_library(source: str) -> None:
             pytest.importorskip(library, reason=f"needs {library}, and with it torch")
 
 
-LONG = (
-    *("coming-from", "getting-started", "host-environments", "metrics", "tuning", "tracking", "stable-baselines3"),
-    *("sweep_settings", "own_agent", "own_environment", "sb3_dueling", "sb3_inspect", "sb3_ppo", "own_loop_jax"),
-    *("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before"),
-)
-"""Programs that do much the same as others."""
-
-
 SHORT = ("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before")
 """Programs that tests/adapters/test_recipes.py trains for longer."""
 
 
 def slow_if_it_trains(name: str, source: str) -> object:
     marks = [pytest.mark.slow] if TRAINS.search(source) else []
-    marks += [pytest.mark.long] if Path(name).stem in LONG else []
     return pytest.param(name, source, id=name, marks=marks)
 
 

@@ -179,7 +179,6 @@ def test_settings_in_the_documents_exist() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_every_logged_metric_is_explained(tmp_path: Path) -> None:
     run = tddelta.train("Catch", steps=2048, out=tmp_path)
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")

@@ -226,7 +226,7 @@ def check_targets(
     """
     names = [name for name in IDENTITIES if name not in _OPTIONAL] if identities is None else list(identities)
     for name in names:
-        one_of("identities", name, list(IDENTITIES), also="among these: ")
+        one_of("each of identities", name, list(IDENTITIES))
     check = _Check(f, asarray)
     generator = np.random.default_rng(seed)
     for index in range(rollouts):

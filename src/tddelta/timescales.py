@@ -44,8 +44,8 @@ FORMER: Mapping[str, Any] = {
 # Horizons computed from discounts are off by rounding: 1/(1 - 0.9) is 10.000000000000002.
 _TOLERANCE = 1e-9
 
-# Frames that are not the caller's: our own, and those that jaxtyping's import hook puts around each function.
-_NOT_THE_CALLER = ("tddelta", "jaxtyping")
+# Frames that are not the caller's: our own, those that jaxtyping's import hook puts around functions, and `replace`.
+_NOT_THE_CALLER = ("tddelta", "jaxtyping", "dataclasses")
 
 
 @dataclass(frozen=True)
