@@ -59,14 +59,11 @@ def discount_fit(
 
     Args:
         scales: The scales; a discount of 1 is left out, having no horizon.
-        discount: d(t), from an array of times 0 … steps − 1 to an array of the same length.
-        steps: How many steps count; None means the longest finite horizon.
+        discount: d(t), from an array of times 0 … steps − 1 to an array of the same length, finite.
+        steps: How many steps count, at least 1; None means the longest finite horizon.
 
     Returns:
         The weights for `compose_discount`, and their error.
-
-    Raises:
-        ConfigError: `steps` is below 1, or the discount has another length or is not finite.
 
     Example:
         >>> fit = discount_fit(TimeScales.halving(0.99), lambda t: 0.97**t)
@@ -239,20 +236,9 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
 
         h* = argmax_h V_γ − cost · h,   h = 1/(1 − γ),   which is 0 if nothing is gained at any h
 
-    V_γ − cost · h is the value when every step costs `cost`. It is looked at on 16 horizons, `value_at` in between,
-    from each trained horizon to the next.
-
-    Args:
-        deltas: Components W, (*batch, Z).
-        scales: Their scales.
-        cost: Cost of a step in units of reward, ≥ 0.
-
-    Returns:
-        h* in steps, (*batch): 0 where even the first steps do not pay, infinity where going on pays up to the longest
-        finite horizon.
-
-    Raises:
-        ConfigError: `cost` is below 0 or not finite.
+    V_γ − cost · h is the value when every step costs `cost`, in units of reward and finite, ≥ 0. It is looked at on 16
+    horizons, `value_at` in between, from each trained horizon to the next. h* is in steps, (*batch): 0 where even the
+    first steps do not pay, infinity where going on pays up to the longest finite horizon.
 
     Example:
         >>> scales = TimeScales.halving(0.99)

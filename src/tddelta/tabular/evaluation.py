@@ -38,7 +38,6 @@ Method = Literal[
 """Methods with a name: see `evaluate`."""
 
 METHODS: tuple[str, ...] = get_args(Method)
-"""The same, as a tuple."""
 
 Record = str | Iterable[int]
 """What is kept of the errors: "final", "curve", or steps up to which they are averaged."""
@@ -524,11 +523,7 @@ def _over_runs(task: _Task, stream: Trajectory) -> None:
 
 def _in_windows(task: _Task, stream: Trajectory) -> None:
     """n-step targets: Algorithm 1, see `n_step`."""
-    gammas, windows, weights = (
-        task.scales.gammas,
-        needed(task.scales, "n_steps", f"method {task.method!r}"),
-        task.weights,
-    )
+    windows = needed(task.scales, "n_steps", f"method {task.method!r}")
     decaying: BoolArray = np.all(task.decaying, axis=1)
     if (task.decaying != decaying[:, None]).any():
         raise ConfigError(
@@ -541,24 +536,11 @@ def _in_windows(task: _Task, stream: Trajectory) -> None:
             "result with visits: pass its deltas, or constant step sizes"
         )
 
-    def learn(settings: slice, seeds: slice, threads: int | None) -> None:
-        learned = n_step.run(
-            _part_of(stream, seeds), gammas, windows, task.step_sizes[settings], task.exact_last,
-            counted=~task.mdp.terminal, decaying=decaying[settings], initial=weights[settings, seeds][0, 0],
-            record=task.record, threads=threads,
-        )  # fmt: skip
-        weights[settings, seeds] = learned.deltas
-        task.errors[:, settings, seeds] = learned.rms_error, learned.abs_error
-
-    def block(first: int, last: int) -> None:
-        for run in range(first, last):
-            a, n = divmod(run, len(task.seeds))
-            learn(slice(a, a + 1), slice(n, n + 1), 1)
-
-    if (weights == weights[0, 0]).all():
-        learn(slice(None), slice(None), task.threads)
-    else:  # one call per run: each has a table of its own to begin with
-        over_blocks(block, weights.shape[0] * len(task.seeds), task.threads)
+    learned = n_step.run(
+        stream, task.scales.gammas, windows, task.step_sizes, task.exact_last, counted=~task.mdp.terminal,
+        decaying=decaying, initial=task.weights, record=task.record, threads=task.threads,
+    )  # fmt: skip
+    task.weights[:], task.errors[:] = learned.deltas, (learned.rms_error, learned.abs_error)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what diverges does so as in the compiled loops

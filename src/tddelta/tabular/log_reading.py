@@ -55,25 +55,15 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a log, episodes one after the other in the order in which they begin.
+    """The steps of a log, (T,), episodes one after the other in the order in which they begin."""
 
-    Attributes:
-        observations: Labels or features: one per row of the log, then those that only successor columns hold.
-        rows: Number of rows of the log.
-        places: Place in `observations` of the state of each step, which is its row, (T,).
-        successors: Place in `observations` of its successor; −1 where it terminated, (T,).
-        rewards: Rewards, (T,).
-        durations: Time that each step takes, (T,); None without time stamps. 1 where the step terminated.
-        episodes: Number of the episode of each step, 0, 1, …, never falling, (T,).
-    """
-
-    observations: Column
-    rows: int
-    places: IntArray
-    successors: IntArray
+    observations: Column  # labels or features: one per row of the log, then those that only successor columns hold
+    rows: int  # of the log
+    places: IntArray  # place in `observations` of the state of each step, which is its row
+    successors: IntArray  # place in `observations` of its successor; −1 where it terminated
     rewards: FloatArray
-    durations: FloatArray | None
-    episodes: IntArray
+    durations: FloatArray | None  # time that each step takes, 1 where it terminated; None without time stamps
+    episodes: IntArray  # number of the episode of each step, 0, 1, …, never falling
 
     @property
     def last(self) -> BoolArray:

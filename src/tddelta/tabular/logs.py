@@ -38,7 +38,7 @@ Model = Literal["tiles", "linear"]
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How well values predict realised returns, per scale. NaN where a measure is not defined.
+    """How well values predict realised returns, per scale, (Z,). NaN where a measure is not defined.
 
     The return from a step is known if its episode terminated; where it was cut, if what comes after the cut counts for
     little: γ^{time to the cut} ≤ tolerance. Steps that fail this are left out at that scale and counted in `too_near`.
@@ -497,23 +497,14 @@ _BLOCK = 2**23  # entries of the arrays on the way there
 
 
 class _Regression(NamedTuple):
-    """Steps of whole episodes, one after the other.
+    """Steps of whole episodes, one after the other."""
 
-    Attributes:
-        features: φ(s_t), sparse (T, D).
-        successors: φ(s'_t), sparse (T, D); rows of zeros where the step terminated.
-        rewards: r_t, (T,).
-        last: Whether step t is the last of its episode, (T,).
-        durations: τ_t, (T,), or None for 1.
-        penalty: κ of every feature, (D,).
-    """
-
-    features: Any
-    successors: Any
-    rewards: FloatArray
-    last: BoolArray
-    durations: FloatArray | None
-    penalty: FloatArray
+    features: Any  # φ(s_t), sparse (T, D)
+    successors: Any  # φ(s'_t), sparse (T, D); rows of zeros where the step terminated
+    rewards: FloatArray  # r_t, (T,)
+    last: BoolArray  # whether step t is the last of its episode, (T,)
+    durations: FloatArray | None  # τ_t, (T,), or None for 1
+    penalty: FloatArray  # κ of every feature, (D,)
 
 
 def _check_ends(problem: _Regression, scales: TimeScales, labels: tuple[Hashable, ...]) -> None:
