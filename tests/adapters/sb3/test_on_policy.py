@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_environments import LIMIT, TASKS, equal, vectorised
 from tddelta import ConfigError, ShapeError, TimeScales
-from tddelta.adapters.ladders import Ladder
+from tddelta.adapters import Ladder
 from tddelta.adapters.sb3 import DeltaActorCriticPolicy, DeltaPPO, DeltaRolloutBuffer
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer
 from tddelta.targets import lambda_targets, successors

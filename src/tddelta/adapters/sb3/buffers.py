@@ -8,7 +8,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
-from tddelta.adapters.ladders import Ladder
+from tddelta.adapters import Ladder
 from tddelta.adapters.sb3.model import Learning, whole
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import Form, advantages, lambda_targets, successors

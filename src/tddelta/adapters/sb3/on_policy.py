@@ -3,7 +3,6 @@
 from typing import Any, ClassVar
 
 import numpy as np
-import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -12,7 +11,7 @@ from tddelta._arrays import check_form
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
-from tddelta.adapters.sb3.model import DeltaModel, Learning, as_numpy
+from tddelta.adapters.sb3.model import DeltaModel, Learning
 from tddelta.errors import ConfigError
 from tddelta.targets import Form
 from tddelta.timescales import unit_number
@@ -116,10 +115,8 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
         Returns:
             W, (Z,) or (B, Z), smallest discount first.
         """
-        tensors, several = self._observation(observation)
         policy: Any = self.policy
-        with th.no_grad():
-            return as_numpy(policy.predict_components(tensors), several=several)
+        return self._asked(observation, lambda tensors, _: policy.predict_components(tensors))
 
 
 class DeltaPPO(DeltaOnPolicy, PPO):
