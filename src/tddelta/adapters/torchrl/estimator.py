@@ -426,8 +426,6 @@ def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None 
             is no finite number ≥ 0.
 
     Example:
-        >>> loss_settings(TimeScales.halving(0.99))
-        {'critic_coeff': 3.0, 'loss_critic_type': 'l2'}
         >>> loss_settings("halving", gamma=0.99)
         {'critic_coeff': 3.0, 'loss_critic_type': 'l2'}
     """
@@ -444,19 +442,13 @@ def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None 
 def delta_critic(
     body: torch.nn.Module, features: int, scales: TimeScales, in_keys: Sequence[Any] = ("observation",)
 ) -> ValueOperator:
-    """A critic of one linear output per time scale.
+    """A critic of one linear output per time scale, which writes W, (*batch, Z), under "state_value".
 
     Args:
-        body: What turns the observations into features, (*batch, features).
+        body: Module that turns the observations under `in_keys` into features, (*batch, features).
         features: Number of features that the body puts out.
-        scales: The time scales.
+        scales: The time scales; a ConfigError if they are no `TimeScales`.
         in_keys: Keys of the observations.
-
-    Returns:
-        A `ValueOperator` that writes W, (*batch, Z), under "state_value".
-
-    Raises:
-        ConfigError: `scales` is no `TimeScales`.
     """
     check_scales(scales)
     return ValueOperator(torch.nn.Sequential(body, torch.nn.Linear(features, len(scales))), in_keys=list(in_keys))
@@ -472,9 +464,6 @@ def predict_components(
         tensordict: Observations, under the keys that the critic reads; for a critic that reads one key also the plain
             tensor, (*batch, features).
         key: Where the critic writes.
-
-    Returns:
-        W, (*batch, Z).
 
     Raises:
         ConfigError: The critic is no tensordict module.
