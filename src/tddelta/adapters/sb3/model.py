@@ -73,6 +73,15 @@ class Learning:
         return components if self._roots is None else components * self._roots
 
 
+def asked(model: Any, observation: Any, ask: Callable[[Any, bool], th.Tensor]) -> np.ndarray:
+    """Components that a function of tensors gives of observations, or of one, then without the batch axis."""
+    model.policy.set_training_mode(False)
+    tensors, several = model.policy.obs_to_tensor(observation)
+    with th.no_grad():
+        array: np.ndarray = whole(ask(tensors, several)).cpu().numpy()
+    return array if several else array[0]
+
+
 def whole(components: th.Tensor) -> th.Tensor:
     """Components in single precision at least: sums in half precision are no sums."""
     return components.to(th.promote_types(components.dtype, th.float32))
@@ -300,15 +309,6 @@ class DeltaModel(BaseAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_ladder"]
-
-    def _asked(self, observation: Any, ask: Callable[[Any, bool], th.Tensor]) -> np.ndarray:
-        """Components that a function of tensors gives of observations, or of one, then without the batch axis."""
-        policy: Any = self.policy
-        policy.set_training_mode(False)
-        tensors, several = policy.obs_to_tensor(observation)
-        with th.no_grad():
-            array: np.ndarray = whole(ask(tensors, several)).cpu().numpy()
-        return array if several else array[0]
 
     @property
     def weights(self) -> th.Tensor | None:

@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import polyak_update
 from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
-from tddelta.adapters.sb3.model import DeltaModel, log_components, whole
+from tddelta.adapters.sb3.model import DeltaModel, asked, log_components, whole
 from tddelta.errors import ConfigError
 from tddelta.targets import td_errors
 
@@ -195,7 +195,7 @@ class DeltaDQN(DeltaOffPolicy, DQN):
             Q^z(s, a), (A, Z) or (B, A, Z), smallest discount first.
         """
         online: Any = self.q_net
-        return self._asked(observation, lambda tensors, _: online.components(tensors))
+        return asked(self, observation, lambda tensors, _: online.components(tensors))
 
 
 def _chosen(components: th.Tensor, places: th.Tensor) -> th.Tensor:
@@ -320,7 +320,7 @@ class DeltaSAC(DeltaOffPolicy, SAC):
             scaled = policy.scale_action(actions).reshape(count, -1)
             return _smaller(critic.components(tensors, th.as_tensor(scaled, device=self.device)))
 
-        return self._asked(observation, ask)
+        return asked(self, observation, ask)
 
 
 def _smaller(components: th.Tensor) -> th.Tensor:

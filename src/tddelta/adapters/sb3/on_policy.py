@@ -11,7 +11,7 @@ from tddelta._arrays import check_form
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
-from tddelta.adapters.sb3.model import DeltaModel, Learning
+from tddelta.adapters.sb3.model import DeltaModel, Learning, asked
 from tddelta.errors import ConfigError
 from tddelta.targets import Form
 from tddelta.timescales import unit_number
@@ -106,7 +106,7 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
             W, (Z,) or (B, Z), smallest discount first.
         """
         policy: Any = self.policy
-        return self._asked(observation, lambda tensors, _: policy.predict_components(tensors))
+        return asked(self, observation, lambda tensors, _: policy.predict_components(tensors))
 
 
 class DeltaPPO(DeltaOnPolicy, PPO):

@@ -31,7 +31,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from tddelta._plain import whole
 from tddelta.adapters.sb3.answers import environment_name, watch
-from tddelta.adapters.sb3.model import DeltaModel
+from tddelta.adapters.sb3.model import DeltaModel, asked
 from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.errors import ConfigError, StorageError
@@ -86,10 +86,14 @@ _LIBRARY = "stable-baselines3"
 _PACKAGES = ("tddelta", _LIBRARY, "torch", "gymnasium", "numpy")
 
 
+def scales_of(model: Any) -> TimeScales:
+    """The discounts that a critic has values for, with their traces."""
+    ours = isinstance(model, DeltaModel)
+    return model.scales if ours else TimeScales.single(model.gamma, lam=getattr(model, "gae_lambda", None))
+
+
 def run_config(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
     """Content of `config.json`: equal for equal runs."""
-    lam = getattr(model, "gae_lambda", None)
-    scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=lam)
     return {
         "format": CONFIG_FORMAT,
         "environment": environment,
@@ -99,7 +103,7 @@ def run_config(model: Any, environment: str, agent: str, number: int) -> dict[st
         "seed": number,
         "steps": model._total_timesteps,
         "settings": settings_of(model),
-        "scales": scales.to_dict(),
+        "scales": scales_of(model).to_dict(),
     }
 
 
@@ -280,7 +284,7 @@ class Player:
                         alone = _mapped(lambda part: np.asarray(part)[None], infos[0]["terminal_observation"])
                     last = self._beliefs(alone, self._act(alone))[0]
         arrays = {name: np.array(row) for name, row in rows.items()}
-        gammas = np.asarray(gammas_of(self.model))
+        gammas = np.asarray(scales_of(self.model).gammas)
         episode: Arrays = {name: array[: len(acted), 0] for name, array in arrays.items()}
         episode |= {"actions": np.array(acted), "last_deltas": np.asarray(last), "gammas": gammas}
         if not isinstance(seen[0], dict):  # an archive holds arrays
@@ -317,11 +321,6 @@ class Player:
         return found
 
 
-def gammas_of(model: Any) -> tuple[float, ...]:
-    """The discounts that a critic has values for."""
-    return tuple(model.scales.gammas) if hasattr(model, "scales") else (float(model.gamma),)
-
-
 def knows_critic(model: BaseAlgorithm) -> bool:
     """True where `beliefs` can ask the critic of this model."""
     if not isinstance(model, OnPolicyAlgorithm):
@@ -345,22 +344,20 @@ def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
         return model.predict_components(observations)
     if isinstance(model, DeltaSAC):
         return model.predict_components(observations, actions)
+    every, chosen = np.arange(len(actions)), actions.reshape(len(actions), -1)
     if isinstance(model, DeltaDQN):
-        return np.asarray(model.predict_components(observations)[np.arange(len(actions)), actions.reshape(-1)])
-    model.policy.set_training_mode(False)
-    tensors, _ = model.policy.obs_to_tensor(observations)
-    with th.no_grad():
+        return np.asarray(model.predict_components(observations)[every, chosen[:, 0]])
+
+    def ask(tensors: Any, several: bool) -> th.Tensor:
+        if isinstance(model, OnPolicyAlgorithm):
+            return model.policy.predict_values(tensors)
         if isinstance(model, DQN):
-            chosen = th.as_tensor(actions.reshape(-1, 1), device=model.device).long()
-            found = model.q_net(tensors).gather(1, chosen)
-        elif isinstance(model, OnPolicyAlgorithm):
-            found = model.policy.predict_values(tensors)
-        else:
-            scaled = model.policy.scale_action(actions.astype(np.float32)).reshape(len(actions), -1)
-            twins = model.critic(tensors, th.as_tensor(scaled, device=model.device))
-            found = th.cat(twins, dim=1).min(dim=1, keepdim=True).values
-    array: np.ndarray = found.cpu().numpy()
-    return array
+            return model.q_net(tensors)[every, chosen[:, 0], None]
+        scaled = model.policy.scale_action(actions.astype(np.float32)).reshape(len(actions), -1)
+        twins = model.critic(tensors, th.as_tensor(scaled, device=model.device))
+        return th.cat(twins, dim=1).min(dim=1, keepdim=True).values
+
+    return asked(model, observations, ask)
 
 
 def _mapped(change: Callable[[Any], Any], observation: Any) -> Any:
