@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
+from stable_baselines3 import A2C, DQN, PPO, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -31,10 +31,11 @@ QUICK: dict[Any, dict[str, Any]] = {
     A2C: {"n_steps": 8},
     DQN: {**_REPLAY, "target_update_interval": 10},
     SAC: {**_REPLAY, "gradient_steps": 2},
+    TD3: _REPLAY,
 }
 OURS: dict[Any, Any] = {PPO: DeltaPPO, A2C: DeltaA2C, DQN: DeltaDQN, SAC: DeltaSAC}
 _NEW = {"train/gradient_norm"}  # what ours log besides
-FLAT = {PPO: "cartpole", A2C: "cartpole", DQN: "cartpole", SAC: "pendulum"}
+FLAT = {PPO: "cartpole", A2C: "cartpole", DQN: "cartpole", SAC: "pendulum", TD3: "pendulum"}
 
 
 def kinds(*several: Any, name: str = "plain") -> Any:
@@ -63,7 +64,7 @@ def make(
     kind: Any, task: str | None = None, env: Any = None, policy: Any = None, scales: Any = SCALES, **settings: Any
 ) -> Any:
     """A small model of SB3, or of ours with scales; policies and rollout buffers may be classes to mix in."""
-    plain = next(one for one in OURS if issubclass(kind, one))
+    plain = next(one for one in QUICK if issubclass(kind, one))
     policy = policy or TASKS[task or FLAT[plain]][1]
     if isinstance(policy, type) and not issubclass(policy, BasePolicy):
         policy = derived(kind.policy_aliases["MlpPolicy"], policy)
@@ -71,7 +72,7 @@ def make(
     if buffer is not None and not issubclass(buffer, RolloutBuffer):
         settings["rollout_buffer_class"] = own_buffer(kind, buffer)
     ours: dict[str, Any] = {"scales": scales} if issubclass(kind, tuple(OURS.values())) else {}
-    if plain in (DQN, SAC):  # of 256 and 256 by default, and a new dictionary, into which SB3 writes
+    if "buffer_size" in QUICK[plain]:  # of 256 and 256 by default, and a new dictionary, into which SB3 writes
         ours["policy_kwargs"] = {"net_arch": [16]}
     given = environments(plain, task) if env is None else env
     return kind(policy, given, **{"seed": 3, "device": "cpu", **QUICK[plain], **ours, **settings})
