@@ -450,10 +450,12 @@ class _Task:
         """What was learned, beside the exact values; a table has no weights."""
         deltas = np.einsum("sm,ansmz->ansz", self.strengths, self.weights[:, :, self.columns])
         deltas[:, :, self.mdp.terminal] = 0.0
+        errors = self.errors[..., 0] if self.record == "final" else self.errors
         return TabularResult(
-            self.scales,
-            deltas,
-            *(self.errors[..., 0] if self.record == "final" else self.errors),
+            scales=self.scales,
+            deltas=deltas,
+            rms_error=errors[0],
+            abs_error=errors[1],
             step_sizes=np.where(self.decaying, np.nan, self.step_sizes),
             seeds=self.seeds,
             exact=exact,

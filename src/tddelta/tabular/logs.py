@@ -186,7 +186,7 @@ def evaluate_log(
     are one block. If an episode ends without having terminated, the state after its last row counts, and must be known
     from the column `next_state` (`next_` before the name of the state column, or of every feature), or, with
     `last_row="observation"`, since the last row of such an episode is its final observation and no step. Nothing is
-    repaired: a row that cannot be used is an error with its number. The page "Ten minutes" shows all this.
+    repaired: a row that cannot be used is an error with its number. The page "TD(Δ) in ten minutes" shows all this.
 
     The last episodes are held out, in the order in which they begin by the time stamps, and where these are equal or
     missing in the order of the log. From the others V_z becomes the fixed point of regression on λ-returns with trace

@@ -43,7 +43,8 @@ class FiniteMDP:
     Raises:
         ShapeError: An array has a shape that does not fit.
         DataError: A probability is negative, a row does not sum to one, or a number is not finite.
-        ConfigError: A state or action does not exist, or an episode would start in a terminal state.
+        ConfigError: A state or action does not exist, or an episode would start in a terminal state; in `ring`,
+            `chain` and `random` a setting is out of range.
 
     Example:
         >>> loop = FiniteMDP([[1.0]], 1.0)
@@ -213,9 +214,6 @@ class FiniteMDP:
         Returns:
             The process, one action, starting in state 0, without an end.
 
-        Raises:
-            ConfigError: A setting is out of range.
-
         Reference:
             Romoff et al. 2019, section 6.1; Kearns and Singh 2000.
         """
@@ -253,9 +251,6 @@ class FiniteMDP:
 
         Returns:
             The process, one action, starting in state 0, or in the middle where steps go both ways.
-
-        Raises:
-            ConfigError: A setting is out of range.
         """
         length, forward = _plain.whole("length", length), timescales.unit_number("forward", forward)
         gains = {"reward": reward, "step_reward": step_reward, "left_reward": left_reward}
@@ -291,9 +286,6 @@ class FiniteMDP:
 
         Returns:
             The process under the uniform policy, starting in state 0.
-
-        Raises:
-            ConfigError: A setting is out of range.
 
         Reference:
             Archibald, McKinnon and Thomas, "On the generation of Markov decision processes", 1995.
