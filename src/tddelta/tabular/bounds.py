@@ -55,16 +55,10 @@ class PhasedBound(NamedTuple):
         return self.epsilon * self.noise + given @ self.carry.T
 
     def phases(self, errors: npt.ArrayLike, count: int) -> FloatArray:
-        """Bounds after 0, 1, …, `count` phases, each from the one before, shape (count + 1, Z).
+        """Bounds after 0, 1, …, `count` ≥ 1 phases, (count + 1, Z), from errors Δ^z, (Z,), before the first.
 
-        With fresh samples in every phase all hold together with probability 1 − count · δ.
-
-        Args:
-            errors: Δ^z before the first phase, shape (Z,).
-            count: Number of phases ≥ 1.
-
-        Raises:
-            ShapeError, ConfigError: The shape is not (Z,), or `count` is no whole number ≥ 1.
+        Each follows from the one before; with fresh samples in every phase all hold together with probability
+        1 − count · δ. A ShapeError or ConfigError for another shape or count.
         """
         bounds = [numbers("errors", errors)]
         for _ in range(_plain.whole("count", count)):
@@ -212,21 +206,11 @@ def counterexample() -> FiniteMDP:
 def counterexample_probability(
     scales: TimeScales | None = None, kind: Kind = "published", *, samples: int = 50, probability: float = 0.05
 ) -> float:
-    """Chance that one phase of learning, started from exact values, breaks a bound on `counterexample`.
+    """Chance that one phase of learning, started from exact values, breaks a bound on `counterexample`: exact.
 
-    The sum of the components' errors in state 0 is γ_Z/(1−γ_Z) times the mean of n coins ±1, whatever the windows.
-
-    Args:
-        scales: Discounts below 1 and `n_steps`; None means the single estimator with γ = .9 and k = 1.
-        kind: As for `error_bound`.
-        samples: Trajectories n ≥ 1.
-        probability: δ, which the chance should not exceed.
-
-    Returns:
-        The exact probability.
-
-    Raises:
-        ConfigError: As for `error_bound`.
+    The sum of the components' errors in state 0 is γ_Z/(1−γ_Z) times the mean of n coins ±1, whatever the windows. The
+    arguments, and the errors that they may raise, are those of `error_bound`: the chance should not exceed
+    `probability`. No `scales` mean the single estimator with γ = .9 and k = 1.
 
     Example:
         >>> round(counterexample_probability(), 4), round(counterexample_probability(kind="known_range"), 4)

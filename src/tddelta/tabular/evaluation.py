@@ -496,8 +496,7 @@ class _Task:
 
 
 def _part_of(stream: Trajectory, rows: int | slice) -> Trajectory:
-    fields: Any = (field[rows] for field in stream)
-    return Trajectory(*fields)
+    return Trajectory._make(field[rows] for field in stream)
 
 
 def _over_runs(task: _Task, stream: Trajectory) -> None:

@@ -65,8 +65,7 @@ def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_l
     limit = None if time_limit is None else _plain.whole("time_limit", time_limit)
     numbers = check_seeds(seeds)
     shape = (len(numbers), steps)
-    fields: Any = (np.zeros(shape, kind) for kind in _KINDS)
-    out = Trajectory(*fields)
+    out = Trajectory._make(np.zeros(shape, kind) for kind in _KINDS)
     choices = Choice(mdp.start), Choice(mdp.policy), Choice(mdp.transition)
     size = max(1, _BLOCK // (3 * steps))
     for first in range(0, len(numbers), size):
@@ -124,8 +123,7 @@ def check_trajectory(value: Any, terminal: BoolArray) -> Trajectory:
     _check_steps(states, next_states, terminated, truncated, terminal)
     arrays = states, actions, rewards, next_states, terminated, truncated
     kinds = np.int64, None, np.float64, np.int64, None, None
-    checked: Any = (np.ascontiguousarray(array, kind) for array, kind in zip(arrays, kinds, strict=True))
-    return Trajectory(*checked)
+    return Trajectory._make(np.ascontiguousarray(array, kind) for array, kind in zip(arrays, kinds, strict=True))
 
 
 def _check_steps(states: Any, next_states: Any, terminated: BoolArray, truncated: BoolArray, ends: BoolArray) -> None:
