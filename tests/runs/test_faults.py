@@ -167,4 +167,4 @@ def test_episodes_that_are_no_numbers_pass_a_checkpoint_over(tmp_path):
     for wrong in (np.array(["a"] * 3), np.float64(3)):
         np.savez(path / "episodes.npz", steps=np.arange(3), returns=wrong, lengths=np.arange(3))
         with pytest.raises(CheckpointError, match="lacks some of the 3 episodes"):
-            checkpoints.usable(path, checkpoints.latest(path))
+            checkpoints.before(path, checkpoints.latest(path))

@@ -309,7 +309,9 @@ def test_damage_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged in line 2"):
         _ = Run(path).metrics
     (path / "metrics.jsonl").write_text("3\n")
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl line 1 is not a JSON object"):
+    with pytest.raises(
+        CheckpointError, match=r"metrics\.jsonl is damaged in line 1 .it holds a int, not a JSON object"
+    ):
         _ = Run(path).metrics
     (path / "parameters.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     with pytest.raises(CheckpointError, match=r"parameters\.safetensors is not a safetensors file, or damaged"):
