@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import tddelta as tdd
-from tddelta.inspector.recordings import smaller
+from tddelta.inspector import smaller
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from browser import Browser

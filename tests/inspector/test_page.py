@@ -13,7 +13,7 @@ import pytest
 import tddelta as tdd
 from browser import CHROMIUM, Browser
 from inspect_data import SCALES, game
-from tddelta.inspector.recordings import Critic, Recording, from_observations
+from tddelta.inspector import Critic, Recording, from_observations
 from tddelta.queries import value_at
 
 pytestmark = [

@@ -22,8 +22,8 @@ from tddelta.deep.host import spawned_seeds
 from tddelta.deep.policy import Policy, tensors
 from tddelta.deep.rollout import advance, start
 from tddelta.errors import ConfigError, MissingExtra, ShapeError
+from tddelta.inspector import Recording
 from tddelta.inspector.record import agent_at, opinion, record
-from tddelta.inspector.recordings import Recording
 from tddelta.runs import RunWriter, checkpoints
 
 STEPS = 40  # longer than an episode of `cartpole`, and one compiled program for all tests

@@ -10,9 +10,8 @@ from PIL import Image
 import tddelta as tdd
 from inspect_data import game
 from tddelta.errors import ConfigError, DataError, ShapeError, StorageError
-from tddelta.inspector import page
+from tddelta.inspector import PLANES, Critic, Recording, from_observations, page
 from tddelta.inspector.page import html, packed_pictures, table
-from tddelta.inspector.recordings import PLANES, Critic, Recording, from_observations
 
 
 def unpacked(pack):
@@ -75,7 +74,7 @@ def test_a_recording_comes_back_from_its_file(tmp_path):
         ({"frames": np.zeros((60, 8, 8))}, DataError, "frames must be bytes"),
         ({"frames": np.zeros((60, 8, 8, 4), np.uint8)}, ShapeError, r"frames must be \(60, H, W\)"),
         ({"frames": np.zeros((59, 8, 8, 3), np.uint8)}, ShapeError, r"got \(59, 8, 8, 3\)"),
-        ({"lives": np.zeros(3)}, ShapeError, "lives must have one entry for each of 60 steps"),
+        ({"lives": np.zeros(3)}, ShapeError, r"lives must be \(60,\), as rewards are; got \(3,\)"),
         (
             {"learner_rewards": np.zeros(59)},
             ShapeError,

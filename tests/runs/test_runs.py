@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from inspect_data import game
 from tddelta.deep import presets
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, TDDeltaError
-from tddelta.inspector.recordings import Recording
+from tddelta.inspector import Recording
 from tddelta.report import page
 from tddelta.runs import (
     Run,
