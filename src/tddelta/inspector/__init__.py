@@ -33,7 +33,7 @@ from tddelta.runs.files import ELSEWHERE
 from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
 
-__all__ = ["Critic", "Recording", "from_observations", "inspect", "smaller", "write"]
+__all__ = ["Critic", "Recording", "from_observations", "inspect", "smaller"]
 
 Array = npt.NDArray[Any]
 """An array of any type."""
@@ -49,13 +49,7 @@ _NUMBERS = ("rewards", "learner_rewards", "lives", "deltas", "gammas", "other_de
 
 @dataclass(frozen=True)
 class Critic:
-    """Beliefs of one critic along a game.
-
-    Attributes:
-        name: What to call it.
-        gammas: Its discounts, rising, (Z,).
-        deltas: W of every state, (T, Z).
-    """
+    """Name of a critic, its discounts `gammas` (Z,), rising, and its beliefs along a game: `deltas`, W (T, Z)."""
 
     name: str
     gammas: Array
@@ -343,6 +337,7 @@ def inspect(
     *,
     step: int = 0,
     video: str | os.PathLike[str] | None = None,
+    provenance: str = "",
 ) -> Path:
     """Show a recording on one HTML page that needs no network.
 
@@ -353,6 +348,7 @@ def inspect(
         out: The page, ending in `.html`, or a folder for `inspect.html`.
         step: Where the cursor stands at first.
         video: Write an `.mp4` there too; needs the extra `video`.
+        provenance: Sentence on how the recording was made, for the page's last line.
 
     Returns:
         The path of the page.
@@ -364,17 +360,7 @@ def inspect(
         MissingExtra: A video is asked for, and the extra is not installed.
         StorageError: The page cannot be written.
     """
-    return write(recording if isinstance(recording, Recording) else Recording.read(recording), out, step, video)
-
-
-def write(
-    recording: Recording,
-    out: str | os.PathLike[str],
-    step: int = 0,
-    video: str | os.PathLike[str] | None = None,
-    provenance: str = "",
-) -> Path:
-    """Write the page of a recording, and a video; see `inspect`. `provenance` says how the recording was made."""
+    recording = recording if isinstance(recording, Recording) else Recording.read(recording)
     from tddelta.inspector.page import html
 
     target = Path(out) if Path(out).suffix == ".html" else Path(out) / "inspect.html"
