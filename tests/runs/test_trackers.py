@@ -49,7 +49,7 @@ def test_what_is_not_a_finite_number_has_no_curve():
         "return_mean": None,
         "x": float("nan"),
         "returns": [1.0],
-        "flag": True,
+        "y": True,
     }
     assert scalars({**row, "a": 1, "b/gamma=0.5": 2.0}, "train") == {"train/a": 1.0, "b/gamma=0.5": 2.0}
 
