@@ -273,7 +273,6 @@ def _tenfold(moved):
     return seen, 10 * reward, *rest
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_an_atari_game_is_recorded_in_colour_with_its_lives():
     pytest.importorskip("ale_py", reason="ale-py is not installed")
