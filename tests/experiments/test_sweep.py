@@ -133,14 +133,16 @@ def test_a_signal_while_the_first_process_starts_starts_no_run():
 
 
 def test_a_second_signal_ends_the_processes_at_once():
+    signals = []  # when each was sent
+
     def twice(*what):
         if what in (("begin", 16), ("stopping",)):
+            signals.append(time.monotonic())
             signal.raise_signal(signal.SIGINT)
 
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         sweep([16, 0], workers=1, display=Told(twice))
-    assert time.monotonic() - began < 30 and not active_children()
+    assert time.monotonic() - signals[1] < 45 and not active_children()  # the process would take two minutes
 
 
 def test_processes_that_cannot_start_are_not_tried_for_ever():
@@ -175,7 +177,7 @@ def test_waiting_costs_no_processor_time():
 
     used = []
     sweep([15, 0], workers=1, display=Told(stop_later))
-    assert used[1] - used[0] < 0.02
+    assert used[1] - used[0] < 0.1  # of half a second
 
 
 SCRIPT = """

@@ -107,7 +107,7 @@ def test_what_would_be_executed_is_refused(tmp_path):
         with pytest.warns(CheckpointWarning, match="holds no arrays in the form of safetensors"):
             assert checkpoints.latest(tmp_path / "run").path == older
     (newest / "checkpoint.json").write_bytes(pickle.dumps(Malicious()))
-    with pytest.warns(CheckpointWarning, match=r"checkpoint\.json is damaged: it is not JSON"):
+    with pytest.warns(CheckpointWarning, match=r"checkpoint\.json is damaged, not JSON"):
         assert checkpoints.latest(tmp_path / "run").path == older
     # The episodes of a run directory are an archive, too.
     begin(tmp_path / "seed-0", 2).close()

@@ -229,7 +229,7 @@ def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = files.json_object(_content(path))
     except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+        raise CheckpointError(f"{path} is damaged, {error}") from error
     if record.get("checksum") != _checksum(record):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong")
     version = record.get("format")

@@ -145,7 +145,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: the run directory is incomplete, so train it again") from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, or no file of tddelta ({error}): train this run again") from error
+        raise CheckpointError(f"{path} is damaged, {error}: train this run again") from error
 
 
 def json_object(content: bytes) -> dict[str, Any]:
@@ -153,9 +153,9 @@ def json_object(content: bytes) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is not JSON: {error}") from error
+        raise ValueError(f"not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}, not a JSON object")
+        raise ValueError(f"not a JSON object but a {type(value).__name__}")
     return value
 
 
@@ -218,7 +218,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append(json_object(line))
         except ValueError as error:
-            raise CheckpointError(f"{path} is damaged in line {number} ({error}): delete that line") from error
+            raise CheckpointError(f"{path} is damaged in line {number}, {error}: delete that line") from error
     return rows
 
 
