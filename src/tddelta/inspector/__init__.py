@@ -4,13 +4,16 @@ Everything is made from a recording, one game and what one critic or two believe
 plain arrays, T steps, Z scales; row t is the state before step t, and the step out of it:
 
 ```
-rewards     (T,)    r_t                          frames        (T, H, W) or (T, H, W, 3), bytes     optional
-deltas      (T, Z)  W of s_t                     observations  (T, ...)                             optional
-gammas      (Z,)    the discounts, rising        actions       (T, ...)                             optional
-terminated  (T,)    boolean                      lives         (T,) at s_t                          optional
-truncated   (T,)    boolean                      name, environment   text                           optional
-learner_rewards (T,)  what the critic learned   other_deltas (T, Y), other_gammas (Y,), other_name optional
-            from where it is not rewards          no_frames     text: why there are no frames       optional
+rewards          (T,)    r_t                                   needed
+deltas           (T, Z)  W of s_t                              needed
+gammas           (Z,)    the discounts, rising                 needed
+terminated       (T,)    boolean: step t ended an episode      needed
+truncated        (T,)    boolean: it was cut after step t      needed
+frames           (T, H, W) or (T, H, W, 3), bytes: the screen at s_t
+observations     (T, ...) what the agent saw at s_t;  actions (T, ...);  lives (T,) left at s_t
+learner_rewards  (T,)    what the critic learned from where it is not rewards, such as their signs
+other_deltas, other_gammas, other_name  (T, Y), (Y,), text: a second critic
+name, environment, no_frames            text; the last says why there are no frames
 ```
 
 NumPy alone reads and writes recordings; the page and the video need more.
@@ -68,21 +71,7 @@ class Critic:
 
 @dataclass(frozen=True)
 class Recording:
-    """One game, checked.
-
-    Attributes:
-        rewards: r_t, (T,).
-        terminated: Whether step t ended an episode, (T,).
-        truncated: Whether it was cut after step t, (T,).
-        critics: One or two.
-        frames: What the screen showed at s_t, (T, H, W, 3) bytes, or None.
-        observations: What the agent saw, (T, …), or None.
-        actions: (T, …), or None.
-        lives: Lives left at s_t, (T,), or None.
-        environment: What was played, or "".
-        learner_rewards: What the critics learned from in place of r_t, such as its sign, (T,), or None.
-        no_frames: Why there are no frames, or "".
-    """
+    """One game, checked: the fields of the archive, with one or two `critics`, and `frames` in colour, (T, H, W, 3)."""
 
     rewards: Array
     terminated: Array
@@ -254,6 +243,8 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
         if arrays[name].dtype != np.bool_:
             raise DataError(f"{place}: {name} must be boolean; got {arrays[name].dtype}: write {name}.astype(bool)")
     learned = arrays.get("learner_rewards")
+    as_they_are = ("terminated", "truncated", "observations", "actions", "lives")
+    rest: dict[str, Any] = {name: arrays.get(name) for name in as_they_are}
     return Recording(
         rewards=_floating(rewards),
         learner_rewards=None if learned is None else _floating(learned),
@@ -261,9 +252,9 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
             _critic(arrays, prefix, steps, place) for prefix in ("", "other_") if f"{prefix}deltas" in arrays
         ),
         frames=None if "frames" not in arrays else _frames(arrays["frames"], place),
-        **{name: arrays[name] for name in ("terminated", "truncated")},
-        **{name: arrays.get(name) for name in ("observations", "actions", "lives")},
-        **{name: _text(arrays, name) for name in ("environment", "no_frames")},
+        environment=_text(arrays, "environment"),
+        no_frames=_text(arrays, "no_frames"),
+        **rest,
     )
 
 
