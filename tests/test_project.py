@@ -21,27 +21,9 @@ PACKAGE = ROOT / "src" / "tddelta"
 
 # Each part may import those before it in this line, and nothing after: design, "import order".
 ORDER = (
-    "errors",
-    "_plain",
-    "_answers",
-    "_streams",
-    "_matplotlib",
-    "timescales",
-    "_arrays",
-    "decomposition",
-    "targets",
-    "queries",
-    "testing",
-    "runs",
-    "adapters",
-    "tabular",
-    "deep",
-    "experiments",
-    "report",
-    "inspector",
-    "paper",
-    "cli",
-    "__main__",
+    *("errors", "_plain", "_answers", "_streams", "_matplotlib", "timescales", "_arrays", "decomposition"),
+    *("targets", "queries", "testing", "runs", "adapters", "tabular", "deep", "experiments"),
+    *("report", "inspector", "paper", "cli", "__main__"),
 )
 # `from tddelta import compose` is an import of decomposition.
 STUB = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
@@ -169,12 +151,8 @@ def test_settings_in_the_documents_exist() -> None:
 
     known = set(Config.__dataclass_fields__)
     table = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8").partition("## What differs")[0]
-    named = {
-        name
-        for line in table.splitlines()
-        if line.startswith("| `")
-        for name in re.findall(r"`(\w+)`", line.split("|")[1])
-    }
+    cells = re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     assert len(named) > 10
     assert named <= known, f"no such settings: {sorted(named - known)}"
 

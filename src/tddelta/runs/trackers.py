@@ -151,24 +151,22 @@ class Tracking:
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """Tell of updates."""
-
-        def tell(follower: _Follower) -> None:
-            new = [row for row in rows if row["steps"] > follower.logged.metrics]
-            if new:
-                follower.tracker.metrics(new)
-                follower.logged = follower.logged._replace(metrics=new[-1]["steps"])
-
-        self._each(tell)
+        self._tell("metrics", rows, lambda tracker, new: tracker.metrics(new))
 
     def evaluation(self, row: Row) -> None:
         """Tell of an evaluation."""
+        self._tell("evaluations", [row], lambda tracker, _: tracker.evaluation(row))
 
-        def tell(follower: _Follower) -> None:
-            if row["steps"] > follower.logged.evaluations:
-                follower.tracker.evaluation(row)
-                follower.logged = follower.logged._replace(evaluations=row["steps"])
+    def _tell(self, kind: str, rows: Sequence[Row], tell: Callable[[Tracker, Sequence[Row]], None]) -> None:
+        """Tell every tracker the rows that it lacks, if any."""
 
-        self._each(tell)
+        def follow(follower: _Follower) -> None:
+            new = [row for row in rows if row["steps"] > getattr(follower.logged, kind)]
+            if new:
+                tell(follower.tracker, new)
+                follower.logged = follower.logged._replace(**{kind: new[-1]["steps"]})
+
+        self._each(follow)
 
     def timing(self, row: Row) -> None:
         """Tell of an event of `timing.jsonl`: blocks of updates say how fast they were."""
