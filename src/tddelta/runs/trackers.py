@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from tddelta._naming import closest
+from tddelta._plain import closest
 from tddelta.errors import ConfigError, MissingExtra, TrackingWarning
 from tddelta.runs.files import number_in, read_json, read_rows, replace, to_json
 
