@@ -30,7 +30,7 @@ from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC, RunDire
 from tddelta.adapters.sb3.run_directory import plain, settings_of
 from tddelta.cli import main
 from tddelta.deep.policy import config_of
-from tddelta.inspector.recordings import Recording
+from tddelta.inspector import Recording
 from tddelta.report import write_report
 from tddelta.report.study import Seed
 from tddelta.runs import Run, is_being_written, load_runs
