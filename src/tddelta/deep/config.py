@@ -12,8 +12,8 @@ import numpy as np
 from tddelta._plain import Pairs, as_real, as_whole, frozen, imported, plain, reference, tidy
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.timescales import Rule, TimeScales, plain_scales
 
 Scale = Literal["none", "horizon", "running"]

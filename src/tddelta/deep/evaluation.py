@@ -14,10 +14,9 @@ from tddelta._answers import check_finite
 from tddelta._plain import whole
 from tddelta.deep import rollout
 from tddelta.deep.config import Config
-from tddelta.deep.host import Moved, Vector, spawned_seeds
+from tddelta.deep.host import HostEnvironment, Moved, Vector, spawned_seeds
 from tddelta.deep.policy import Chosen, Policy, choose
 from tddelta.deep.rollout import Learned, Playing, advance, learned_rewards, start
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError
 from tddelta.runs.reader import Mode
 from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, critic_check, summary

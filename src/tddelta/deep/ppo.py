@@ -18,6 +18,7 @@ import optax
 from tddelta._plain import blamed, reference
 from tddelta.deep import shards
 from tddelta.deep.config import Config
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.presets import PRESETS, check, preset
 from tddelta.deep.rollout import (
     FAULTS,
@@ -39,7 +40,6 @@ from tddelta.deep.rollout import (
     network,
     start,
 )
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import successors
 

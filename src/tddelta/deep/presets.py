@@ -20,8 +20,8 @@ from tddelta._plain import blamed, closest, is_number, plain, reference, tidy, u
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
+from tddelta.deep.host import AnyEnvironment, HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS, Channels, is_image
-from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError, ContractionWarning
 from tddelta.runs.files import replace, upgraded
 from tddelta.runs.reader import a_path
@@ -448,7 +448,7 @@ def _divisor(number: int, wanted: int) -> int:
     return min((*small, *(number // one for one in small)), key=lambda one: abs(one - wanted))
 
 
-def _check_memory(config: Config, environment: Task, made: Any) -> None:
+def _check_memory(config: Config, environment: AnyEnvironment, made: Any) -> None:
     """Refuse what cannot fit: one rollout, and the parameters with Adam's two moments."""
     step = math.prod(environment.observation_shape) * np.dtype(environment.storage).itemsize + 4 * (config.heads + 4)
     parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype"))
@@ -468,7 +468,7 @@ def _memory() -> float:
     return float(limits or (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if told else math.inf))
 
 
-def _check_network(config: Config, environment: Task) -> None:
+def _check_network(config: Config, environment: AnyEnvironment) -> None:
     spaces = environment.observation_space, environment.action_space
     given = config.network
     name = f"network {given if isinstance(given, str) else reference(given)!r}"

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from tddelta.deep.tasks import environment, spaces
+from tddelta.deep.host import environment, spaces
 
 
 @struct.dataclass

@@ -14,9 +14,8 @@ from tddelta.decomposition import decompose
 from tddelta.deep import shards
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
-from tddelta.deep.host import Moved, Vector, spawned_seeds
+from tddelta.deep.host import AnyEnvironment, HostEnvironment, Moved, Vector, spawned_seeds
 from tddelta.deep.networks import ActorCritic
-from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError
 
 
@@ -109,7 +108,7 @@ def initial(config: Config, key: jax.Array) -> Learned:
     )
 
 
-def _made_network(config: Config, environment: Task, key: jax.Array) -> Any:
+def _made_network(config: Config, environment: AnyEnvironment, key: jax.Array) -> Any:
     return config.network_factory()(key, environment.observation_space, environment.action_space, config.heads)
 
 
@@ -181,7 +180,7 @@ Policy = Any
 """A policy's parameters as a network returns them: logits (…, A), or mean and log standard deviation (…, D) each."""
 
 
-def noise(environment: Task, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def noise(environment: AnyEnvironment, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Noise from which `sample` makes actions, drawn for many steps at once: Gumbel or standard normal."""
     if environment.discrete:
         gumbel: jax.Array = jax.random.gumbel(key, (*shape, environment.action_space.n))
@@ -190,7 +189,7 @@ def noise(environment: Task, key: jax.Array, shape: tuple[int, ...]) -> jax.Arra
     return normal
 
 
-def sample(environment: Task, policy: Policy, drawn: jax.Array) -> jax.Array:
+def sample(environment: AnyEnvironment, policy: Policy, drawn: jax.Array) -> jax.Array:
     """An action distributed as the policy says, from the noise drawn for it."""
     if environment.discrete:
         return jnp.argmax(policy + drawn, axis=-1)
@@ -199,13 +198,13 @@ def sample(environment: Task, policy: Policy, drawn: jax.Array) -> jax.Array:
     return action
 
 
-def mode(environment: Task, policy: Policy) -> jax.Array:
+def mode(environment: AnyEnvironment, policy: Policy) -> jax.Array:
     """The most probable action."""
     best: jax.Array = jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
     return best
 
 
-def log_probability(environment: Task, policy: Policy, action: jax.Array) -> jax.Array:
+def log_probability(environment: AnyEnvironment, policy: Policy, action: jax.Array) -> jax.Array:
     """Log probability, or log density summed over the dimensions of a box; shape of the batch."""
     if environment.discrete:
         logs = jax.nn.log_softmax(policy)
@@ -217,7 +216,7 @@ def log_probability(environment: Task, policy: Policy, action: jax.Array) -> jax
     return jnp.sum(-0.5 * standard**2 - log_deviation - 0.5 * math.log(2 * math.pi), axis=_dimensions(environment))
 
 
-def entropy(environment: Task, policy: Policy) -> jax.Array:
+def entropy(environment: AnyEnvironment, policy: Policy) -> jax.Array:
     """Entropy in nats; shape of the batch."""
     if environment.discrete:
         logs = jax.nn.log_softmax(policy)
@@ -227,12 +226,12 @@ def entropy(environment: Task, policy: Policy) -> jax.Array:
     return jnp.sum(entropies, axis=_dimensions(environment))
 
 
-def _dimensions(environment: Task) -> tuple[int, ...]:
+def _dimensions(environment: AnyEnvironment) -> tuple[int, ...]:
     """The axes of one action: none of a single number, two of a table."""
     return tuple(range(-len(environment.action_space.shape), 0))
 
 
-def to_environment(environment: Task, action: jax.Array) -> jax.Array:
+def to_environment(environment: AnyEnvironment, action: jax.Array) -> jax.Array:
     """The action as the environment takes it: clipped to its box, here and nowhere else.
 
     The learner keeps the action that was sampled, whose density it knows.

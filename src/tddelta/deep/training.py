@@ -14,8 +14,8 @@ import numpy as np
 
 from tddelta.deep import devices, evaluation, ppo, rollout, shards
 from tddelta.deep.config import Config
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.policy import checked_pauses, from_arrays, tensors, to_arrays
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import CHECKPOINT_SECONDS, CONFIG_FORMAT, RunWriter
 from tddelta.runs.checkpoints import SHARE, Pauses

@@ -14,9 +14,8 @@ from tddelta._plain import whole
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.atari import Protocol
 from tddelta.deep.evaluation import Play
-from tddelta.deep.host import Vector, spawned_seeds
+from tddelta.deep.host import HostEnvironment, Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, load
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 from tddelta.inspector.recordings import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
