@@ -1,7 +1,8 @@
 """Acting: what an agent has learned, its distributions over actions, and rollouts in device and host environments."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -316,17 +317,7 @@ def learned_rewards(config: Config, rewards: Any) -> Any:
 
 
 class Transition(NamedTuple):
-    """One step of B environments; see `Rollout` for the fields they share.
-
-    Attributes:
-        rewards: (B,).
-        reward_returns: (B,).
-        terminated: (B,).
-        truncated: (B,).
-        final: True successors, before any reset, (B, *observation).
-        finished_returns: (B,).
-        finished_lengths: (B,).
-    """
+    """One step of B environments: fields of `Rollout`, (B,) each, and true successors `final`, (B, *observation)."""
 
     rewards: jax.Array
     reward_returns: jax.Array
@@ -377,14 +368,13 @@ def collect(
         Where the environments are now, and the rollout.
     """
     environment: Any = config.environment_object()
-    acting, moments = network(config, learned.parameters), learned.observation_moments
-    evaluate: Callable[[jax.Array], Any] = jax.vmap(lambda observation: acting(inputs(observation, moments)))
+    evaluate = evaluator(config, learned)
     shape = (config.rollout_length, config.environments)
     noise_key, step_key = jax.random.split(key)
     head_shape = (config.environments, config.heads)
     # A critic with a trunk of its own waits until the rollout is there: one large product instead of many small ones
     # (the compiler drops it from the loop). Together with the policy it shares the trunk's work.
-    together = config.shared_trunk or not isinstance(acting, ActorCritic)
+    together = config.shared_trunk or not isinstance(learned.parameters, ActorCritic)
     # All random numbers at once: one large draw is several times cheaper than one small draw per step.
     drawn = noise(environment, noise_key, shape)
     step_keys = jax.random.split(step_key, shape)
@@ -409,19 +399,11 @@ def collect(
             final_heads=final_heads,
             final_finite=~moved.truncated | finite(moved.final.astype(environment.storage)),
             last_heads=jnp.zeros(()),
-            rewards=moved.rewards,
-            reward_returns=moved.reward_returns,
-            terminated=moved.terminated,
-            truncated=moved.truncated,
-            finished_returns=moved.finished_returns,
-            finished_lengths=moved.finished_lengths,
+            **{name: value for name, value in moved._asdict().items() if name != "final"},
         )
 
     playing, rollout = jax.lax.scan(step, playing, (drawn, step_keys))
-    heads = rollout.heads
-    if not together:
-        over_time: Callable[[jax.Array], Any] = jax.vmap(evaluate)
-        _, heads = over_time(rollout.observations)
+    heads = rollout.heads if together else jax.vmap(evaluate)(rollout.observations)[1]
     return playing, rollout._replace(heads=heads, last_heads=evaluate(playing.observation)[1])
 
 
@@ -569,40 +551,32 @@ class HostPlaying:
 
     Attributes:
         seeds: Those of the environments.
+        width: Environments of each vector.
         vectors: One, or two halves that step in turn.
         waits: Whether the environments reset themselves in a step of its own.
-        seen: Observations that each part is in.
-        returns: Sums of rewards of the running episodes, (B,).
-        lengths: Their steps, (B,).
         reward_returns: Discounted returns that normalise rewards, (B,).
+        close: Close the environments.
     """
 
     def __init__(self, config: Config, seed: int, part: int = 0) -> None:
         environment: Any = config.environment_object()
         self.seeds = spawned_seeds(seed, "train", config.environments, part)
         self.width = config.environments // parts_of(environment, config.environments)
-        self.vectors: list[Vector] = []
-        try:
-            for first in range(0, config.environments, self.width):
-                self.vectors.append(Vector(environment, self.seeds[first : first + self.width]))
+        self.reward_returns = np.zeros(config.environments)
+        with ExitStack() as opened:
+            self.vectors = [
+                opened.enter_context(Vector(environment, self.seeds[first : first + self.width]))
+                for first in range(0, config.environments, self.width)
+            ]
             self.waits = self.vectors[0].waits
             if self.waits and config.rollout_length == 1:
                 raise ConfigError(
                     f"rollout_length must be at least 2 for {environment.name}, whose environments take a step to "
                     "reset themselves; got 1: a rollout of resets teaches nothing"
                 )
-            self.seen = [vector.reset() for vector in self.vectors]
-        except BaseException:
-            self.close()
-            raise
-        count = config.environments
-        self.returns, self.reward_returns = np.zeros(count), np.zeros(count)
-        self.lengths: np.ndarray = np.zeros(count, np.int32)
-
-    def close(self) -> None:
-        """Close the environments."""
-        for vector in self.vectors:
-            vector.close()
+            for vector in self.vectors:
+                vector.reset()
+            self.close = opened.pop_all().close
 
 
 def collect_host(
@@ -624,7 +598,7 @@ def collect_host(
         Observations after the last step, (B, *observation), and the rollout.
     """
     acted: list[Acted] = [programs.empty() for _ in playing.vectors]
-    rollout = host_rollout(config, acted[0], waits=playing.waits)
+    rollout: Any = host_rollout(config, acted[0], waits=playing.waits)
     finals: dict[tuple[int, int], np.ndarray] = {}
     for row in range(config.rollout_length + 1):
         for part, vector in enumerate(playing.vectors):
@@ -633,51 +607,49 @@ def collect_host(
                 _note(config, rollout, playing, row - 1, part, moved)
                 finals |= {(row - 1, part * playing.width + one): seen for one, seen in moved.finals.items()}
             if row < config.rollout_length:
-                seen = playing.seen[part]
-                acted[part], chosen = programs.act(learned, acted[part], drawn[part], np.int32(row), seen)
+                now = np.int32(row), vector.observations
+                acted[part], chosen = programs.act(learned, acted[part], drawn[part], *now)
                 vector.begin(np.asarray(chosen))
 
-    def values(observations: list[np.ndarray]) -> list[np.ndarray]:
+    def values(observations: Sequence[np.ndarray]) -> list[np.ndarray]:
         # The program takes the observations of one part at a time.
         found: list[np.ndarray] = []
         for first in range(0, len(observations), playing.width):
-            some = observations[first : first + playing.width]
+            some = [*observations[first : first + playing.width]]
             filled = some + [some[0]] * (playing.width - len(some))
             found.extend(np.asarray(programs.value(learned, np.stack(filled)))[: len(some)])
         return found
 
-    final_heads: Any = rollout.final_heads
     if config.time_limit == "truncate":
-        for place, heads in zip(finals, values(list(finals.values())), strict=True):
-            final_heads[place] = heads
-    last = np.concatenate(playing.seen)
-    weights: Any = rollout.weights
-    if weights is not None:
-        weights /= weights.mean()
+        for place, heads in zip(finals, values([*finals.values()]), strict=True):
+            rollout.final_heads[place], rollout.final_finite[place] = heads, np.all(np.isfinite(finals[place]))
+    if rollout.weights is not None:
+        rollout.weights[:] /= rollout.weights.mean()
+    last = np.concatenate([vector.observations for vector in playing.vectors])
     together = acted[0] if len(acted) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each, 1), *acted)
-    return last, rollout._replace(**together._asdict(), last_heads=jnp.asarray(np.stack(values(list(last)))))
+    found: Rollout = rollout._replace(**together._asdict(), last_heads=jnp.asarray(np.stack(values(last))))
+    return last, found
 
 
-def _note(config: Config, rollout: Any, playing: HostPlaying, row: int, part: int, moved: Moved) -> None:
+def _note(config: Config, rollout: Rollout, playing: HostPlaying, row: int, part: int, moved: Moved) -> None:
     """Write a step of one part of the environments into a row of the rollout."""
     here = slice(part * playing.width, (part + 1) * playing.width)
     terminated, truncated = moved.terminated, moved.truncated
     if config.time_limit == "terminate":
         terminated, truncated = terminated | truncated, np.zeros_like(truncated)
-    else:
-        for one, seen in moved.finals.items():
-            rollout.final_finite[row, here.start + one] = bool(np.all(np.isfinite(seen)))
-    returns, lengths, reward_returns = playing.returns[here], playing.lengths[here], playing.reward_returns[here]
+    reward_returns = playing.reward_returns[here]
     reward_returns *= config.return_discount
     reward_returns += np.asarray(learned_rewards(config, moved.rewards), np.float64)
-    rollout.rewards[row, here], rollout.reward_returns[row, here] = moved.rewards, reward_returns
-    rollout.terminated[row, here], rollout.truncated[row, here] = terminated, truncated
-    if rollout.weights is not None:
-        rollout.weights[row, here] = moved.played
-    returns += np.where(moved.played, moved.rewards, 0.0)
-    lengths += moved.played
-    rollout.finished_returns[row, here] = np.where(moved.over, returns, 0.0)
-    rollout.finished_lengths[row, here] = np.where(moved.over, lengths, 0)
+    columns = {
+        "rewards": moved.rewards,
+        "reward_returns": reward_returns,
+        "terminated": terminated,
+        "truncated": truncated,
+        "finished_returns": moved.finished_returns,
+        "finished_lengths": moved.finished_lengths,
+        "weights": moved.played,
+    }
+    for name, column in columns.items():
+        if (rows := getattr(rollout, name)) is not None:
+            rows[row, here] = column
     reward_returns[terminated | truncated | ~moved.played] = 0.0
-    returns[moved.over], lengths[moved.over] = 0.0, 0
-    playing.seen[part] = moved.observations

@@ -13,7 +13,7 @@ import numpy as np
 from tddelta._plain import whole
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.atari import Protocol
-from tddelta.deep.evaluation import Play
+from tddelta.deep.evaluation import HostPlayer
 from tddelta.deep.host import HostEnvironment, Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, load
 from tddelta.errors import ConfigError, DataError
@@ -49,25 +49,25 @@ def game(policy: Policy, seed: int, steps: int, *, greedy: bool) -> dict[str, np
         with _silent_sound():
             why_not = "" if screen is not None else _why_no_pictures(environment)
             draws = screen is None and not why_not
-            with Play(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws) as play:
-                arrays = _played(play, steps, screen, draws=draws)
+            with HostPlayer(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws) as player:
+                arrays = _played(player, steps, screen, draws=draws)
     finally:
         if screen is not None:
             screen.close()
     return arrays | {"no_frames": np.array(why_not)} if why_not else arrays
 
 
-def _played(play: Play, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
+def _played(player: HostPlayer, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
     rows: dict[str, list[Any]] = {}
     for _ in range(steps):
-        chosen = play.chosen()
-        row = {"observations": play.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
+        chosen = player.chosen()
+        row = {"observations": player.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
         if screen is not None:
             row |= {"frames": screen.picture, "lives": screen.lives}
         elif draws:
-            row["frames"] = smaller(play.picture())
+            row["frames"] = smaller(player.picture())
         moves = np.asarray(chosen.moves)
-        moved = play.step(moves)
+        moved = player.step(moves)
         if screen is not None and screen.step(moves) != (moved.rewards[0], moved.over[0] | moved.truncated[0]):
             raise DataError("the screen in colour does not follow the game; tell us")
         row |= {"actions": np.asarray(chosen.actions)[0], "rewards": moved.rewards[0]}
