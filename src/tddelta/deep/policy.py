@@ -14,9 +14,8 @@ import numpy as np
 from tddelta._plain import number, whole
 from tddelta.deep import rollout
 from tddelta.deep.agents import Agent
-from tddelta.deep.config import Config
+from tddelta.deep.config import NETWORK_SETTINGS, Config, own_network, preset
 from tddelta.deep.host import is_gymnasiums_own
-from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
 from tddelta.deep.rollout import Learned, initial
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError
 from tddelta.runs import Arrays, Run, read_parameters

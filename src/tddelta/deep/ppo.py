@@ -17,9 +17,8 @@ import optax
 
 from tddelta._plain import blamed, reference
 from tddelta.deep import shards
-from tddelta.deep.config import Config
+from tddelta.deep.config import PRESETS, Config, check, preset
 from tddelta.deep.host import HostEnvironment
-from tddelta.deep.presets import PRESETS, check, preset
 from tddelta.deep.rollout import (
     FAULTS,
     Basis,
