@@ -14,7 +14,7 @@ from deep_environments import Faulty, roll, tiny
 from deep_runs import BATCH, UPDATES, cartpole, finished, trained
 from tddelta import ConfigError, DataError
 from tddelta.deep import ppo, training
-from tddelta.deep.policy import tensors
+from tddelta.deep.policy import to_arrays
 from tddelta.experiments.display import recent_return
 from tddelta.runs import Run, RunWriter, read_parameters
 
@@ -248,9 +248,9 @@ def test_what_is_not_finite_stops_the_run(seed, sentence, with_faults, tmp_path)
     # The last good parameters: those after the first update.
     programs = training.programs(with_faults)
     state = programs.init(with_faults, training.run_key(seed, "train"))
-    initial = tensors(state.learned)
+    initial = to_arrays(state.learned)
     state, _, _ = programs.block(with_faults, state, np.int32(1))
-    good, saved = tensors(state.learned), parameters_of(run)
+    good, saved = to_arrays(state.learned), parameters_of(run)
     assert set(good) == set(saved) and all(np.isfinite(array).all() for array in saved.values())
     assert all(np.array_equal(good[name], saved[name]) for name in good)
     assert any(not np.array_equal(initial[name], saved[name]) for name in good)

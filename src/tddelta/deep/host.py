@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -195,7 +195,7 @@ class Vector:
         self.observations: Any = None
         self._actions: Any = None
 
-    def __enter__(self) -> "Vector":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:

@@ -1,7 +1,7 @@
 """Acting: what an agent has learned, its distributions over actions, and rollouts in device and host environments."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -611,7 +611,7 @@ def collect_host(
                 acted[part], chosen = programs.act(learned, acted[part], drawn[part], *now)
                 vector.begin(np.asarray(chosen))
 
-    def values(observations: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def values(observations: Any) -> list[np.ndarray]:
         # The program takes the observations of one part at a time.
         found: list[np.ndarray] = []
         for first in range(0, len(observations), playing.width):
