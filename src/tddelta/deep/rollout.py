@@ -29,13 +29,7 @@ def counted(array: jax.Array, weights: jax.Array | None) -> jax.Array:
 
 
 class Moments(NamedTuple):
-    """Running mean and variance of a stream.
-
-    Attributes:
-        samples: How many so far.
-        mean: Their mean.
-        squares: Sum of squared distances from the mean.
-    """
+    """Running mean and variance of a stream: number of samples, their mean, sum of squared distances from it."""
 
     samples: jax.Array
     mean: jax.Array
@@ -184,10 +178,8 @@ Policy = Any
 def noise(environment: AnyEnvironment, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Noise from which `sample` makes actions, drawn for many steps at once: Gumbel or standard normal."""
     if environment.discrete:
-        gumbel: jax.Array = jax.random.gumbel(key, (*shape, environment.action_space.n))
-        return gumbel
-    normal: jax.Array = jax.random.normal(key, (*shape, *environment.action_space.shape))
-    return normal
+        return jax.random.gumbel(key, (*shape, environment.action_space.n))
+    return jax.random.normal(key, (*shape, *environment.action_space.shape))
 
 
 def sample(environment: AnyEnvironment, policy: Policy, drawn: jax.Array) -> jax.Array:
@@ -195,14 +187,12 @@ def sample(environment: AnyEnvironment, policy: Policy, drawn: jax.Array) -> jax
     if environment.discrete:
         return jnp.argmax(policy + drawn, axis=-1)
     mean, log_deviation = policy
-    action: jax.Array = mean + jnp.exp(log_deviation) * drawn
-    return action
+    return jnp.asarray(mean + jnp.exp(log_deviation) * drawn)
 
 
 def mode(environment: AnyEnvironment, policy: Policy) -> jax.Array:
     """The most probable action."""
-    best: jax.Array = jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
-    return best
+    return jnp.argmax(policy, axis=-1) if environment.discrete else jnp.asarray(policy[0])
 
 
 def log_probability(environment: AnyEnvironment, policy: Policy, action: jax.Array) -> jax.Array:
@@ -265,24 +255,24 @@ class Playing(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """T steps of B environments; row t belongs to the transition out of s_t.
+    """T steps of B environments, (T, B) each where nothing else is said; row t belongs to the transition out of s_t.
 
     Attributes:
         observations: (T, B, *observation), in the environment's storage type.
         actions: As sampled, before any clipping, (T, B, …).
-        log_probabilities: Of those actions under the acting policy, (T, B).
+        log_probabilities: Of those actions under the acting policy.
         heads: The critic's outputs at s_t, (T, B, heads).
         final_heads: The critic's outputs at the true successor where step t truncated an episode, elsewhere
             without meaning, (T, B, heads).
-        final_finite: Whether the true successor of step t is finite, where it truncated an episode, (T, B).
+        final_finite: Whether the true successor of step t is finite, where it truncated an episode.
         last_heads: The critic's outputs after the last step, (B, heads).
-        rewards: As the environment gave them, (T, B).
-        reward_returns: Running discounted returns that normalise rewards, (T, B).
-        terminated: (T, B), boolean.
-        truncated: (T, B), boolean, False where terminated.
-        finished_returns: Undiscounted return of the episode that ended at step t, (T, B).
-        finished_lengths: Its length in steps; 0 where none ended, (T, B).
-        weights: Of the steps in all means, themselves of mean 1, (T, B): 0 where a host environment only reset itself.
+        rewards: As the environment gave them.
+        reward_returns: Running discounted returns that normalise rewards.
+        terminated: Boolean.
+        truncated: Boolean, False where terminated.
+        finished_returns: Undiscounted return of the episode that ended at step t.
+        finished_lengths: Its length in steps; 0 where none ended.
+        weights: Of the steps in all means, themselves of mean 1: 0 where a host environment only reset itself.
             None where all count the same.
     """
 
@@ -355,14 +345,7 @@ def advance(
 def collect(
     config: Config, learned: Learned, playing: Playing, key: jax.Array, axis: shards.Axis = ()
 ) -> tuple[Playing, Rollout]:
-    """Play `config.rollout_length` steps in device environments.
-
-    Args:
-        config: Settings.
-        learned: The agent.
-        playing: Where the environments are.
-        key: For actions and environments.
-        axis: See `ppo.update`.
+    """Play `config.rollout_length` steps in device environments, with random numbers of a key; see `ppo.update`.
 
     Returns:
         Where the environments are now, and the rollout.
@@ -592,7 +575,7 @@ def collect_host(
         programs: See `host_programs`.
         learned: The agent.
         playing: The environments, which move on.
-        drawn: Noise of the actions.
+        drawn: Noise of the actions, from `programs.noise`.
 
     Returns:
         Observations after the last step, (B, *observation), and the rollout.
