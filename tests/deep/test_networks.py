@@ -26,7 +26,7 @@ def test_patches_times_a_matrix_is_a_convolution(shape):
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )[0]
     assert expected.shape == (shape[0] - 2, shape[1] - 2, 5)
-    np.testing.assert_allclose(patches(image) @ weight, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(patches(image, 3) @ weight, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

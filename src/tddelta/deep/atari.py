@@ -149,7 +149,7 @@ def _check(protocol: Protocol) -> None:
         value = getattr(protocol, field.name)
         if field.name in _BOUNDS:
             whole(field.name, value, *_BOUNDS[field.name])
-        if field.type is bool and not isinstance(value, bool):
+        elif field.type is bool and not isinstance(value, bool):
             raise ConfigError(f"{field.name} must be True or False; got {value!r}")
     sticky: Any = protocol.repeat_action_probability
     if not is_number(sticky) or not 0 <= sticky < 1:

@@ -638,14 +638,7 @@ _APART = ("environment", "environment_kwargs", "agent")  # named by the file its
 
 @dataclasses.dataclass(frozen=True)
 class PresetFile:
-    """Settings for one agent in one environment.
-
-    Attributes:
-        path: The file.
-        environment: Name of the environment.
-        agent: Name of the agent.
-        settings: Fields of `Config` and their values.
-    """
+    """Settings for one agent in one environment, and the file that they are from."""
 
     path: Path
     environment: str
@@ -668,10 +661,7 @@ class PresetFile:
 
 
 def read_preset(path: str | os.PathLike[str]) -> PresetFile:
-    """Read a preset file.
-
-    Args:
-        path: A TOML file with `format`, `environment`, `agent` and a table `settings`.
+    """Read a preset file: TOML with `format`, `environment`, `agent` and a table `settings`.
 
     Raises:
         ConfigError: The file is missing, is no preset file, is of a newer format, names an unknown setting, or names
@@ -710,15 +700,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
 def with_preset_files(
     files: Sequence[PresetFile], whom: Sequence[tuple[Any, str | Agent]], settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Put the settings of files under those that were given.
-
-    Args:
-        files: Preset files.
-        whom: Pairs of an environment and an agent.
-        settings: Settings of all pairs, which win over a file's.
-
-    Returns:
-        The settings of each pair: with those of the file that was made for it, if there is one.
+    """The settings of each pair of an environment and an agent: those of its file, if there is one, under the given.
 
     Raises:
         ConfigError: A file is for none of the pairs, or two are for the same.
@@ -739,15 +721,7 @@ def with_preset_files(
 
 
 def write_preset(path: Path, environment: str, agent: str, settings: Mapping[str, Any], **tuning: Any) -> None:
-    """Write a preset file.
-
-    Args:
-        path: The file; one that is there is replaced.
-        environment: Name of the environment.
-        agent: Name of the agent.
-        settings: Fields of `Config` and their values: numbers, names, lists of them.
-        **tuning: How they were found, for people to read.
-    """
+    """Write a preset file, or replace it; `tuning` says how the settings were found, for people to read."""
     lines = [f"format = {FORMAT}", f"environment = {_toml(environment)}", f"agent = {_toml(agent)}"]
     for title, table in (("settings", settings), ("tuning", tuning)):
         if table or title == "settings":

@@ -180,10 +180,7 @@ def _whole(row: Mesh, placed: Callable[..., Any], structure: Any, kind: Any) -> 
 
 
 def gathered(tree: Any) -> Any:
-    """Arrays of any devices as NumPy arrays, in every process; of a random key its data.
-
-    Every process of a mesh calls it.
-    """
+    """Arrays of any devices as NumPy arrays, of random keys their data; every process of a mesh calls it."""
 
     def host(leaf: Any) -> np.ndarray:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

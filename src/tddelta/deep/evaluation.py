@@ -1,4 +1,8 @@
-"""Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording."""
+"""Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording.
+
+Everywhere `config` are the settings of the run, and `learned` is the agent; `greedy` says whether actions are the most
+probable ones instead of drawn from the policy.
+"""
 
 import dataclasses
 import functools
@@ -80,16 +84,10 @@ def _deltas(config: Config, learned: Learned, observations: jax.Array) -> jax.Ar
 
 
 class HostPlayer(Vector):
-    """Fresh host environments in which an agent plays, step by step; to be closed in the end.
+    """So many fresh host environments in which an agent plays, step by step; to be closed in the end.
 
-    Args:
-        config: Settings.
-        learned: The agent.
-        count: Number of environments.
-        seed: Of the environments and the actions.
-        purpose: See `host.spawned_seeds`.
-        greedy: Whether actions are the most probable ones instead of drawn from the policy.
-        draws: Whether `picture` is asked for; the environment must be able to.
+    The seed is that of environments and actions, for a purpose of `host.spawned_seeds`; `draws` says whether `picture`
+    is asked for, which the environment must be able to do.
     """
 
     def __init__(
@@ -194,16 +192,9 @@ def quota(
     limit: int,
     moves: Moves | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Play a fixed quota of episodes in every environment.
+    """Play a fixed quota of episodes in every environment, (B,), of which each gives up after `limit` steps.
 
-    Args:
-        config: Settings.
-        learned: The agent.
-        quotas: Episodes of each environment, (B,).
-        greedy: Whether actions are the most probable ones.
-        seed: Of the evaluation.
-        limit: Steps after which an environment gives up.
-        moves: See `Moves`; for host environments.
+    Host environments take `moves` in place of the agent's.
 
     Returns:
         Returns (B, longest quota), lengths likewise, and which of them were finished, likewise.
@@ -239,7 +230,7 @@ def evaluate(
     """Scores of a fixed quota of episodes per environment, so that short episodes do not crowd out long ones.
 
     Args:
-        config: Settings of the run.
+        config: Settings.
         learned: The agent.
         episodes: Number of episodes from 1 to 10,000,000, spread evenly over up to 32 environments.
         mode: "sampled" follows the policy, "greedy" its most probable action.
@@ -322,15 +313,7 @@ def play_held_out(config: Config, learned: Learned, key: jax.Array) -> tuple[dic
 def device_streams(
     config: Config, learned: Learned, key: jax.Array, greedy: Any, *, count: int, length: int
 ) -> tuple[Step, Step, Any]:
-    """Play in device environments for a while.
-
-    Args:
-        config: Settings.
-        learned: The agent.
-        key: Of environments and actions.
-        greedy: Whether actions are the most probable ones instead of drawn from the policy.
-        count: Number of streams.
-        length: Steps of each.
+    """Play `count` streams of `length` steps in device environments.
 
     Returns:
         All streams without observations and actions, (time, streams, …); the first stream whole, (time, …); and W of
@@ -361,7 +344,7 @@ def device_streams(
 def host_streams(
     config: Config, learned: Learned, seed: int, *, count: int, length: int
 ) -> tuple[Step, Step, np.ndarray]:
-    """Play in host environments for a while, actions drawn from the policy; see `device_streams`.
+    """Play in host environments, actions drawn from the policy; see `device_streams`.
 
     The streams are without the steps in which an environment only reset itself.
     """
@@ -402,14 +385,14 @@ def recording(config: Config, first: Step, last: Any, *, longest: int = RECORDED
     ends = np.flatnonzero(arrays.finished_lengths > 0)
     length = min(int(ends[0]) + 1 if len(ends) else len(arrays.rewards), longest)
     ended = bool(arrays.terminated[length - 1] | arrays.truncated[length - 1])
-    beyond = (
-        arrays.final_deltas[length - 1] if ended else arrays.deltas[length] if length < len(arrays.rewards) else last
-    )
-    kept = {name: getattr(arrays, name)[:length] for name in ("actions", "rewards", "deltas")}
-    flags = {name: getattr(arrays, name)[:length] for name in ("terminated", "truncated")}
-    seen = arrays.observations[:length].astype(config.environment_object().storage)
-    gammas = np.asarray(config.critic_scales.gammas)
-    return {"observations": seen, **kept, "last_deltas": np.asarray(beyond), **flags, "gammas": gammas}
+    following = [*arrays.deltas[1:], np.asarray(last)]
+    return {
+        "observations": arrays.observations[:length].astype(config.environment_object().storage),
+        **{name: getattr(arrays, name)[:length] for name in ("actions", "rewards", "deltas")},
+        "last_deltas": np.asarray(arrays.final_deltas[length - 1] if ended else following[length - 1]),
+        **{name: getattr(arrays, name)[:length] for name in ("terminated", "truncated")},
+        "gammas": np.asarray(config.critic_scales.gammas),
+    }
 
 
 def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dict[str, Any]:

@@ -166,11 +166,7 @@ class Moved(NamedTuple):
 
 
 class Vector:
-    """Environments that step together; to be closed in the end.
-
-    Args:
-        environment: The environment.
-        seeds: One per environment, whole numbers below 2³¹.
+    """Environments that step together, one per seed, a whole number below 2³¹; to be closed in the end.
 
     Attributes:
         waits: Whether the environments reset themselves in the step after an end (Gymnasium's NEXT_STEP), which is
@@ -223,8 +219,8 @@ class Vector:
         if not self._environment.discrete and space.dtype != np.float32:  # whose bounds were rounded to float32
             self._actions = np.clip(self._actions, space.low, space.high)
         if self._environment.overlaps:
-            with self._blamed("step"):
-                (made.step_async if _of_gymnasium(made) else made.send)(self._actions)
+            with self._blamed("step"):  # what ale-py has is another pair of names
+                (made.step_async if hasattr(made, "step_async") else made.send)(self._actions)
 
     def finish(self) -> Moved:
         """Wait for the step, and return its results."""
@@ -233,7 +229,7 @@ class Vector:
             if not self._environment.overlaps:
                 found = made.step(self._actions)
             else:
-                found = made.step_wait() if _of_gymnasium(made) else made.recv()
+                found = (made.step_wait if hasattr(made, "step_wait") else made.recv)()
             check_values("step", found, "(observations, rewards, terminated, truncated, information)", "return them")
             kept, information = self._batch("step", found[0]), found[4]
             rewards = self._column("rewards", found[1], "biuf").astype(np.float32)
@@ -336,10 +332,6 @@ class Vector:
                 ) from error
             text = str(error) if isinstance(error, RemoteError) else described(error)
             raise DataError(f"{name}, in {what} {when}, raised {text}") from error
-
-
-def _of_gymnasium(made: Any) -> bool:
-    return hasattr(made, "step_async")
 
 
 def _prepare(name: str, made: Any) -> None:
@@ -484,10 +476,8 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
 
 def _check_guard() -> None:
     script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is None:
-        return
     with suppress(OSError):  # no source
-        text = Path(script).read_bytes()
+        text = Path(script).read_bytes() if script else b"__name__"
         if b"__name__" not in text and b"parent_process" not in text:
             raise _NoGuardError(script)
 
@@ -525,7 +515,7 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
 
 
 def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: Any) -> HostEnvironment:
-    """The description of an environment by one instance of it, an environment or a vector of them.
+    """The description of an environment by one instance of it, an environment or a vector of them, which is tried out.
 
     Args:
         instance: What has the spaces.
@@ -534,7 +524,7 @@ def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: 
         **more: Other fields of `HostEnvironment`.
 
     Raises:
-        ConfigError: If the learner cannot use one of the spaces.
+        ConfigError: If the learner cannot use one of the spaces, or an answer is wrong.
     """
     observation_space = _observations(name, _space(name, instance, "observation_space"))
     action_space, first = _actions(name, _space(name, instance, "action_space"))
@@ -587,21 +577,17 @@ def _try_out(environment: HostEnvironment, instance: Any) -> None:
 
 def is_gymnasiums_own(name: str) -> bool:
     """Tell environments that come with Gymnasium, which run nobody else's code, by their name."""
-    if not re.fullmatch(r"gym:[\w.-]+", name):
-        return False
-    try:
-        entry = _spec(_gymnasium(name), name).entry_point
-    except (ConfigError, MissingExtra):
-        return False
-    return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
+    if re.fullmatch(r"gym:[\w.-]+", name):
+        with suppress(ConfigError, MissingExtra):
+            return str(_spec(_gymnasium(name), name).entry_point).startswith("gymnasium.envs.")
+    return False
 
 
 def makes_vectors(factory: Any) -> bool:
     """Tell functions that make vector environments by their argument `num_envs`."""
-    try:
+    with suppress(TypeError, ValueError):  # no function, or a class written in C
         return "num_envs" in inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # no function, or a class written in C
-        return False
+    return False
 
 
 def is_of_gymnasium(instance: Any) -> bool:

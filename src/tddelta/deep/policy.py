@@ -38,13 +38,9 @@ def checked_pauses(eval_every: Any, checkpoint_every: Any) -> tuple[int | None, 
 
 
 def to_arrays(state: Any) -> Arrays:
-    """Every leaf of a state by its path, as in "learned.parameters.policy.layers.0.weight".
+    """Every leaf of a pytree by its path, as in "learned.parameters.policy.layers.0.weight", random keys among them.
 
-    Args:
-        state: A pytree of JAX arrays, random keys among them.
-
-    Returns:
-        Arrays of numbers; what safetensors has no type for is kept as bytes, in one more axis.
+    What safetensors has no type for is kept as bytes, in one more axis.
     """
     return {path_name(path): _plain(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
@@ -106,13 +102,7 @@ def _misfit(place: str, what: str) -> CheckpointError:
 
 
 class Chosen(NamedTuple):
-    """Actions of an agent in B environments, and its components there.
-
-    Attributes:
-        actions: As sampled or the most probable, (B, …).
-        moves: The same as the environment takes them, (B, …).
-        deltas: W_z in units of the learner's reward, (B, Z).
-    """
+    """Actions of an agent in B environments, (B, …), the same as the environment takes them, and W_z there, (B, Z)."""
 
     actions: jax.Array
     moves: jax.Array
@@ -131,12 +121,7 @@ def choose(config: Config, learned: Learned, observations: jax.Array, key: jax.A
 
 
 class Policy:
-    """A trained agent with its critic.
-
-    Attributes:
-        config: Settings it was trained with.
-        learned: Parameters and normalisers.
-    """
+    """A trained agent with its critic: the settings it was trained with, and its parameters and normalisers."""
 
     def __init__(self, config: Config, learned: Learned):
         self.config = config
@@ -151,14 +136,11 @@ class Policy:
         return self.config.critic_scales
 
     def act(self, observation: Any, key: jax.Array | None = None) -> np.ndarray:
-        """Actions for one observation or a batch of them.
+        """Actions for one observation or a batch of them, (*batch, *action), within the action space.
 
         Args:
             observation: (*batch, *observation).
             key: Samples from the policy; without it, its most probable action.
-
-        Returns:
-            (*batch, *action), within the action space.
 
         Raises:
             ShapeError: If the observation has another shape than the environment's.
@@ -166,13 +148,10 @@ class Policy:
         return self._chosen("moves", observation, jax.random.key(0) if key is None else key, greedy=key is None)
 
     def components(self, observation: Any) -> np.ndarray:
-        """W_z of one observation or a batch of them, in units of reward.
+        """W_z of one observation or a batch of them, (*batch, Z), in units of reward: `compose` makes V_{γ_z} of it.
 
         Args:
             observation: (*batch, *observation).
-
-        Returns:
-            (*batch, Z); `tddelta.compose` makes V_{γ_z} of it.
 
         Raises:
             ShapeError: If the observation has another shape than the environment's.

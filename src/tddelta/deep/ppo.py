@@ -62,15 +62,7 @@ __all__ = [
 
 
 class State(NamedTuple):
-    """Everything that training continues from.
-
-    Attributes:
-        learned: The agent.
-        optimizer: State of Adam.
-        playing: The environments.
-        key: For the next update.
-        updates: Updates done so far, ().
-    """
+    """Everything that training continues from: agent, state of Adam, environments, next key, updates done so far."""
 
     learned: Learned
     optimizer: Any
@@ -120,9 +112,7 @@ class Metrics(NamedTuple):
 def init(config: Config, key: jax.Array) -> State:
     """Fresh network, optimizer and environments; those of the host are not part of the state.
 
-    Args:
-        config: Settings; checked here too, for those who do not use `preset`.
-        key: The only source of randomness of the whole run.
+    Settings are checked here too, for those who do not use `preset`; the key is the only randomness of the whole run.
 
     Raises:
         ConfigError: If a setting cannot work.

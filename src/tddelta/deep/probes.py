@@ -41,7 +41,7 @@ class Probe(environment.Environment[Clock, Parameters]):
 
     @property
     def default_params(self) -> Parameters:
-        """Parameters of gymnax: the time limit."""
+        """The time limit, gymnax's parameters."""
         return Parameters()
 
     def reset_env(self, key: jax.Array, params: Parameters) -> tuple[jax.Array, Clock]:

@@ -77,13 +77,12 @@ def inputs(observations: jax.Array, moments: Moments | None) -> jax.Array:
 
 
 class Learned(NamedTuple):
-    """A trained agent: all that acting and reading the critic need.
+    """A trained agent: the network's arrays, and moments or None.
 
     Attributes:
-        parameters: The network's arrays.
-        observation_moments: If observations are standardised, else None.
-        reward_moments: Of the running discounted returns, if rewards are normalised, else None.
-        target_moments: Of the targets, (Z,), if component_scale is "running", else None.
+        observation_moments: If observations are standardised.
+        reward_moments: Of the running discounted returns, if rewards are normalised.
+        target_moments: Of the targets, (Z,), if component_scale is "running".
     """
 
     parameters: Any
@@ -237,14 +236,9 @@ def to_environment(environment: AnyEnvironment, action: jax.Array) -> jax.Array:
 
 
 class Playing(NamedTuple):
-    """Where the environments are: what the next step continues from.
+    """Where the environments are, (B, …) each: their states, observations, and returns and lengths of running episodes.
 
-    Attributes:
-        environment: States of the environments, each leaf (B, …).
-        observation: Observation each environment is in, (B, *observation).
-        episode_return: Sum of rewards of the running episodes, (B,).
-        episode_length: Steps of the running episodes, (B,).
-        reward_return: Discounted return that normalises rewards, (B,); 0 at every episode's start.
+    `reward_return` is the discounted return that normalises rewards; 0 at every episode's start.
     """
 
     environment: Any

@@ -36,14 +36,7 @@ def run_key(seed: int, purpose: str) -> jax.Array:
 
 
 class RunRecorder(Recorder):
-    """Recorder of one run of this library: also keeps the update that met a fault.
-
-    Args:
-        config: Settings.
-        seed: The seed.
-        writer: The run directory; where it goes on from a checkpoint, so does the record.
-        share: Share of the time that writing its episodes may take.
-    """
+    """Recorder of one run of these settings, which also keeps the update that met a fault; see `Recorder`."""
 
     def __init__(self, config: Config, seed: int, writer: RunWriter, share: float) -> None:
         super().__init__(writer, share=share)
@@ -162,8 +155,7 @@ class Progress:
     """Progress of a run.
 
     Attributes:
-        steps: Environment steps done.
-        total_steps: Environment steps in all.
+        steps: Environment steps done, of `total_steps`.
         steps_per_second: Of the last block.
         seconds_left: Of training, at that speed; None before the first block.
         recent_return: Mean return of the last 100 episodes; None if none has ended.
@@ -179,13 +171,11 @@ class Progress:
 
 
 class Programs(NamedTuple):
-    """Compiled programs of a configuration.
+    """Compiled programs of a configuration, the seconds that compiling took, and shapes of the state.
 
     Attributes:
         init: (config, key) → state.
         block: (config, state, count) → (state, metrics of the updates, number of updates).
-        seconds: What compiling took.
-        shapes: Of the state.
         acting: Those that act in host environments; None for device environments.
     """
 
@@ -291,12 +281,7 @@ def _once(config: Config, kind: Hashable, compiled: Callable[[], Programs]) -> P
 
 
 class HostTraining:
-    """Updates of one run in host environments, which it holds; to be closed in the end.
-
-    Args:
-        config: Settings.
-        seed: Of the run.
-        part: 0 for a new run; else updates done before the environments are made anew.
+    """Updates of one run in host environments, which it holds; to be closed in the end. See `HostPlaying`.
 
     Attributes:
         playing: The environments.
@@ -336,19 +321,11 @@ class HostTraining:
 
 
 def train_run(
-    config: Config,
-    seed: int,
-    writer: RunWriter,
-    *,
-    progress: Callable[[Progress], None] | None = None,
-    stop: threading.Event | None = None,
-    eval_every: int | None = None,
-    checkpoint_every: float = CHECKPOINT_SECONDS,
+    config: Config, seed: int, writer: RunWriter, *, progress: Callable[[Progress], None] | None = None, **options: Any
 ) -> None:
-    """Trains one seed and writes its run directory: `train_runs` with one seed."""
+    """Train one seed and write its run directory: `train_runs` with one seed."""
     told = None if progress is None else lambda _, news: progress(news)
-    every: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
-    train_runs(config, [seed], [writer], progress=told, stop=stop, **every)
+    train_runs(config, [seed], [writer], progress=told, **options)
 
 
 def train_runs(
@@ -361,7 +338,7 @@ def train_runs(
     eval_every: int | None = None,
     checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> None:
-    """Trains seeds at once, as one vectorised program if there are several, and writes their run directories.
+    """Train seeds at once, as one vectorised program if there are several, and write their run directories.
 
     The bytes of a run depend on its seed and on whether it was vectorised, never on time, threads, `eval_every`, or
     breaks: a writer that was opened to resume goes on from its checkpoint, and ends as if there had been none. But
