@@ -22,8 +22,8 @@ PACKAGE = ROOT / "src" / "tddelta"
 ORDER = (
     "errors",
     "_plain",
-    "_answers",
     "_streams",
+    "_answers",
     "_matplotlib",
     "timescales",
     "_arrays",

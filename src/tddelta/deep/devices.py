@@ -37,8 +37,9 @@ BY_FIRST_AXIS: Any = Spread(DEVICES)
 STATE: Any = ppo.State(EVERYWHERE, EVERYWHERE, playing=BY_FIRST_AXIS, key=EVERYWHERE, updates=EVERYWHERE)
 """Where a state lies whose environments are spread: every device knows the agent, and plays some environments."""
 
+_BY_THIRD_AXIS: Any = Spread(None, None, DEVICES)
 METRICS: Any = ppo.Metrics(*[EVERYWHERE] * len(ppo.Metrics._fields))._replace(
-    **dict.fromkeys(("finished_returns", "finished_lengths"), Spread(None, None, DEVICES))
+    finished_returns=_BY_THIRD_AXIS, finished_lengths=_BY_THIRD_AXIS
 )
 """The same for the metrics of several updates."""
 
@@ -176,7 +177,7 @@ def _whole(row: Mesh, placed: Callable[..., Any], structure: Any, kind: Any) -> 
     def init(config: Config, data: jax.Array) -> ppo.State:
         return ppo.init(config, jax.random.wrap_key_data(data, impl=kind))
 
-    return placed(row, config, init, _updated, others=0, results=1)
+    return placed(row, config, init, _updated, 0)
 
 
 def gathered(tree: Any) -> Any:
@@ -215,28 +216,28 @@ def placed(config: Config, seeds: int | None, init: Callable[..., Any], block: C
             return _seeds_placed(_row(None, at_most=-(-seeds // each)), seeds, init, block)
         init = jax.vmap(init, (None, 0))
     elif row.size > 1 and config.shards > 1:
-        return _environments_placed(_row(None, dividing=config.shards), config, init, block, others=1, results=2)
+        return _environments_placed(_row(None, dividing=config.shards), config, init, block, 1)
     elif row.size > 1 and _has_components(config):
-        return _components_placed(_row(None, dividing=config.heads), config, init, block, others=1, results=2)
+        return _components_placed(_row(None, dividing=config.heads), config, init, block, 1)
     return jax.jit(init), jax.jit(block, donate_argnums=1)
 
 
 def _environments_placed(
-    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], others: int
 ) -> tuple[Any, Any]:
-    """Spread the environments: `go` has so many `others` after its state, and `results` whose first are metrics."""
+    """Spread the environments: `go` takes and gives so many `others` after its state, and metrics."""
 
     def there(config: Config, state: ppo.State, *rest: Any) -> Any:
         return go(shards.part(config, row.size), state, *rest, axis=(DEVICES,))
 
-    more = [EVERYWHERE] * (results - 1)
-    spread = _over(row, there, (EVERYWHERE, STATE, *[EVERYWHERE] * others), (STATE, METRICS, *more))
-    where = ppo.State(*(NamedSharding(row, place) for place in STATE))
-    return _jitted(row, where, init, spread, others, results)
+    more = [EVERYWHERE] * others
+    spread = _over(row, there, (EVERYWHERE, STATE, *more), (STATE, METRICS, *more))
+    where = type(STATE)._make(NamedSharding(row, place) for place in STATE)
+    return _jitted(row, where, init, spread, others)
 
 
 def _components_placed(
-    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], others: int
 ) -> tuple[Any, Any]:
     """Spread the components in the same way: JAX inserts what they exchange."""
 
@@ -245,16 +246,14 @@ def _components_placed(
         return jax.tree.map(lambda _: place, node)
 
     state = jax.eval_shape(functools.partial(ppo.init, config), jax.random.key(0))
-    return _jitted(row, jax.tree.map(where, state, is_leaf=_is_components), init, go, others, results)
+    return _jitted(row, jax.tree.map(where, state, is_leaf=_is_components), init, go, others)
 
 
-def _jitted(
-    row: Mesh, where: Any, init: Callable[..., Any], go: Callable[..., Any], others: int, results: int
-) -> tuple[Any, Any]:
+def _jitted(row: Mesh, where: Any, init: Callable[..., Any], go: Callable[..., Any], others: int) -> tuple[Any, Any]:
     everywhere = NamedSharding(row, EVERYWHERE)
     given = (everywhere, where, *[everywhere] * others)
     return jax.jit(init, in_shardings=everywhere, out_shardings=where), jax.jit(
-        go, donate_argnums=1, in_shardings=given, out_shardings=(where, *[None] * results)
+        go, donate_argnums=1, in_shardings=given, out_shardings=(where, None, *[None] * others)
     )
 
 

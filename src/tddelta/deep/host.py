@@ -475,9 +475,9 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
 
 
 def _check_guard() -> None:
-    script = getattr(sys.modules["__main__"], "__file__", None)
+    script = str(getattr(sys.modules["__main__"], "__file__", None) or "")
     with suppress(OSError):  # no source
-        text = Path(script).read_bytes() if script else b"__name__"
+        text = Path(script).read_bytes()
         if b"__name__" not in text and b"parent_process" not in text:
             raise _NoGuardError(script)
 

@@ -111,7 +111,8 @@ class ImageConvolutions(eqx.Module):
 def convolved(x: jax.Array, weight: jax.Array, stride: int) -> jax.Array:
     """A convolution without padding: (H, W, C), (F, C, K, K) → (H′, W′, F)."""
     forms = {"cpu": functools.partial(by_patches, stride=stride), "default": functools.partial(natively, stride=stride)}
-    return jax.lax.platform_dependent(x, weight, **forms)
+    found: jax.Array = jax.lax.platform_dependent(x, weight, **forms)
+    return found
 
 
 def natively(x: jax.Array, weight: jax.Array, stride: int) -> jax.Array:
