@@ -5,8 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from tddelta._plain import closest
-from tddelta._plain import is_number, whole
+from tddelta._plain import closest, is_number, whole
 from tddelta.deep.host import HostEnvironment, from_space_of
 from tddelta.errors import ConfigError, MissingExtra
 

@@ -17,8 +17,21 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from tddelta._plain import blamed, closest, imported, reference
-from tddelta._plain import Pairs, as_real, as_whole, frozen, is_number, plain, tidy, unquoted, whole
+from tddelta._plain import (
+    Pairs,
+    as_real,
+    as_whole,
+    blamed,
+    closest,
+    frozen,
+    imported,
+    is_number,
+    plain,
+    reference,
+    tidy,
+    unquoted,
+    whole,
+)
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.host import AnyEnvironment, HostEnvironment

@@ -30,8 +30,7 @@ from numpy.random import mtrand
 
 from tddelta import _answers
 from tddelta._answers import AnswerError, RemoteError, check_finite, check_shape, check_values, guard
-from tddelta._plain import blamed, closest, described
-from tddelta._plain import plain, whole
+from tddelta._plain import blamed, closest, described, plain, whole
 from tddelta.errors import ConfigError, DataError, MissingExtra
 
 
