@@ -48,9 +48,13 @@ def _over(reduce: Callable[..., Any], tree: _Tree, axis: Axis) -> _Tree:
 
 
 mean = functools.partial(_over, jax.lax.pmean)
+"""The mean over shards of every entry of a tree of arrays."""
 total = functools.partial(_over, jax.lax.psum)
+"""The sum over shards of every entry of a tree of arrays."""
 least = functools.partial(_over, jax.lax.pmin)
+"""The minimum over shards of every entry of a tree of arrays."""
 largest = functools.partial(_over, jax.lax.pmax)
+"""The maximum over shards of every entry of a tree of arrays."""
 
 
 def variance(array: jax.Array, axis: Axis) -> jax.Array:
