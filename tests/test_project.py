@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "tddelta"
 
 # Each part may import those before it in this line, and nothing after: design, "import order".
 ORDER = (
-    *("errors", "_plain", "_answers", "_streams", "_matplotlib", "timescales", "_arrays", "decomposition"),
+    *("errors", "_plain", "_streams", "_answers", "_matplotlib", "timescales", "_arrays", "decomposition"),
     *("targets", "queries", "testing", "runs", "adapters", "tabular", "deep", "experiments"),
     *("report", "inspector", "paper", "cli", "__main__"),
 )

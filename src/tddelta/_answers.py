@@ -1,12 +1,19 @@
-"""What environments must answer: one list of rules, and their sentences, for Gymnasium, gymnax and SB3."""
+"""What environments must answer: one list of rules, and their sentences, for Gymnasium, gymnax and SB3.
+
+And how one of Gymnasium is made: its worker processes import this, and no JAX.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from tddelta import _plain
+from tddelta._streams import hang_ups
 from tddelta.errors import DataError
 
 
@@ -156,3 +163,56 @@ def described(value: Any) -> str:
     if shape is not None and not np.isscalar(value):
         return f"an array of shape {tuple(shape)}" if tuple(shape) else str(getattr(value, "dtype", type(value)))
     return f"{len(value)} values" if isinstance(value, tuple) else f"{value!r:.60} ({type(value).__name__})"
+
+
+def made(spec: Any, options: Mapping[str, Any], frames: int | None) -> Any:
+    """Make an environment of Gymnasium.
+
+    Args:
+        spec: As returned by `gymnasium.spec`.
+        options: Keyword arguments of `gymnasium.make`.
+        frames: Observations that make one, or None for no stack.
+    """
+    import gymnasium
+
+    environment = gymnasium.make(spec, **options)
+    if flattens(environment):
+        environment = gymnasium.wrappers.FlattenObservation(environment)
+    return environment if frames is None else gymnasium.wrappers.FrameStackObservation(environment, frames)
+
+
+def flattens(environment: Any) -> bool:
+    """Tell observations that are no array, and can be made one vector."""
+    space = environment.observation_space
+    return type(space).__name__ != "Box" and bool(space.is_np_flattenable)
+
+
+class RemoteError(Exception):
+    """Exception of an environment in a worker process, as text: those of other kinds need not survive the way."""
+
+
+def in_process(owner: int, make: Callable[[], Any]) -> Any:
+    """Make an environment in a worker process, which ends only when its owner says so, and names errors.
+
+    Args:
+        owner: Number of that process. It makes one environment too, to look at it.
+        make: Makes the environment.
+    """
+    environment = make()
+    guard(environment)
+    if os.getpid() != owner:
+        # Ctrl-C and batch systems reach all processes: the owner saves a checkpoint first, and then closes this one.
+        for number in (signal.SIGINT, *hang_ups()):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    for method in ("step", "reset"):
+        setattr(environment, method, functools.partial(_named, getattr(environment, method)))
+    return environment
+
+
+def _named(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    try:
+        *rest, _ = function(*given, **named)
+        return *rest, {}  # nobody reads the information, which need not survive the way either
+    except Exception as error:
+        raise RemoteError(_plain.described(error)) from error

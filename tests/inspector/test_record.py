@@ -20,7 +20,7 @@ from tddelta import load
 from tddelta.cli import main
 from tddelta.deep import host, training
 from tddelta.deep.host import spawned_seeds
-from tddelta.deep.policy import Policy, tensors
+from tddelta.deep.policy import Policy, to_arrays
 from tddelta.deep.rollout import advance, start
 from tddelta.errors import ConfigError, MissingExtra, ShapeError
 from tddelta.inspector import Recording
@@ -178,7 +178,7 @@ def test_wrong_usage_is_one_sentence(run, arguments, words, capsys):
 def test_a_run_on_something_else_is_no_comparison(run, tmp_path, capsys):
     config = tiny("Catch")
     with RunWriter(tmp_path / "seed-0", training.run_config(config, 0), {"command": ["test"]}) as writer:
-        writer.parameters(tensors(state_of(config).learned), {})
+        writer.parameters(to_arrays(state_of(config).learned), {})
     assert call("inspect", run, "--compare", tmp_path / "seed-0", "--steps", STEPS) == 2
     assert "--compare needs a run on CartPole-v1; got one on Catch" in capsys.readouterr().err
 

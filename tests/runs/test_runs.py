@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from inspect_data import game
-from tddelta.deep import presets
+from tddelta.deep.config import write_preset
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, TDDeltaError
 from tddelta.inspector import Recording
 from tddelta.report import page
@@ -385,7 +385,7 @@ def _half(file):
         lambda path: files.replace(path, _half, durable=False),
         lambda path: Recording.read(game(3)).save(path),
         lambda path: page._write(path, b"all"),
-        lambda path: presets.write_preset(path, "Catch", "ppo", {}),
+        lambda path: write_preset(path, "Catch", "ppo", {}),
     ],
 )
 def test_a_full_disk_leaves_no_temporary_file(write, tmp_path, monkeypatch):

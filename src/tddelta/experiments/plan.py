@@ -147,7 +147,7 @@ def plan_runs(
         ConfigError: A name or setting is unknown or out of range, or two runs would share a directory.
     """
     from tddelta.deep import ppo, training
-    from tddelta.deep.presets import read_preset, unchecked, with_preset_files
+    from tddelta.deep.config import read_preset, unchecked, with_preset_files
 
     if steps is not None:
         settings = {"steps": steps, **settings}
@@ -451,7 +451,7 @@ def _presets_of(study: Study) -> Callable[[str, str, Mapping[str, Any]], list[Pa
     """
     if not study.presets:
         return lambda *_: []
-    from tddelta.deep.presets import read_preset
+    from tddelta.deep.config import read_preset
 
     files = [read_preset(path) for path in study.presets]
 

@@ -13,10 +13,9 @@ import numpy as np
 from tddelta._plain import whole
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.atari import Protocol
-from tddelta.deep.evaluation import Play
-from tddelta.deep.host import Vector, spawned_seeds
+from tddelta.deep.evaluation import HostPlayer
+from tddelta.deep.host import HostEnvironment, Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, load
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
 from tddelta.inspector import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
@@ -43,22 +42,22 @@ def _host_game(policy: Policy, seed: int, steps: int, *, greedy: bool) -> dict[s
             stack.enter_context(_silent_sound())
             why_not = _why_no_pictures(environment)
         draws = screen is None and not why_not
-        play = Play(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws)
-        arrays = _played(stack.enter_context(play), steps, screen, draws=draws)
+        player = HostPlayer(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws)
+        arrays = _played(stack.enter_context(player), steps, screen, draws=draws)
     return arrays | {"no_frames": np.array(why_not)} if why_not else arrays
 
 
-def _played(play: Play, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
+def _played(player: HostPlayer, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
     rows: dict[str, list[Any]] = {}
     for _ in range(steps):
-        chosen = play.chosen()
-        row = {"observations": play.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
+        chosen = player.chosen()
+        row = {"observations": player.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
         if screen is not None:
             row |= {"frames": screen.picture, "lives": screen.lives}
         elif draws:
-            row["frames"] = smaller(play.picture())
+            row["frames"] = smaller(player.picture())
         moves = np.asarray(chosen.moves)
-        moved = play.step(moves)
+        moved = player.step(moves)
         if screen is not None and screen.step(moves) != (moved.rewards[0], moved.over[0] | moved.truncated[0]):
             raise DataError("the screen in colour does not follow the game; tell us")
         row |= {"actions": np.asarray(chosen.actions)[0], "rewards": moved.rewards[0]}
