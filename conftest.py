@@ -14,8 +14,6 @@ import pytest
 # The RL Zoo asks for older versions of other packages than this project's: `make zoo`.
 collect_ignore = ["tests/support"]
 collect_ignore += [] if find_spec("rl_zoo3") else ["tests/adapters/sb3/test_zoo.py"]
-# Minutes, for what the others have the main points of: `make sb3-suite`, which names it.
-collect_ignore += ["tests/adapters/sb3/test_suite_long.py"]
 
 # Adapters of libraries that are not installed cannot be imported, and so have no examples to run.
 _ADAPTERS = {"stable_baselines3": "src/tddelta/adapters/sb3/*", "torchrl": "src/tddelta/adapters/torchrl*"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import tddelta as tdd
-from tddelta.inspector.recordings import smaller
+from tddelta.inspector import smaller
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from browser import Browser
@@ -95,13 +95,12 @@ def measure(games: list[str], steps: int) -> None:
 
 def screenshots(run: str, folder: Path) -> None:
     """Pictures of the page of a run: wide and light, and on a phone in the dark."""
-    from tddelta.inspector import write
     from tddelta.inspector.record import agent_at, record
 
     policy, name = agent_at(run)
     recording = record(policy, name=name)
     with tempfile.TemporaryDirectory() as temporary, Browser(1280, 1000) as browser:
-        page = write(recording, temporary, len(recording) // 3)
+        page = tdd.inspect(recording, temporary, step=len(recording) // 3)
         browser.open(page, READY)
         time.sleep(0.5)
         browser.screenshot(folder / "inspector.png")

@@ -16,7 +16,8 @@ from tddelta import _plain
 from tddelta.deep import ppo
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import plan_runs, whole_seeds
-from tddelta.tabular import _checks
+from tddelta.tabular.loops import check_step_sizes
+from tddelta.tabular.sampling import check_seeds
 
 POLE = "gym:CartPole-v1"
 
@@ -138,8 +139,8 @@ def test_ladders_and_seeds_and_step_sizes():
     with pytest.raises(ConfigError, match=r"lam must be a plain number.*; got True"):
         tdd.TimeScales.single(0.5, lam=np.bool_(True))
     assert whole_seeds(3.0) == whole_seeds(np.array([0, 1, 2])) == [0, 1, 2]
-    assert _checks.seeds(3.0) == _checks.seeds(torch.arange(3)) == (0, 1, 2)
-    rates, _ = _checks.step_sizes(jnp.array([0.5, 0.25]), 1)
+    assert check_seeds(3.0) == check_seeds(torch.arange(3)) == (0, 1, 2)
+    rates, _ = check_step_sizes(jnp.array([0.5, 0.25]), 1)
     assert rates.tolist() == [[0.5], [0.25]]
 
 

@@ -15,7 +15,7 @@ TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\
 
 def run(arguments: list[str], folder: Path) -> str:
     """Standard output of a Python program that runs in a folder; warnings of our own package are errors."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=environment, timeout=300
     )
@@ -29,22 +29,15 @@ def skip_without_its_library(source: str) -> None:
             pytest.importorskip(library, reason=f"needs {library}, and with it torch")
 
 
-LONG = (
-    *("coming-from", "getting-started", "host-environments", "metrics", "tuning", "tracking", "stable-baselines3"),
-    *("sweep_settings", "own_agent", "own_environment", "sb3_dueling", "sb3_inspect", "sb3_ppo", "own_loop_jax"),
-    *("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before"),
-)
-"""Programs that do much the same as others."""
-
-
 SHORT = ("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before")
 """Programs that tests/adapters/test_recipes.py trains for longer."""
 
+STEPS = ("sb3_inspect", "sb3_ppo")
+"""Programs whose `main` takes the number of steps."""
+
 
 def slow_if_it_trains(name: str, source: str) -> object:
-    marks = [pytest.mark.slow] if TRAINS.search(source) else []
-    marks += [pytest.mark.long] if Path(name).stem in LONG else []
-    return pytest.param(name, source, id=name, marks=marks)
+    return pytest.param(name, source, id=name, marks=[pytest.mark.slow] if TRAINS.search(source) else [])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +46,7 @@ def slow_if_it_trains(name: str, source: str) -> object:
 def test_example_runs(name: str, source: str, tmp_path: Path) -> None:
     skip_without_its_library(source)
     arguments = [str(ROOT / "examples" / f"{name}.py"), *(["--steps", "4096"] if name in SHORT else [])]
-    printed = run(arguments, tmp_path)
+    printed = run(["-c", f"from examples.{name} import main; main(1_024)"] if name in STEPS else arguments, tmp_path)
     assert printed.strip(), "an example prints what it found"
     if name == "torchrl_cartpole":  # no other test trains by it
         returns = [float(number) for number in re.findall(r"return +([\d.]+) of", printed)]

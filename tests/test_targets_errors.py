@@ -118,7 +118,7 @@ def test_what_scales_lack_is_named():
     bare = TimeScales.from_gammas([0.5, 0.9])
     with pytest.raises(ConfigError, match=r"lambda_targets needs trace decays.* lam=0.95"):
         call(lambda_targets, scales=bare)
-    with pytest.raises(ConfigError, match=r"n_step_targets needs windows.* n_step=5"):
+    with pytest.raises(ConfigError, match=r"n_step_targets needs n-step windows.* n_step=16"):
         call(n_step_targets, scales=bare)
     with pytest.raises(ConfigError, match="advantages needs trace_decay="):
         call(advantages, scales=bare)

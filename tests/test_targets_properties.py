@@ -1,14 +1,17 @@
-"""Identities of the targets on random shapes, batch axes, flags, durations and ladders."""
+"""The targets against the plain recursion and literal loops, and their identities, on random problems."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import targets_literal as literal
 from targets_cases import examples, problems
+from targets_literal import Problem
 from tddelta.decomposition import compose
-from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
+from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors, td_errors
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -29,6 +32,67 @@ def assert_same_bytes(one, other):
         assert one[name].tobytes() == other[name].tobytes(), name
 
 
+def assert_close(got, wanted):
+    np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-10)
+
+
+def assert_literal(problem):
+    """Every function is what its literal form is."""
+    assert_close(td_errors(*problem.arrays, **problem.td_options), literal.td_errors(problem))
+    assert_close(n_step_targets(*problem.arrays, **problem.options), literal.n_step_targets(problem))
+    for form in ("bootstrap", "difference"):
+        got = lambda_targets(*problem.arrays, **problem.options, form=form)
+        assert_close(got, literal.lambda_targets(problem, form))
+    wanted = literal.advantages(problem, problem.decays[-1])
+    assert_close(advantages(*problem.arrays, **problem.options), wanted)
+
+
+def plain(problem):
+    """The recursion of the paper; without durations."""
+    gammas, decays = np.array(problem.gammas), np.array(problem.decays)
+    return plain_targets(*problem.arrays, problem.terminated, problem.truncated, gammas=gammas, trace_decays=decays)
+
+
+@examples
+@given(problems())
+def test_targets_are_their_literal_forms(problem):
+    assert_literal(problem)
+
+
+@examples
+@given(problems(durations=False))
+def test_lambda_targets_and_advantages_are_the_plain_recursion(problem):
+    assert_close(lambda_targets(*problem.arrays, **problem.options, form="bootstrap"), plain(problem))
+    alone = problem.value(len(problem.gammas) - 1)
+    assert_close(advantages(*problem.arrays, **problem.options), (plain(alone) - alone.deltas)[..., 0])
+
+
+@settings(max_examples=10, deadline=None)
+@given(problems(max_scales=1, max_steps=4))
+def test_many_scales_use_a_cumulative_sum(problem):
+    # Beyond 16 scales the sum over smaller ones is no longer written out.
+    generator = np.random.default_rng(0)
+    deltas, next_deltas = generator.normal(size=(2, *problem.rewards.shape, 20))
+    ladder = {"gammas": tuple(np.linspace(0, 1, 20)), "decays": tuple(generator.random(20)), "windows": (1,) * 20}
+    assert_literal(replace(problem, **ladder, deltas=deltas, next_deltas=next_deltas))
+
+
+def test_many_steps_with_both_kinds_of_ends():
+    """B11: T=64, N=3, Z=4 with a tenth of both ends: loop and vectorised agree; the sum is the single learner."""
+    generator = np.random.default_rng(11)
+    shape = (64, 3)
+    deltas, next_deltas = generator.normal(size=(2, *shape, 4))
+    terminated, truncated = generator.random((2, *shape)) < 0.1
+    ladder = (0.25, 0.5, 0.9, 0.99), (0.99 * 0.95,) * 4, (1, 2, 8, 40)
+    problem = Problem(*ladder, generator.normal(size=shape), deltas, next_deltas, terminated, truncated)
+    got, alone = lambda_targets(*problem.arrays, **problem.options), problem.value(3)
+    assert_close(got, literal.lambda_targets(problem))
+    assert_close(got, plain(problem))
+    assert_close(n_step_targets(*problem.arrays, **problem.options), literal.n_step_targets(problem))
+    single = (plain(alone) - alone.deltas)[..., 0]
+    np.testing.assert_allclose((got - deltas).sum(-1), single, rtol=0, atol=1e-12)
+
+
 @examples
 @given(problems())
 def test_td_errors_and_the_difference_form_telescope_for_every_prefix(problem):
@@ -41,21 +105,13 @@ def test_td_errors_and_the_difference_form_telescope_for_every_prefix(problem):
 
 
 @examples
-@given(problems(equal_windows=True))
-def test_n_step_targets_telescope_for_every_prefix_with_equal_windows(problem):
-    sums = compose(n_step_targets(*problem.arrays, **problem.options))
-    for z in range(len(problem.gammas)):
-        alone = problem.value(z)
-        np.testing.assert_allclose(sums[..., z : z + 1], n_step_targets(*alone.arrays, **alone.options), **CLOSE)
-
-
-@examples
-@given(problems(equal_decays=True))
-def test_bootstrap_form_telescopes_for_every_prefix_with_equal_decays(problem):
-    sums = compose(lambda_targets(*problem.arrays, **problem.options, form="bootstrap"))
-    for z in range(len(problem.gammas)):
-        alone = problem.value(z)
-        np.testing.assert_allclose(sums[..., z : z + 1], lambda_targets(*alone.arrays, **alone.options), **CLOSE)
+@given(problems(equal_decays=True, equal_windows=True))
+def test_n_step_targets_and_the_bootstrap_form_telescope_for_every_prefix_where_all_are_equal(problem):
+    for function in (n_step_targets, partial(lambda_targets, form="bootstrap")):
+        sums = compose(function(*problem.arrays, **problem.options))
+        for z in range(len(problem.gammas)):
+            alone = problem.value(z)
+            np.testing.assert_allclose(sums[..., z : z + 1], function(*alone.arrays, **alone.options), **CLOSE)
     # Theorem 1: the sum of the advantages is the ordinary generalised advantage.
     summed = sums[..., -1] - problem.deltas.sum(-1)
     np.testing.assert_allclose(summed, advantages(*problem.arrays, **problem.options), **CLOSE)

@@ -412,8 +412,8 @@ def test_repr_names_what_is_given():
         (lambda: TimeScales.doubling(1, longest_horizon=1e17), "got 1e\\+17: .* no discount below 1 has that horizon"),
         (lambda: TimeScales.halving(1, longest_horizon=10, components=1), "components must be between 2 and"),
         (lambda: TimeScales.doubling(0.5, shortest_horizon=3), "shortest_horizon must be at most the longest, 2 steps"),
-        (lambda: TimeScales.single(0.9).contraction_factors, "pass lam=, as in lam=0.95"),
-        (lambda: TimeScales.single(0.9).error_gains, "error_gains needs trace decays.*pass lam=, as in lam=0.95"),
+        (lambda: TimeScales.single(0.9).contraction_factors, "contraction_factors needs trace decays.* lam=0.95"),
+        (lambda: TimeScales.single(0.9).error_gains, "error_gains needs trace decays.* lam=0.95"),
     ],
 )
 def test_errors(make, message):

@@ -1,12 +1,19 @@
-"""What environments must answer: one list of rules, and their sentences, for Gymnasium, gymnax and SB3."""
+"""What environments must answer: one list of rules, and their sentences, for Gymnasium, gymnax and SB3.
+
+And how one of Gymnasium is made: its worker processes import this, and no JAX.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from tddelta import _plain
+from tddelta._streams import hang_ups
 from tddelta.errors import DataError
 
 
@@ -34,21 +41,20 @@ def check_arguments(reset: Callable[..., Any], **given: Any) -> None:
 
 def check_reset(found: Any) -> None:
     """AnswerError unless this is what `reset` of Gymnasium returns, as far as its observation is not concerned."""
-    check_values("reset", found, "(observation, info)", "return observation, {}")
-    _check_info("reset", found[1])
+    _check_answer("reset", found, "(observation, info)", "return observation, {}")
 
 
 def check_step(found: Any) -> None:
     """AnswerError unless these are as many values as `step` of Gymnasium returns, with a dictionary as information."""
     old = isinstance(found, tuple | list) and len(found) == 4 and isinstance(found[3], dict)
     advice = "it is written for the old Gym API, whose done is terminated or truncated" if old else "add them"
-    check_values("step", found, "(observation, reward, terminated, truncated, info)", advice)
-    _check_info("step", found[4])
+    _check_answer("step", found, "(observation, reward, terminated, truncated, info)", advice)
 
 
-def _check_info(what: str, info: Any) -> None:
-    if not isinstance(info, dict):
-        raise AnswerError(f"{what} must return a dictionary as info; got {described(info)}: return {{}}")
+def _check_answer(what: str, found: Any, names: str, advice: str) -> None:
+    check_values(what, found, names, advice)
+    if not isinstance(found[-1], dict):
+        raise AnswerError(f"{what} must return a dictionary as info; got {described(found[-1])}: return {{}}")
 
 
 def check_number(name: str, value: Any, kinds: str, advice: str) -> None:
@@ -68,17 +74,7 @@ def check_shape(what: str, wanted: tuple[int, ...], found: Any, noun: str = "obs
 
 
 def check_finite(name: str, when: str, first: int = 0, /, **arrays: np.ndarray) -> None:
-    """Refuse numbers of B environments that are not finite.
-
-    Args:
-        name: Of the environment.
-        when: For the error.
-        first: Number of the first environment.
-        **arrays: (B, …) each, by what they are.
-
-    Raises:
-        DataError: Naming the first such environment.
-    """
+    """DataError unless the arrays (B, …), named by what they are, of environments from number `first` on are finite."""
     for what, array in arrays.items():
         finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
         if not finite.all():
@@ -96,15 +92,9 @@ def layers(environment: Any) -> tuple[Any, ...]:
 
 
 def guard(environment: Any) -> None:
-    """Let `reset` and `step` of an environment tell wrong answers, and give observations that nobody writes to again.
+    """Let `reset` and `step` of a Gymnasium environment raise AnswerError, and copy observations; also below wrappers.
 
-    Below wrappers of Gymnasium's, which take every answer for right, so does what they wrap.
-
-    Args:
-        environment: An environment of Gymnasium.
-
-    Raises:
-        AnswerError: If its `reset` does not take a seed. Afterwards they raise it.
+    Raises AnswerError at once if `reset` does not take a seed.
     """
     for one in layers(environment):
         check_arguments(one.reset, seed=0, options=None)
@@ -148,13 +138,7 @@ def _number(name: str, value: Any, kinds: str, advice: str) -> Any:
 def observed(space: Any, seen: Any, what: str) -> Any:
     """An observation as a new array; of a space that is no Box as it is.
 
-    Args:
-        space: That it should be of. Numbers beyond its bounds are taken, but where they do not fit into its type.
-        seen: The observation.
-        what: Name of the method that returned it.
-
-    Raises:
-        AnswerError: If its shape or its kind of numbers is not that of the space.
+    AnswerError if its shape or kind of numbers is not that of the space; numbers beyond the bounds are taken.
     """
     if type(space).__name__ != "Box":
         return seen
@@ -179,3 +163,56 @@ def described(value: Any) -> str:
     if shape is not None and not np.isscalar(value):
         return f"an array of shape {tuple(shape)}" if tuple(shape) else str(getattr(value, "dtype", type(value)))
     return f"{len(value)} values" if isinstance(value, tuple) else f"{value!r:.60} ({type(value).__name__})"
+
+
+def made(spec: Any, options: Mapping[str, Any], frames: int | None) -> Any:
+    """Make an environment of Gymnasium.
+
+    Args:
+        spec: As returned by `gymnasium.spec`.
+        options: Keyword arguments of `gymnasium.make`.
+        frames: Observations that make one, or None for no stack.
+    """
+    import gymnasium
+
+    environment = gymnasium.make(spec, **options)
+    if flattens(environment):
+        environment = gymnasium.wrappers.FlattenObservation(environment)
+    return environment if frames is None else gymnasium.wrappers.FrameStackObservation(environment, frames)
+
+
+def flattens(environment: Any) -> bool:
+    """Tell observations that are no array, and can be made one vector."""
+    space = environment.observation_space
+    return type(space).__name__ != "Box" and bool(space.is_np_flattenable)
+
+
+class RemoteError(Exception):
+    """Exception of an environment in a worker process, as text: those of other kinds need not survive the way."""
+
+
+def in_process(owner: int, make: Callable[[], Any]) -> Any:
+    """Make an environment in a worker process, which ends only when its owner says so, and names errors.
+
+    Args:
+        owner: Number of that process. It makes one environment too, to look at it.
+        make: Makes the environment.
+    """
+    environment = make()
+    guard(environment)
+    if os.getpid() != owner:
+        # Ctrl-C and batch systems reach all processes: the owner saves a checkpoint first, and then closes this one.
+        for number in (signal.SIGINT, *hang_ups()):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    for method in ("step", "reset"):
+        setattr(environment, method, functools.partial(_named, getattr(environment, method)))
+    return environment
+
+
+def _named(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    try:
+        *rest, _ = function(*given, **named)
+        return *rest, {}  # nobody reads the information, which need not survive the way either
+    except Exception as error:
+        raise RemoteError(_plain.described(error)) from error

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
 
 from tddelta.errors import ConfigError, DataError, ShapeError
@@ -18,6 +19,10 @@ Array = Any
 
 ArrayT = TypeVar("ArrayT")
 """An array of the same kind in the arguments and the result."""
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 _REAL = ("bool", "integral", "real floating")
 
@@ -31,15 +36,6 @@ def framework(array: Any) -> str | None:
     if is_torch_array(array):
         return "PyTorch"
     return None
-
-
-def is_traced(array: Any) -> bool:
-    """Whether an array has no values yet, being inside `jax.jit`, `jax.vmap` or `jax.grad`."""
-    if not is_jax_array(array):
-        return False
-    from jax.core import Tracer
-
-    return isinstance(array, Tracer)
 
 
 def component_namespace(name: str, array: Array) -> ModuleType:
@@ -88,17 +84,7 @@ def check_components(scales: Any, deltas: Array) -> ModuleType:
 
 
 def check_steps(deltas: Array, **arrays: Array) -> ModuleType:
-    """Namespace of arrays that describe the same steps.
-
-    Args:
-        deltas: Components, (T, *batch, Z).
-        **arrays: By name: `next_deltas`, `final_deltas` (T, *batch, Z), `last_deltas` (*batch, Z), `rewards`,
-            `durations`, `terminated`, `truncated` (T, *batch). None is skipped.
-
-    Raises:
-        ShapeError: Another framework, shape or dtype than `deltas` asks for.
-        DataError: A duration is not above 0 or not finite; looked at in NumPy only, where it costs nothing.
-    """
+    """Namespace of arrays that describe the same steps as `deltas`, named as in `tddelta.targets`; None is skipped."""
     xp = component_namespace("deltas", deltas)
     if deltas.ndim < 2 or deltas.shape[0] == 0:
         raise ShapeError(
@@ -160,7 +146,12 @@ def _check_beside(name: str, array: Array, deltas: Array, xp: ModuleType) -> Non
 
 def check_never_cut(terminated: Array, truncated: Array, xp: Any) -> None:
     """ConfigError if some episode was cut, or if nobody can know."""
-    if is_traced(terminated) or is_traced(truncated):
+    traced = False
+    if is_jax_array(terminated):
+        from jax.core import Tracer
+
+        traced = isinstance(terminated, Tracer) or isinstance(truncated, Tracer)
+    if traced:
         raise ConfigError(
             "final_deltas is needed under jit, where the flags have no values yet; got None: pass the critic at the "
             "final observations, or, if nothing is ever truncated, an array of zeros like deltas"
@@ -206,3 +197,36 @@ def opaque(array: Array) -> Array:
 
     barrier: Any = lax.optimization_barrier  # has no annotations
     return barrier(array)
+
+
+# ---------------------------------------------------------------- NumPy arrays of a user's
+
+
+def array_of(name: str, value: Any, kind: Any = None) -> npt.NDArray[Any]:
+    """Any array, of the type that it has, unless it is to be converted to one."""
+    try:
+        return np.asarray(value, kind)
+    except (TypeError, ValueError, OverflowError):
+        raise ShapeError(f"{name} must be an array of numbers; got {value!r:.80}: pass lists of equal length") from None
+
+
+def numbers(
+    name: str, value: Any, shape: tuple[int | None, ...] | None = None, axes: str = "", advice: str = ""
+) -> FloatArray:
+    """A new float64 array of finite numbers; of this shape, described by `axes`, where None is any length."""
+    array = np.array(array_of(name, value, np.float64))
+    place = first_place(~np.isfinite(array))
+    if place is not None:
+        raise DataError(f"{name} must be finite; got {array[place]} at {list(place)}: replace it")
+    if shape is not None and (
+        array.ndim != len(shape)
+        or any(wanted not in (None, got) for wanted, got in zip(shape, array.shape, strict=True))
+    ):
+        raise ShapeError(f"{name} must have shape {axes}; got {array.shape}: {advice}")
+    return array
+
+
+def first_place(wrong: Any) -> tuple[int, ...] | None:
+    """Index of the first entry that is wrong; None if none is."""
+    places = np.argwhere(wrong)
+    return tuple(map(int, places[0])) if len(places) else None

@@ -1,15 +1,24 @@
-"""Values at the door: what comes in from a person, made plain in one place before anything judges it."""
+"""What users pass: values made plain in one place before anything judges them, and functions and classes.
 
+These are named as "module:name"; what they raise becomes one sentence; and names that are nearly right get a hint.
+"""
+
+import functools
+import importlib
 import math
+import os
+import traceback
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, TDDeltaError
 
 
 def plain(value: Any) -> Any:
@@ -55,6 +64,14 @@ def number(name: str, value: Any) -> float:
     return float(value)
 
 
+def finite(name: str, value: Any) -> float:
+    """One finite number."""
+    value = plain(value)
+    if not (is_number(value) and -math.inf < value < math.inf):
+        raise ConfigError(f"{name} must be one finite number; got {value!r:.80}: pass a Python float")
+    return float(value)
+
+
 def as_whole(value: Any) -> Any:
     """A whole number as an int, also where it is written as 1e6; anything else as plain as it can be."""
     value = plain(value)
@@ -91,6 +108,14 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None, advice
     if most is not None and found > most:
         raise ConfigError(f"{name} must be at most {most:,}; got {value!r:.80}: pass a smaller one")
     return found
+
+
+def one_of(name: str, value: Any, options: Sequence[str], also: str = "") -> str:
+    """A text that is one of the options; the error suggests the closest one."""
+    if not isinstance(value, str) or value not in options:
+        close = get_close_matches(str(value), options, n=1, cutoff=0)[0]
+        raise ConfigError(f"{name} must be {also}one of {', '.join(options)}; got {value!r}: did you mean {close!r}?")
+    return value
 
 
 def entries(name: str, values: Any) -> tuple[Any, ...]:
@@ -140,3 +165,76 @@ def _reads(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+# ---------------------------------------------------------------- functions and classes by name
+
+_OTHERS = (os.path.dirname(__file__), os.path.dirname(os.__file__), "site-packages", "dist-packages", "<frozen ")
+"""What the paths of code contain that is not the user's."""
+
+
+@contextmanager
+def blamed(what: str, *, advice: str = "", passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn what a function of the user's raises into a ConfigError of one sentence; also a decorator of that function.
+
+    The sentence is, say, "the target function mine:f raised" (`what`), the exception, ": check its options" (`advice`).
+    Our own exceptions and those `passing` stay as they are.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (TDDeltaError, *passing)):
+            raise
+        raise ConfigError(f"{what} {described(error)}{advice}") from error
+
+
+def described(error: BaseException) -> str:
+    """Kind of an exception, first line of its message, and its place: the innermost in code of the user's, if any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = (_users(frames) or frames)[-1]
+    text = ": ".join(filter(None, (type(error).__name__, str(error).strip().partition("\n")[0])))
+    return f"{text} ({where.filename}, line {where.lineno}, in {where.name})"
+
+
+def _users(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    return [one for one in frames if not any(part in one.filename for part in _OTHERS)]
+
+
+def reference(function: Any) -> str:
+    """Where a function or class is: "module:qualified name"; of a partial also its arguments."""
+    if isinstance(function, functools.partial):
+        given = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
+        return f"{reference(function.func)}({', '.join(given)})"
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def imported(path: str, what: str) -> Any:
+    """The object at "package.module:name", or a ConfigError that says what it should be, and why it is not there."""
+    module_name, _, attribute = path.partition(":")
+    with blamed(f"{module_name}, named by {path!r}, cannot be imported,"):
+        try:
+            found: Any = importlib.import_module(module_name)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError, ValueError) as error:
+            if _users(traceback.extract_tb(error.__traceback__)):  # the module is there, and raises
+                raise
+            raise ConfigError(
+                f"no {what} at {path!r}: {error}; name it package.module:name with the module on the Python path"
+            ) from error
+    return found
+
+
+def closest(name: str, known: tuple[str, ...]) -> str:
+    """The end of an error sentence: the closest known name; all of them if none is close and they are few."""
+    if not name.strip():
+        return "name one"
+    folded = {one.casefold(): one for one in reversed(known)}
+    match = get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    if match:
+        return f"did you mean {folded[match[0]]}?"
+    if len(known) <= 12:
+        return f"known are {', '.join(known)}"
+    nearest = get_close_matches(name.casefold(), folded, n=1, cutoff=0.0)[0]
+    return f"the closest of the {len(known)} known names is {folded[nearest]}"

@@ -60,10 +60,8 @@ def lasting_streams() -> Iterator[list[OSError]]:
     """Let whatever is written to the standard output and the standard error meanwhile succeed.
 
     ASCII stands for what their encoding lacks, as in "lambda", or "?". What is written once the pipe or the terminal is
-    closed is lost. Streams that were put in the place of these two, such as a notebook's, only get the replacement.
-
-    Yields:
-        The errors of writing that are no closed pipe or terminal, such as that of a full disk.
+    closed is lost; other errors of writing, such as that of a full disk, are yielded in a list. Streams that were put
+    in the place of these two, such as a notebook's, only get the replacement.
     """
     failures: list[OSError] = []
     before = sys.stdout, sys.stderr

@@ -2,6 +2,9 @@
 
 A value is linear in the discount function: a critic that knows V_{γ_z} = Σ_t γ_z^t r_t for all z knows Σ_t d(t) r_t for
 every d(t) = Σ_z b_z γ_z^t. Each question is answered by the d of this form that comes closest to the one asked for.
+
+Everywhere `deltas` are the components W, (*batch, Z), of a critic, and `scales` their scales: a ShapeError if these do
+not fit. Answers are of the framework and dtype of `deltas`.
 """
 
 import bisect
@@ -21,7 +24,7 @@ from tddelta._plain import is_number, number, plain, whole
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError
 from tddelta.targets import advantages
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Density = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
 """w(γ), from an array of discounts to an array of the same length."""
@@ -56,14 +59,11 @@ def discount_fit(
 
     Args:
         scales: The scales; a discount of 1 is left out, having no horizon.
-        discount: d(t), from an array of times 0 … steps − 1 to an array of the same length.
-        steps: How many steps count; None means the longest finite horizon.
+        discount: d(t), from an array of times 0 … steps − 1 to an array of the same length, finite.
+        steps: How many steps count, at least 1; None means the longest finite horizon.
 
     Returns:
         The weights for `compose_discount`, and their error.
-
-    Raises:
-        ConfigError: `steps` is below 1, or the discount has another length or is not finite.
 
     Example:
         >>> fit = discount_fit(TimeScales.halving(0.99), lambda t: 0.97**t)
@@ -113,11 +113,10 @@ def value_at(
         extrapolate: Whether a discount below the smallest or above the largest trained one is allowed.
 
     Returns:
-        V_γ, (*batch); (*batch, G) for a sequence. Framework and dtype are those of `deltas`.
+        V_γ, (*batch); (*batch, G) for a sequence.
 
     Raises:
         ConfigError: A discount is outside the trained ones.
-        ShapeError: `deltas` does not fit the scales.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -155,12 +154,11 @@ def compose_discount(
             remains is the error of `value_at`, weighted with |w|.
 
     Returns:
-        The mixture, (*batch), of the framework and dtype of `deltas`.
+        The mixture, (*batch).
 
     Raises:
         ConfigError: The weights are not as many as the scales or not finite, or w(γ) has more than 1 % of its mass
             outside the trained discounts.
-        ShapeError: `deltas` does not fit the scales.
 
     Example:
         >>> scales = TimeScales.from_gammas([0.5, 0.9])
@@ -204,11 +202,10 @@ def hyperbolic(
         tolerance: Largest error of the discount that is accepted.
 
     Returns:
-        The value, (*batch), of the framework and dtype of `deltas`.
+        The value, (*batch).
 
     Raises:
         ConfigError: `k` is not above 0, or no mixture of the scales follows the discount within `tolerance`.
-        ShapeError: `deltas` does not fit the scales.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -239,21 +236,9 @@ def stopping_horizon(deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, cost
 
         h* = argmax_h V_γ − cost · h,   h = 1/(1 − γ),   which is 0 if nothing is gained at any h
 
-    V_γ − cost · h is the value when every step costs `cost`. It is looked at on 16 horizons, `value_at` in between,
-    from each trained horizon to the next.
-
-    Args:
-        deltas: Components W, (*batch, Z).
-        scales: Their scales.
-        cost: Cost of a step in units of reward, ≥ 0.
-
-    Returns:
-        h* in steps, (*batch): 0 where even the first steps do not pay, infinity where going on pays up to the longest
-        finite horizon.
-
-    Raises:
-        ConfigError: `cost` is below 0 or not finite.
-        ShapeError: `deltas` does not fit the scales.
+    V_γ − cost · h is the value when every step costs `cost`, in units of reward and finite, ≥ 0. It is looked at on 16
+    horizons, `value_at` in between, from each trained horizon to the next. h* is in steps, (*batch): 0 where even the
+    first steps do not pay, infinity where going on pays up to the longest finite horizon.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -297,31 +282,17 @@ def scale_advantages(
 
     An action can be good soon and bad later on: then A^z changes its sign with z.
 
-    Args:
-        rewards: r_t, (T, *batch); this and all others as in `tddelta.targets`.
-        deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
-        terminated: d_t, (T, *batch).
-        truncated: Whether the episode is cut after step t, (T, *batch).
-        scales: The time scales, with trace decays.
-
-    Returns:
-        A^z, (T, *batch, Z), of the framework and dtype of `deltas`.
-
-    Raises:
-        ConfigError: The scales have no trace decays.
-        ShapeError: Shapes, dtypes or frameworks do not fit.
+    Arguments and errors are those of `tddelta.targets`; the scales need trace decays. Returns A^z, (T, *batch, Z).
 
     Reference:
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016.
     """
     xp = check_components(scales, deltas)
-    if scales.trace_decays is None:
-        raise ConfigError("scale_advantages needs trace decays; these scales have none: pass lam=, as in lam=0.95")
+    decays = needed(scales, "trace_decays", "scale_advantages")
     check_steps(deltas, next_deltas=next_deltas)
     values, next_values = (compose(widened(array)) for array in (deltas, next_deltas))
     found, flags = [], {"terminated": terminated, "truncated": truncated}
-    for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True)):
+    for z, (gamma, decay) in enumerate(zip(scales.gammas, decays, strict=True)):
         alone = values[..., z : z + 1], next_values[..., z : z + 1]
         found.append(advantages(rewards, *alone, **flags, scales=TimeScales((gamma,)), trace_decay=decay))
     return _as_given(xp.stack(found, axis=-1), deltas, xp)

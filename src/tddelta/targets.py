@@ -14,10 +14,10 @@ Axes are always time, then any batch axes, then scales: (T, *batch, Z). All func
 - `durations`: τ_t > 0, the length of each step in units of time, (T, *batch): γ^{τ_t} and c^{τ_t} take the places of γ
   and c. None means 1.
 
-Rewards, flags and durations belong to the transition out of s_t, never to an observation that starts an episode.
-Nothing is broadcast or converted: shapes, dtypes or frameworks that do not fit are a ShapeError, a duration that is not
-above 0 or not finite a DataError (looked at in NumPy only), and what is no `TimeScales` a ConfigError. Results have the
-dtype of `deltas`.
+The functions name only what differs from this. Rewards, flags and durations belong to the transition out of s_t, never
+to an observation that starts an episode. Nothing is broadcast or converted: shapes, dtypes or frameworks that do not
+fit are a ShapeError, a duration that is not above 0 or not finite a DataError (looked at in NumPy only), and what is no
+`TimeScales`, or scales without what the function needs, a ConfigError. Results have the dtype of `deltas`.
 
 Nothing is detached. In a loss a target is a constant: put `jax.lax.stop_gradient` or `.detach()` around it.
 
@@ -26,16 +26,22 @@ and all steps back are float32, and only the result is cast to the dtype of `del
 
 Not a number or infinity in the data stays in its own stream (its entry of the batch axes). Where a batch axis is as
 long as the scale axis, swapped axes cannot be told by their shape.
+
+First comes `plain_targets`, the recursion as the paper has it, then the functions, then the arithmetic that makes them
+fast in every framework. It rests on one map over the scale axis, `mix`: each entry times one weight, plus the sum of
+the entries of all smaller scales times another. With the weights γ_z and γ_z − γ_{z−1} it takes W(s') one step back;
+with c_z and c_z − c_{z−1} it does the same to advantages in the difference form. Only `_scan` compiles.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from array_api_compat import array_namespace, is_jax_array
 from jaxtyping import Bool, Float, Shaped
 
-from tddelta import _recursions as recursions
 from tddelta._arrays import (
     Array,
     ArrayT,
@@ -45,14 +51,42 @@ from tddelta._arrays import (
     check_steps,
     constant,
     framework,
+    opaque,
     single,
 )
 from tddelta._plain import is_number
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Form = Literal["bootstrap", "difference"]
 """How λ-returns of the components are coupled: see `lambda_targets`."""
+
+# Up to here the sum over smaller scales is written out term by term: quadratic, but compiled into vector instructions,
+# where a cumulative sum along a short last axis takes several times as long.
+_WRITTEN_OUT = 16
+
+
+def plain_targets(
+    rewards: np.ndarray,
+    deltas: np.ndarray,
+    next_deltas: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    *,
+    gammas: np.ndarray,
+    trace_decays: np.ndarray,
+) -> np.ndarray:
+    """λ-returns of all components in the bootstrap form, step by step in NumPy: what `lambda_targets` must equal."""
+    targets, advantage = np.empty_like(deltas), np.zeros_like(deltas[0])
+    for t in reversed(range(len(rewards))):
+        successor = np.where(terminated[t][..., None], 0.0, next_deltas[t])
+        smaller = np.cumsum(successor, axis=-1) - successor  # V_{z−1}(s')
+        error = np.diff(gammas, prepend=0.0) * smaller + gammas * successor - deltas[t]
+        error[..., 0] += rewards[t]
+        ended = (terminated | truncated)[t][..., None]
+        advantage = error + np.where(ended, 0.0, trace_decays * advantage)
+        targets[t] = deltas[t] + advantage
+    return targets
 
 
 def td_errors(
@@ -64,29 +98,13 @@ def td_errors(
     scales: TimeScales,
     durations: Shaped[Array, " T *batch"] | None = None,
 ) -> Float[ArrayT, "T *batch Z"]:
-    """One-step TD errors δ^z_t of all components.
+    """One-step TD errors δ^z_t of all components, (T, *batch, Z).
 
         δ^0_t = r_t + (1−d_t) γ_0 W_0(s'_t) − W_0(s_t)
         δ^z_t = (1−d_t) [(γ_z − γ_{z−1}) V_{z−1}(s'_t) + γ_z W_z(s'_t)] − W_z(s_t)
 
     Every prefix telescopes: Σ_{i≤z} δ^i is the ordinary TD error of V_{γ_z}. With one scale it is the TD error of
     TD(0); `deltas + td_errors(…)` are the targets of one-step TD(Δ).
-
-    Args:
-        rewards: r_t, (T, *batch); this and all others as in the head of the module.
-        deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
-        terminated: d_t, (T, *batch).
-        scales: The time scales.
-        durations: τ_t > 0, (T, *batch), or None for 1.
-
-    Returns:
-        δ, (T, *batch, Z).
-
-    Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit.
-        DataError: A duration is not above 0 or not finite.
-        ConfigError: `scales` is not a `TimeScales`.
 
     Example:
         >>> import numpy as np
@@ -99,7 +117,7 @@ def td_errors(
         Romoff et al. 2019, section "Single-step TD(Δ)".
     """
     steps = _steps(scales, rewards, deltas, next_deltas, terminated, None, durations)
-    return _run(recursions.one_step_errors, deltas, steps, scales=scales)
+    return _run(_one_step_errors, deltas, steps, scales=scales)
 
 
 def n_step_targets(
@@ -112,32 +130,16 @@ def n_step_targets(
     scales: TimeScales,
     durations: Shaped[Array, " T *batch"] | None = None,
 ) -> Float[ArrayT, "T *batch Z"]:
-    """n-step targets G^z_t of all components, with windows of k_z = `scales.n_steps[z]` steps.
+    """n-step targets G^z_t, (T, *batch, Z), of all components, with windows of k_z = `scales.n_steps[z]` steps.
 
         G^z_t = Σ_{i<n} (γ_z^i − γ_{z−1}^i) r_{t+i} + (1−d) [(γ_z^n − γ_{z−1}^n) V_{z−1}(x) + γ_z^n W_z(x)]
 
     n ≤ k_z is the length of the window, ended early by an episode's end (also a truncation) or the end of the data; x
-    is the true successor of its last step and d that step's `terminated`.
+    is the true successor of its last step and d that step's `terminated`. Of `deltas` only shape and dtype matter. With
+    `durations` the exponents are the time elapsed.
 
     With one scale it is the n-step return, with k_z = 1 for all z one-step TD(Δ), with windows that reach every
     episode's end the Monte Carlo return. With equal k_z the sum over components is the ordinary n-step return.
-
-    Args:
-        rewards: r_t, (T, *batch); this and all others as in the head of the module.
-        deltas: W(s_t), (T, *batch, Z). Only shape and dtype matter.
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
-        terminated: d_t, (T, *batch).
-        truncated: Whether the episode is cut after step t, (T, *batch).
-        scales: The time scales with `n_steps`. Longer windows than the data are fine.
-        durations: τ_t > 0, (T, *batch), or None for 1: the exponents become the time elapsed.
-
-    Returns:
-        G, (T, *batch, Z).
-
-    Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit.
-        DataError: A duration is not above 0 or not finite.
-        ConfigError: `scales` has no `n_steps`, or is not a `TimeScales`.
 
     Example:
         >>> import numpy as np
@@ -151,11 +153,7 @@ def n_step_targets(
         Romoff et al. 2019, section "Multi-step TD(Δ)" and Algorithm 1, with k_z where the paper writes k.
     """
     steps = _steps(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
-    if scales.n_steps is None:
-        raise ConfigError(
-            "n_step_targets needs windows; these scales have none: make them with n_step=, as in n_step=5"
-        )
-    return _run(recursions.window_targets, deltas, steps, scales=scales, n_steps=scales.n_steps)
+    return _run(_window_targets, deltas, steps, scales=scales, n_steps=needed(scales, "n_steps", "n_step_targets"))
 
 
 def lambda_targets(
@@ -169,7 +167,7 @@ def lambda_targets(
     form: Form = "difference",
     durations: Shaped[Array, " T *batch"] | None = None,
 ) -> Float[ArrayT, "T *batch Z"]:
-    """λ-returns of all components, with trace decays c_z = `scales.trace_decays[z]`.
+    """λ-returns of all components, (T, *batch, Z), with trace decays c_z = `scales.trace_decays[z]`.
 
     Difference form: W_z(s_t) + X^z_t − X^{z−1}_t, where X^z is the ordinary λ-advantage of V_{γ_z} with discount γ_z
     and decay c_z. It telescopes for any decays: the sum over components is the ordinary λ-return of V_{γ_Z}, that of a
@@ -186,24 +184,6 @@ def lambda_targets(
     c_z = γ_z the bootstrap is gone for one scale: Monte Carlo. The target of the last step of an episode, and of the
     data, is r + γV for any λ, since (1−λ)V + λV = V: the bootstrap is not counted twice and λ has nothing to weigh.
 
-    Args:
-        rewards: r_t, (T, *batch); this and all others as in the head of the module.
-        deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
-        terminated: d_t, (T, *batch).
-        truncated: Whether the episode is cut after step t, (T, *batch).
-        scales: The time scales with `trace_decays`.
-        form: "difference" or "bootstrap".
-        durations: τ_t > 0, (T, *batch), or None for 1.
-
-    Returns:
-        Targets for W(s_t), (T, *batch, Z).
-
-    Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit.
-        DataError: A duration is not above 0 or not finite.
-        ConfigError: `scales` has no `trace_decays` or is not a `TimeScales`, or `form` is unknown.
-
     Example:
         >>> import numpy as np
         >>> scales = TimeScales(gammas=(0.5, 0.9), trace_decays=(0.5, 0.5))
@@ -218,12 +198,8 @@ def lambda_targets(
     """
     steps = _steps(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
     check_form(form)
-    if scales.trace_decays is None:
-        raise ConfigError(
-            "lambda_targets needs trace decays; these scales have none: make them with lam=, as in lam=0.95"
-        )
-    settings = {"trace_decays": scales.trace_decays, "coupled": form == "difference"}
-    return _run(recursions.critic_targets, deltas, steps, scales=scales, **settings)
+    decays = needed(scales, "trace_decays", "lambda_targets")
+    return _run(_critic_targets, deltas, steps, scales=scales, trace_decays=decays, coupled=form == "difference")
 
 
 def advantages(
@@ -237,31 +213,15 @@ def advantages(
     trace_decay: Any = None,
     durations: Shaped[Array, " T *batch"] | None = None,
 ) -> Float[ArrayT, " T *batch"]:
-    """Ordinary generalised advantages of V_{γ_Z} = Σ_z W_z, all that the policy sees of the scales.
+    """Ordinary generalised advantages of V_{γ_Z} = Σ_z W_z, (T, *batch), all that the policy sees of the scales.
 
         A_t = δ_t + c · 1[step t ends no episode] · A_{t+1},   δ_t = r_t + (1−d_t) γ_Z V_Z(s'_t) − V_Z(s_t)
 
     It is GAE(γ_Z, λ) for c = λ γ_Z, the TD error of one-step actor-critic for c = 0, and the Monte Carlo return less
-    the baseline for c = γ_Z. The traces of the critic's other components do not enter.
+    the baseline for c = γ_Z. The traces of the critic's other components do not enter, and nothing is normalised.
 
-    Args:
-        rewards: r_t, (T, *batch); this and all others as in the head of the module.
-        deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W(s'_t) at the true successors, (T, *batch, Z).
-        terminated: d_t, (T, *batch).
-        truncated: Whether the episode is cut after step t, (T, *batch).
-        scales: The time scales.
-        trace_decay: c in [0, 1], a Python float or an array without axes, traced or not. None means λ_Z γ_Z of the
-            scales: `actor_trace_decay` if they have it, else the last of `trace_decays`.
-        durations: τ_t > 0, (T, *batch), or None for 1.
-
-    Returns:
-        A, (T, *batch); not normalised.
-
-    Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit.
-        DataError: A duration is not above 0 or not finite.
-        ConfigError: `trace_decay` is outside [0, 1], or neither given nor known from `scales`.
+    c is `trace_decay`, in [0, 1]: a Python float or an array without axes, traced or not. None means λ_Z γ_Z of the
+    scales, `actor_trace_decay` if they have it, else the last of `trace_decays`.
 
     Example:
         >>> import numpy as np
@@ -277,7 +237,7 @@ def advantages(
     """
     steps = _steps(scales, rewards, deltas, next_deltas, terminated, truncated, durations)
     decay = _actor_decay(trace_decay, scales, deltas)
-    return _run(recursions.actor_advantages, deltas, steps, decay, gamma=scales.gammas[-1])
+    return _run(_actor_advantages, deltas, steps, decay, gamma=scales.gammas[-1])
 
 
 def successors(
@@ -328,9 +288,20 @@ def successors(
     return result
 
 
-def _steps(scales: Any, *arrays: Any) -> recursions.Steps:
+class _Steps(NamedTuple):
+    """Arguments of a target function: arrays of one framework whose shapes fit."""
+
+    rewards: Shaped[Array, " T *batch"]
+    deltas: Float[Array, "T *batch Z"]
+    next_deltas: Float[Array, "T *batch Z"]
+    terminated: Bool[Array, " T *batch"]
+    truncated: Bool[Array, " T *batch"] | None
+    durations: Shaped[Array, " T *batch"] | None
+
+
+def _steps(scales: Any, *arrays: Any) -> _Steps:
     """Arrays, in the order of `Steps`, that fit together and have a component for each of the scales."""
-    steps = recursions.Steps(*arrays)
+    steps = _Steps(*arrays)
     check_components(scales, steps.deltas)
     check_steps(**steps._asdict())
     return steps
@@ -376,13 +347,13 @@ def _run(core: Callable[..., Any], like: ArrayT, *arrays: Any, **static: Any) ->
 def _in_single_precision(core: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
     """The same function for steps of a smaller dtype, which its result has."""
 
-    def wider(steps: recursions.Steps, *decay: Any, **static: Any) -> Any:
+    def wider(steps: _Steps, *decay: Any, **static: Any) -> Any:
         xp = array_namespace(steps.deltas)
 
         def wide(array: Any) -> Any:
             return array if array is None or array.dtype == xp.bool else xp.astype(array, xp.float32)
 
-        return xp.astype(core(recursions.Steps(*map(wide, steps)), *map(wide, decay), **static), dtype)
+        return xp.astype(core(_Steps(*map(wide, steps)), *map(wide, decay), **static), dtype)
 
     return wider
 
@@ -392,3 +363,255 @@ def _compiled(core: Callable[..., Any], static: tuple[str, ...]) -> Callable[...
     from jax import jit
 
     return jit(core, static_argnames=static)
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def _one_step_errors(steps: _Steps, *, scales: TimeScales) -> Float[Array, "T *batch Z"]:
+    """TD errors δ^z of all scales."""
+    deltas = steps.deltas
+    xp = array_namespace(deltas)
+    rewards, durations = _cast(steps.rewards, deltas, xp), _cast(steps.durations, deltas, xp)
+    own, below = _weights(scales.gammas, durations, deltas, xp)
+    successor = xp.where(steps.terminated[..., None], 0.0, steps.next_deltas)
+    received = xp.where(_first(deltas, xp), rewards[..., None], 0.0)
+    return mix(received, successor, own, below, xp) - deltas
+
+
+def _critic_targets(
+    steps: _Steps, *, scales: TimeScales, trace_decays: tuple[float, ...], coupled: bool
+) -> Float[Array, "T *batch Z"]:
+    """λ-returns of all components; coupled is the difference form, else the bootstrap form."""
+    deltas = steps.deltas
+    xp = array_namespace(deltas)
+    errors = _one_step_errors(steps, scales=scales)
+    own, below = _weights(trace_decays, _cast(steps.durations, deltas, xp), deltas, xp)
+    # With equal decays the coupling is zero: the two forms are one.
+    coupled = coupled and len(set(trace_decays)) > 1
+    return deltas + _all_steps_back(errors, steps.terminated | steps.truncated, own, below if coupled else None, xp)
+
+
+def _actor_advantages(steps: _Steps, trace_decay: Float[Array, ""], *, gamma: float) -> Float[Array, " T *batch"]:
+    """Ordinary generalised advantages of V_Z, the sum of all components."""
+    xp = array_namespace(steps.deltas)
+    values, next_values = (
+        array if array.shape[-1] == 1 else xp.sum(array, axis=-1, keepdims=True)
+        for array in (steps.deltas, steps.next_deltas)
+    )
+    alone = steps._replace(deltas=values, next_deltas=next_values)
+    errors = _one_step_errors(alone, scales=TimeScales((gamma,)))
+    decay = _unfolded(xp.reshape(trace_decay, (1,)), xp)
+    if steps.durations is not None:
+        elapsed = _cast(steps.durations, values, xp)[..., None]
+        positive = decay > 0
+        log = xp.log(xp.where(positive, decay, 1.0))
+        raised = xp.where(positive, xp.exp(elapsed * log), 0.0)
+        decay = xp.where(elapsed == 1, decay + (elapsed - 1) * decay * log, raised)
+    return _all_steps_back(errors, steps.terminated | steps.truncated, decay, None, xp)[..., 0]
+
+
+def _window_targets(steps: _Steps, *, scales: TimeScales, n_steps: tuple[int, ...]) -> Float[Array, "T *batch Z"]:
+    """n-step targets of all components, windows ended early by an episode's end or the end of the data.
+
+    A window of n steps takes the pair (W_z, V_{z−1}) at its end back n times. Going back 2^j steps at once is again
+    such a map, and 2^{j+1} steps are two of them, so that k steps need only the binary digits of k.
+    """
+    next_deltas, terminated = steps.next_deltas, steps.terminated
+    xp = array_namespace(next_deltas)
+    rewards, elapsed = _cast(steps.rewards, next_deltas, xp), _cast(steps.durations, next_deltas, xp)
+    first = _first(next_deltas, xp)
+    received = xp.where(first, rewards[..., None], 0.0), xp.where(first, 0.0, rewards[..., None])
+
+    # The last step of each window looks at its true successor. Nothing goes back over a stop.
+    successor = xp.where(terminated[..., None], 0.0, next_deltas)
+    own, below = _weights(scales.gammas, elapsed, next_deltas, xp)
+    smaller = _smaller(own, xp)
+    result = mix(received[0], successor, own, below, xp), mix(received[1], successor, 0 * smaller, smaller, xp)
+    stop = terminated | steps.truncated
+    stop = xp.concat([stop[:-1], xp.ones_like(stop[-1:])])
+    span = tuple(xp.where(stop[..., None], last, got) for last, got in zip(result, received, strict=True))
+
+    def double(state: tuple[Any, ...], level: tuple[Any, ...]) -> tuple[Any, None]:
+        result, span, stop, elapsed = state
+        jump, unit, chosen, *powers = level
+        own, below = _weights(scales.gammas, elapsed, next_deltas, xp, unit, powers)
+        smaller = _smaller(own, xp)
+
+        def back(pair: tuple[Any, ...]) -> tuple[Any, ...]:
+            # What comes around from the start of the data is masked: there the span has stopped at the last step.
+            later, later_sum = (xp.where(stop[..., None], 0.0, xp.roll(array, -jump, axis=0)) for array in pair)
+            return span[0] + own * later + below * later_sum, span[1] + smaller * later_sum
+
+        result = tuple(xp.where(chosen, moved, stays) for moved, stays in zip(back(result), result, strict=True))
+        longer = None if elapsed is None else elapsed + xp.roll(elapsed, -jump, axis=0)
+        return (result, back(span), stop | xp.roll(stop, -jump, axis=0), longer), None
+
+    more = np.minimum(n_steps, next_deltas.shape[0]) - 1
+    jumps = 2 ** np.arange(int(more.max()).bit_length())
+    if len(jumps) == 0:
+        return result[0]
+    chosen = constant((more & jumps[:, None]) > 0, next_deltas, xp) > 0
+    levels = (jumps, constant(jumps, next_deltas, xp), chosen, *_powers(scales.gammas, jumps, next_deltas, xp))
+    (targets, _), *_ = _scan(double, (result, span, stop, elapsed), levels)[0]
+    return targets
+
+
+def mix(
+    start: Float[Array, "*#steps Z"],
+    entries: Float[Array, "*steps Z"],
+    own: Float[Array, "*#steps Z"],
+    below: Float[Array, "*#steps Z"],
+    xp: ModuleType,
+) -> Float[Array, "*steps Z"]:
+    """start_z + own_z · x_z + below_z · Σ_{i<z} x_i.
+
+    One chain of sums, so that a compiler has no choice of which product to fuse with which sum, and weights from
+    durations that are all 1 give the bytes that constant weights give.
+    """
+    size = entries.shape[-1]
+    if size > _WRITTEN_OUT:
+        sums = xp.cumulative_sum(entries[..., :-1], axis=-1)
+        return start + own * entries + below * xp.concat([xp.zeros_like(entries[..., :1]), sums], axis=-1)
+    return _written_out(start, entries, _weights_of_each(own, below, entries, xp))
+
+
+def _weights_of_each(own: Any, below: Any, entries: Any, xp: ModuleType) -> list[Any]:
+    """What each of few entries is multiplied by, for every entry of the result."""
+    size = entries.shape[-1]
+    if size == 1:
+        return [own]
+    place = constant(range(size), entries, xp)
+    return [xp.where(place == index, own, xp.where(place > index, below, 0.0)) for index in range(size)]
+
+
+def _written_out(start: Any, entries: Any, weights: Sequence[Any]) -> Any:
+    """The sum of `mix`, term by term."""
+    total = start
+    for index, weight in enumerate(weights):
+        total = total + weight * entries[..., index : index + 1]
+    return total
+
+
+def _all_steps_back(
+    errors: Float[Array, "T *batch Z"],
+    ends: Bool[Array, " T *batch"],
+    own: Float[Array, "#T *#batch Z"] | Float[Array, " Z"],
+    below: Float[Array, "#T *#batch Z"] | Float[Array, " Z"] | None,
+    xp: ModuleType,
+) -> Float[Array, "T *batch Z"]:
+    """A_t = δ_t + mix(A_{t+1}) where step t ended no episode, δ_t where it did; A_T = 0."""
+    keep = xp.astype(~ends, errors.dtype)
+    # A mask that differs along the scale axis compiles into vector instructions, an equal one into a branch per row
+    # that takes twice as long. Any positive numbers would do.
+    uneven = opaque(constant(range(1, errors.shape[-1] + 1), errors, xp))
+    varying = own.ndim > 1
+    # Once for all steps; a compiler sees to that itself.
+    fixed = below is not None and not varying and errors.shape[-1] <= _WRITTEN_OUT and not is_jax_array(errors)
+    weights_of_each = _weights_of_each(own, below, errors, xp) if fixed else []
+
+    def back(later: Any, step: tuple[Any, ...]) -> tuple[Any, Any]:
+        error, kept, *weights = step
+        carried = xp.where(kept[..., None] * uneven > 0, later, 0.0)
+        own_now, below_now = weights if varying else (own, below)
+        if below is None:
+            now = error + own_now * carried
+        elif fixed:
+            now = _written_out(error, carried, weights_of_each)
+        else:
+            now = mix(error, carried, own_now, below_now, xp)
+        return now, now
+
+    steps = (errors, keep, own, below) if varying else (errors, keep)
+    return _scan(back, xp.zeros_like(errors[0]), steps, reverse=True)[1]
+
+
+def _scan(
+    step: Callable[[Any, Any], tuple[Any, Any]], state: Any, inputs: tuple[Any, ...], *, reverse: bool = False
+) -> tuple[Any, Any]:
+    """`jax.lax.scan` over the first axes of the inputs; for other frameworks the same as a loop."""
+    if any(is_jax_array(array) for array in inputs):
+        from jax import lax
+
+        scanned: tuple[Any, Any] = lax.scan(step, state, inputs, reverse=reverse)
+        return scanned
+    order = range(len(inputs[0]))
+    outputs = []
+    for index in reversed(order) if reverse else order:
+        state, output = step(state, tuple(None if array is None else array[index] for array in inputs))
+        outputs.append(output)
+    if outputs[0] is None:
+        return state, None
+    return state, array_namespace(outputs[0]).stack(outputs[::-1] if reverse else outputs)
+
+
+def _weights(
+    bases: tuple[float, ...],
+    elapsed: Any,
+    like: Any,
+    xp: ModuleType,
+    unit: Any = 1,
+    powers: Sequence[Any] | None = None,
+) -> tuple[Any, Any]:
+    """b_z^e and b_z^e − b_{z−1}^e with b_{−1} = 0: after `unit` steps, or after the time elapsed where it is given."""
+    if powers is None:
+        powers = [rows[0] for rows in _powers(bases, [unit], like, xp)]
+    power, gap, slope, gap_slope = powers
+    if elapsed is None:
+        return power, gap
+    high, low = np.array(bases), np.array([0.0, *bases[:-1]])
+    larger, less = np.maximum(high, low), np.minimum(high, low)
+    elapsed = elapsed[..., None]
+
+    def general(base: np.ndarray) -> Any:
+        raised = xp.exp(elapsed * constant(_log(base), like, xp))
+        return xp.where(constant(base, like, xp) > 0, raised, 0.0)
+
+    # Without cancellation: larger^e · (1 − exp(−e log(larger / less))), with the sign of the difference.
+    ratio = constant(np.where(less > 0, _log(larger) - _log(less), 1.0), like, xp)
+    share = xp.where(constant(less, like, xp) > 0, -xp.expm1(-elapsed * ratio), 1.0)
+    apart = constant(np.where(high < low, -1.0, 1.0), like, xp) * general(larger) * share
+
+    # Where the time elapsed is the number of steps, the values are known exactly; the slopes are for gradients.
+    beyond = elapsed - unit
+    return (
+        xp.where(beyond == 0, power + beyond * slope, general(high)),
+        xp.where(beyond == 0, gap + beyond * gap_slope, apart),
+    )
+
+
+def _powers(bases: tuple[float, ...], units: Any, like: Any, xp: ModuleType) -> tuple[Any, ...]:
+    """b_z^n, b_z^n − b_{z−1}^n and the slopes of both in n, a row for every n; of double precision, cast once."""
+    exponents = np.asarray(units)[:, None]
+    high, low = np.array(bases), np.array([0.0, *bases[:-1]])
+    power, lower = high**exponents, low**exponents
+    rows = (power, power - lower, power * _log(high), power * _log(high) - lower * _log(low))
+    return tuple(_unfolded(constant(row, like, xp), xp) for row in rows)
+
+
+def _unfolded(weights: Float[Array, "*steps Z"], xp: ModuleType) -> Float[Array, "*steps Z"]:
+    """The same weights, to a compiler no more constant than weights from durations, so that both give the same bytes.
+
+    Known constants would be folded into the masks, and a product rounded on its own that is otherwise fused with a
+    sum. XLA folds arrays of one entry in any case, hence one more on the way; 2 since it differs from any weight.
+    """
+    return opaque(xp.concat([weights, xp.full_like(weights[..., :1], 2.0)], axis=-1))[..., :-1]
+
+
+def _log(bases: np.ndarray) -> np.ndarray:
+    """Natural logarithm, and 0 at 0, where the result does not count."""
+    return np.log(np.where(bases > 0, bases, 1.0))
+
+
+def _smaller(own: Any, xp: ModuleType) -> Any:
+    """b_{z−1}^e from b_z^e, with b_{−1} = 0."""
+    return xp.concat([xp.zeros_like(own[..., :1]), own[..., :-1]], axis=-1)
+
+
+def _first(like: Any, xp: ModuleType) -> Any:
+    """True for the first scale."""
+    return constant(range(like.shape[-1]), like, xp) == 0
+
+
+def _cast(array: Any, like: Any, xp: ModuleType) -> Any:
+    return None if array is None else xp.astype(array, like.dtype, copy=False)

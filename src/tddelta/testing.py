@@ -7,13 +7,13 @@ the rollout at hand. It needs NumPy only and always makes the same rollouts for 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from tddelta._arrays import widened
-from tddelta.errors import ConfigError, TDDeltaError
+from tddelta._plain import one_of
+from tddelta.errors import TDDeltaError
 from tddelta.timescales import TimeScales
 
 _ARRAYS = ("rewards", "deltas", "next_deltas", "terminated", "truncated")
@@ -43,9 +43,14 @@ class Rollout:
     truncated: np.ndarray
     scales: TimeScales
 
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by name."""
+        return {name: getattr(self, name) for name in _ARRAYS}
+
     def steps(self, part: Any) -> "Rollout":
         """Some of the steps, or of the steps and streams."""
-        return self._with({name: getattr(self, name)[part] for name in _ARRAYS})
+        return replace(self, **{name: array[part] for name, array in self.arrays.items()})
 
     def first_scales(self, number: int) -> "Rollout":
         """Without the components of longer horizons."""
@@ -68,25 +73,17 @@ class Rollout:
     def laid_out(self, streams: tuple[int, ...]) -> "Rollout":
         """With other batch axes for the same streams."""
         steps, axes = len(self.rewards), self.rewards.ndim
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        return self._with({name: array.reshape(steps, *streams, *array.shape[axes:]) for name, array in arrays.items()})
-
-    def _with(self, arrays: dict[str, Any]) -> "Rollout":
-        return Rollout(**arrays, scales=self.scales)
+        laid = {name: array.reshape(steps, *streams, *array.shape[axes:]) for name, array in self.arrays.items()}
+        return replace(self, **laid)
 
     def __str__(self) -> str:
-        lines = [f"scales = {self.scales}"]
-        for name in _ARRAYS:
-            array = getattr(self, name)
-            lines.append(f"{name} = {np.array2string(array, separator=', ', prefix=name + ' = ')}")
-        return "\n".join(lines)
+        lines = [f"{n} = {np.array2string(a, separator=', ', prefix=n + ' = ')}" for n, a in self.arrays.items()]
+        return "\n".join([f"scales = {self.scales}", *lines])
 
 
 def _some(scales: TimeScales, part: slice) -> TimeScales:
     decays, windows = scales.trace_decays, scales.n_steps
-    return TimeScales(
-        scales.gammas[part], None if decays is None else decays[part], None if windows is None else windows[part]
-    )
+    return TimeScales(scales.gammas[part], decays and decays[part], windows and windows[part])
 
 
 def make_rollout(
@@ -168,27 +165,25 @@ class IdentityError(TDDeltaError, AssertionError):
         self.identity = identity
 
 
-IDENTITIES = {
-    "shape": "targets have the shape of deltas, are numbers, and the arguments are left as they were",
-    "one scale": "with one scale the targets are the ordinary λ-return, n-step return or one-step target",
-    "telescoping": "with equal decays and windows, the first components sum to the ordinary target of each V_z",
-    "nesting": "the targets of the first components do not change when the components of longer horizons are left out",
-    "termination": "what the critic says at a terminal successor never counts, not even if it is not a number",
-    "truncation": "where an episode is cut, each component bootstraps once from the true successor, without a trace",
-    "both flags": "terminated and truncated together mean terminated",
-    "last step": "the last step of the data bootstraps each component from the last next_deltas, without a trace",
-    "split rollouts": "cut where an episode ends, a rollout has the same targets in two calls as in one",
-    "streams": "a stream has the same targets alone as beside others, even if another holds no numbers",
-    "batch axes": "the targets do not depend on how the streams are laid out over batch axes",
-    "fixed point": "exact components of a process with constant reward are their own targets",
-    "telescoping, any decays": "as telescoping, whatever the decays: holds for the difference form only",
-}
+IDENTITIES: dict[str, str] = {}
 """The identities by name. All but the last hold for every sound target and are checked unless you choose."""
 
 # The distance from 1 to the next number.
 _HALF = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 _OPTIONAL = ("telescoping, any decays",)
+
+_CHECKS: dict[str, Callable[["_Check", Rollout, np.random.Generator], None]] = {}
+
+
+def _identity(name: str, sentence: str) -> Callable[[Any], Any]:
+    """Decorator of the check of an identity."""
+
+    def add(check: Any) -> Any:
+        IDENTITIES[name], _CHECKS[name] = sentence, check
+        return check
+
+    return add
 
 
 def check_targets(
@@ -231,11 +226,7 @@ def check_targets(
     """
     names = [name for name in IDENTITIES if name not in _OPTIONAL] if identities is None else list(identities)
     for name in names:
-        if name not in IDENTITIES:
-            close = get_close_matches(name, IDENTITIES, n=1, cutoff=0)[0]
-            raise ConfigError(
-                f"identities must be among {', '.join(IDENTITIES)}; got {name!r}: did you mean {close!r}?"
-            )
+        one_of("each of identities", name, list(IDENTITIES))
     check = _Check(f, asarray)
     generator = np.random.default_rng(seed)
     for index in range(rollouts):
@@ -307,11 +298,13 @@ def _plain(array: Any) -> tuple[np.ndarray, float]:
     return plain, half or (float(np.finfo(plain.dtype).eps) if np.issubdtype(plain.dtype, np.floating) else 0.0)
 
 
+@_identity("shape", "targets have the shape of deltas, are numbers, and the arguments are left as they were")
 def _check_shape(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     targets = check.targets(rollout)
     check.equal(rollout, targets, np.where(np.isfinite(targets), targets, 0.0), "since it must be a number")
 
 
+@_identity("one scale", "with one scale the targets are the ordinary λ-return, n-step return or one-step target")
 def _check_one_scale(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     for z in range(len(rollout.scales)):
         alone = rollout.value(z)
@@ -324,6 +317,7 @@ def _check_one_scale(check: _Check, rollout: Rollout, generator: np.random.Gener
         check.kinds = fits
 
 
+@_identity("telescoping", "with equal decays and windows, the first components sum to the ordinary target of each V_z")
 def _check_telescoping(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     sums = check.targets(rollout).cumsum(-1)
     for z in range(len(rollout.scales)):
@@ -331,6 +325,9 @@ def _check_telescoping(check: _Check, rollout: Rollout, generator: np.random.Gen
         check.equal(rollout, sums[..., z : z + 1], ordinary, f"summed over components 0 to {z}")
 
 
+@_identity(
+    "nesting", "the targets of the first components do not change when the components of longer horizons are left out"
+)
 def _check_nesting(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     targets = check.targets(rollout)
     for number in range(1, len(rollout.scales)):
@@ -338,6 +335,7 @@ def _check_nesting(check: _Check, rollout: Rollout, generator: np.random.Generat
         check.equal(rollout, targets[..., :number], fewer, f"as with the first {number} components only")
 
 
+@_identity("termination", "what the critic says at a terminal successor never counts, not even if it is not a number")
 def _check_termination(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     wanted = check.targets(
         replace(rollout, next_deltas=np.where(rollout.terminated[..., None], 0.0, rollout.next_deltas))
@@ -347,21 +345,29 @@ def _check_termination(check: _Check, rollout: Rollout, generator: np.random.Gen
         check.equal(there, check.targets(there), wanted, "as with zeros at the terminal successors")
 
 
+@_identity(
+    "truncation", "where an episode is cut, each component bootstraps once from the true successor, without a trace"
+)
 def _check_truncation(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     targets, cut = check.targets(rollout), (rollout.truncated & ~rollout.terminated)[..., None]
     check.equal(rollout, targets, np.where(cut, one_step_target(rollout), targets), "since the episode is cut there")
 
 
+@_identity("both flags", "terminated and truncated together mean terminated")
 def _check_both_flags(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     both = replace(rollout, truncated=rollout.truncated | rollout.terminated)
     only = replace(rollout, truncated=rollout.truncated & ~rollout.terminated)
     check.equal(both, check.targets(both), check.targets(only), "as with terminated alone")
 
 
+@_identity(
+    "last step", "the last step of the data bootstraps each component from the last next_deltas, without a trace"
+)
 def _check_last_step(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     check.equal(rollout, check.targets(rollout)[-1:], one_step_target(rollout)[-1:], "counted from the last step")
 
 
+@_identity("split rollouts", "cut where an episode ends, a rollout has the same targets in two calls as in one")
 def _check_split_rollouts(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     steps = len(rollout.rewards)
     if steps == 1:
@@ -376,6 +382,7 @@ def _check_split_rollouts(check: _Check, rollout: Rollout, generator: np.random.
     check.equal(rollout, check.targets(rollout), np.concatenate(halves), f"as in two calls, the first of {cut} steps")
 
 
+@_identity("streams", "a stream has the same targets alone as beside others, even if another holds no numbers")
 def _check_streams(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     if rollout.rewards.ndim == 1:
         return
@@ -383,18 +390,14 @@ def _check_streams(check: _Check, rollout: Rollout, generator: np.random.Generat
     for stream in range(rollout.rewards.shape[1]):
         part = (slice(None), slice(stream, stream + 1))
         check.equal(rollout, wanted[part], check.targets(rollout.steps(part)), f"as of stream {stream} alone")
-    spoilt = replace(
-        rollout,
-        rewards=rollout.rewards.copy(),
-        deltas=rollout.deltas.copy(),
-        next_deltas=rollout.next_deltas.copy(),
-    )
-    for array in (spoilt.rewards, spoilt.deltas, spoilt.next_deltas):
+    spoilt = {name: rollout.arrays[name].copy() for name in ("rewards", "deltas", "next_deltas")}
+    for array in spoilt.values():
         array[:, 0] = np.nan
-    got = check.targets(spoilt)
+    got = check.targets(replace(rollout, **spoilt))
     check.equal(rollout, got[:, others], wanted[:, others], "beside a stream 0 of not-a-number")
 
 
+@_identity("batch axes", "the targets do not depend on how the streams are laid out over batch axes")
 def _check_batch_axes(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     wanted, count = check.targets(rollout), rollout.rewards[0].size
     for streams in ((count,), (1, count), (count, 1)):
@@ -402,6 +405,7 @@ def _check_batch_axes(check: _Check, rollout: Rollout, generator: np.random.Gene
         check.equal(other, check.targets(other), wanted.reshape(other.deltas.shape), "as with other batch axes")
 
 
+@_identity("fixed point", "exact components of a process with constant reward are their own targets")
 def _check_fixed_point(check: _Check, rollout: Rollout, generator: np.random.Generator) -> None:
     values = 1 / (1 - np.array(rollout.scales.gammas))
     deltas = np.broadcast_to(np.diff(values, prepend=0.0), rollout.deltas.shape).copy()
@@ -410,18 +414,6 @@ def _check_fixed_point(check: _Check, rollout: Rollout, generator: np.random.Gen
     check.equal(exact, check.targets(exact), deltas, "the exact component")
 
 
-_CHECKS: dict[str, Callable[[_Check, Rollout, np.random.Generator], None]] = {
-    "shape": _check_shape,
-    "one scale": _check_one_scale,
-    "telescoping": _check_telescoping,
-    "nesting": _check_nesting,
-    "termination": _check_termination,
-    "truncation": _check_truncation,
-    "both flags": _check_both_flags,
-    "last step": _check_last_step,
-    "split rollouts": _check_split_rollouts,
-    "streams": _check_streams,
-    "batch axes": _check_batch_axes,
-    "fixed point": _check_fixed_point,
-    "telescoping, any decays": _check_telescoping,
-}
+_identity("telescoping, any decays", "as telescoping, whatever the decays: holds for the difference form only")(
+    _check_telescoping
+)

@@ -8,9 +8,8 @@ numbers only, and can be a static argument of a compiled function. `TimeScales.o
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import count, pairwise
 from types import FrameType
 from typing import Any, Literal, get_args
@@ -45,8 +44,8 @@ FORMER: Mapping[str, Any] = {
 # Horizons computed from discounts are off by rounding: 1/(1 - 0.9) is 10.000000000000002.
 _TOLERANCE = 1e-9
 
-# Frames that are not the caller's: our own, and those that jaxtyping's import hook puts around each function.
-_NOT_THE_CALLER = ("tddelta", "jaxtyping")
+# Frames that are not the caller's: our own, those that jaxtyping's import hook puts around functions, and `replace`.
+_NOT_THE_CALLER = ("tddelta", "jaxtyping", "dataclasses")
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,9 @@ class TimeScales:
     """Discounts γ_0 < γ_1 < … < γ_Z, one per component W_z = V_{γ_z} − V_{γ_{z−1}}, with their traces and windows.
 
     Use a constructor (`of`, `halving`, `doubling`, `from_gammas`, `from_horizons`, `single`), or name all numbers.
+    Every constructor takes `lam`, λ in [0, 1] of the traces, with the `rule` by which it becomes decays, and `n_step`,
+    the steps k ≥ 1 of the longest window, as `of` explains; without them `trace_decays` and `n_steps` are None. Each
+    raises a ConfigError for a setting that is out of range or contradicts another one.
 
     A `ContractionWarning` is given when full steps towards the λ-return of some component would make it grow: the
     operator of component z has the max-norm factor |γ_z − c_z| / (1 − c_z), which must be below 1. Components with
@@ -91,45 +93,41 @@ class TimeScales:
 
     def _settle(self) -> None:
         """Check every field and store it as Python numbers."""
-        gammas = unit_numbers("gammas", self.gammas)
+        for name, check in (("gammas", unit_number), ("trace_decays", unit_number), ("n_steps", _plain.whole)):
+            given = getattr(self, name)
+            if given is not None or name == "gammas":
+                object.__setattr__(self, name, tuple(check(name, value) for value in _plain.entries(name, given)))
+        gammas = self.gammas
         if not gammas:
             raise ConfigError("gammas must name at least one discount; got none: pass, say, gammas=(0.99,)")
         if any(low >= high for low, high in pairwise(gammas)):
             repeated = len(set(gammas)) < len(gammas)
             advice = "drop the repeated discount" if repeated else "sort them, smallest first"
             raise ConfigError(f"gammas must be strictly increasing in [0, 1]; got {gammas}: {advice}")
-        object.__setattr__(self, "gammas", gammas)
-        if self.trace_decays is not None:
-            decays = unit_numbers("trace_decays", self.trace_decays)
-            _check_length("trace_decays", decays, gammas)
-            object.__setattr__(self, "trace_decays", decays)
-        if self.n_steps is not None:
-            n_steps = tuple(_plain.whole("n_steps", value) for value in _plain.entries("n_steps", self.n_steps))
-            _check_length("n_steps", n_steps, gammas)
-            object.__setattr__(self, "n_steps", n_steps)
+        for name, values in (("trace_decays", self.trace_decays), ("n_steps", self.n_steps)):
+            if values is not None and len(values) != len(gammas):
+                raise ConfigError(
+                    f"{name} needs one entry per discount; got {len(values)} for {len(gammas)} discounts: "
+                    f"pass {len(gammas)} of them"
+                )
         if self.actor_trace_decay is not None:
             object.__setattr__(self, "actor_trace_decay", unit_number("actor_trace_decay", self.actor_trace_decay))
 
     def _warn_unless_contracting(self) -> None:
         if self.trace_decays is None:
             return
-        growing = [
-            (label, decay, factor)
-            for gamma, label, decay, factor in zip(
-                self.gammas, self.labels, self.trace_decays, self.contraction_factors, strict=True
-            )
+        each = zip(self.gammas, self.labels, self.trace_decays, self.contraction_factors, strict=True)
+        growing = ", ".join(
+            f"γ={label} has trace decay {decay:.4g} and factor {factor:.3g}"
+            for gamma, label, decay, factor in each
             if factor >= 1 and gamma < 1
-        ]
-        if not growing:
-            return
-        message = (
-            "full steps towards the targets make components grow: "
-            + ", ".join(
-                f"γ={label} has trace decay {decay:.4g} and factor {factor:.3g}" for label, decay, factor in growing
-            )
-            + "; contraction needs a factor below 1, so use rule='capped' (the default), a smaller lam, or small steps"
         )
-        warnings.warn(message, ContractionWarning, stacklevel=_caller_level(inspect.currentframe()))
+        if growing:
+            message = (
+                f"full steps towards the targets make components grow: {growing}; contraction needs a factor below 1, "
+                "so use rule='capped' (the default), a smaller lam, or small steps"
+            )
+            warnings.warn(message, ContractionWarning, stacklevel=_caller_level(inspect.currentframe()))
 
     @classmethod
     def of(
@@ -209,19 +207,13 @@ class TimeScales:
 
         Args:
             gamma: Largest discount γ_Z in [0, 1].
-            lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays; see `of`.
-            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
+            lam: See `of`.
+            rule: See `of`.
+            n_step: See `of`.
             components: Number of components, in place of `shortest_horizon`.
             shortest_horizon: No component has a shorter horizon than this many steps ≥ 1; 2 if neither is given.
             factor: Ratio > 1 of neighbouring horizons.
             longest_horizon: Longest finite horizon in steps; needed, and allowed, only for `gamma` = 1.
-
-        Returns:
-            The scales, smallest discount first.
-
-        Raises:
-            ConfigError: A setting is out of range, or two contradict each other.
 
         Example:
             >>> [round(horizon, 3) for horizon in TimeScales.halving(0.99).horizons]
@@ -252,7 +244,7 @@ class TimeScales:
                     "another number or factor"
                 )
             lower = lower[: wanted - len(top)]
-        return cls._build((*reversed(lower), *top), lam, rule, n_step)
+        return _completed(cls((*reversed(lower), *top)), lam, rule, n_step)
 
     @classmethod
     def doubling(
@@ -272,18 +264,12 @@ class TimeScales:
 
         Args:
             gamma: Largest discount γ_Z in [0, 1].
-            lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays; see `of`.
-            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
+            lam: See `of`.
+            rule: See `of`.
+            n_step: See `of`.
             shortest_horizon: Horizon of the first component in steps ≥ 1.
             factor: Ratio > 1 of neighbouring horizons.
             longest_horizon: Longest finite horizon in steps; needed, and allowed, only for `gamma` = 1.
-
-        Returns:
-            The scales, smallest discount first.
-
-        Raises:
-            ConfigError: A setting is out of range.
 
         Example:
             >>> scales = TimeScales.doubling(0.9375, n_step=16)
@@ -300,49 +286,25 @@ class TimeScales:
         lower: list[float] = []
         while (distance := 1 / (shortest * factor ** len(lower))) * (1 - _TOLERANCE) > 1 - top[0]:
             lower.append(1 - distance)
-        return cls._build((*lower, *top), lam, rule, n_step)
+        return _completed(cls((*lower, *top)), lam, rule, n_step)
 
     @classmethod
     def from_gammas(
         cls, gammas: Iterable[float], *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
-        """Scales with the discounts named, smallest first.
-
-        Args:
-            gammas: Strictly increasing discounts in [0, 1].
-            lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays; see `of`.
-            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
-
-        Returns:
-            The scales.
-
-        Raises:
-            ConfigError: The discounts are not strictly increasing in [0, 1], or another setting is out of range.
+        """Scales with the discounts named, strictly increasing in [0, 1].
 
         Example:
             >>> TimeScales.from_gammas([0.5, 0.9], lam=0.8).trace_decays
             (0.5, 0.7200000000000001)
         """
-        return cls._build(unit_numbers("gammas", gammas), lam, rule, n_step)
+        return _completed(cls(unit_numbers("gammas", gammas)), lam, rule, n_step)
 
     @classmethod
     def from_horizons(
         cls, horizons: Iterable[float], *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
-        """Scales with the horizons h_z = 1/(1 − γ_z) named, shortest first.
-
-        Args:
-            horizons: Strictly increasing horizons in steps ≥ 1; infinity gives γ = 1.
-            lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays; see `of`.
-            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
-
-        Returns:
-            The scales.
-
-        Raises:
-            ConfigError: The horizons are not strictly increasing from 1 on, or another setting is out of range.
+        """Scales with the horizons h_z = 1/(1 − γ_z) named, strictly increasing, in steps ≥ 1; infinity gives γ = 1.
 
         Example:
             >>> TimeScales.from_horizons([3.125, 100]).labels
@@ -353,36 +315,19 @@ class TimeScales:
             raise ConfigError("horizons must name at least one; got none: pass, say, horizons=(100,)")
         if any(short >= long for short, long in pairwise(steps)):
             raise ConfigError(f"horizons must be strictly increasing; got {steps}: sort them and drop repeated ones")
-        return cls._build(tuple(1 - 1 / value for value in steps), lam, rule, n_step)
+        return _completed(cls(tuple(1 - 1 / value for value in steps)), lam, rule, n_step)
 
     @classmethod
     def single(
         cls, gamma: float, *, lam: float | None = None, rule: Rule = "capped", n_step: int | None = None
     ) -> "TimeScales":
-        """One component, V_γ itself: every target becomes the ordinary one.
-
-        Args:
-            gamma: The discount in [0, 1].
-            lam: λ in [0, 1] of the traces; None leaves `trace_decays` None.
-            rule: How λ becomes decays; see `of`.
-            n_step: Steps k ≥ 1 of the longest window, see `of`; None leaves `n_steps` None.
-
-        Returns:
-            The scales.
-
-        Raises:
-            ConfigError: A setting is out of range.
+        """One component, V_γ itself with γ in [0, 1]: every target becomes the ordinary one.
 
         Example:
             >>> TimeScales.single(0.99, lam=0.95, n_step=5)
             TimeScales(gammas=(0.99,), trace_decays=(0.9405,), n_steps=(5,))
         """
-        return cls._build((unit_number("gamma", gamma),), lam, rule, n_step)
-
-    @classmethod
-    def _build(cls, gammas: tuple[float, ...], lam: Any, rule: Any, n_step: Any) -> "TimeScales":
-        decays, actor = _traces(gammas, lam, rule)
-        return cls(gammas, decays, _windows(gammas, n_step), actor)
+        return _completed(cls((unit_number("gamma", gamma),)), lam, rule, n_step)
 
     def __len__(self) -> int:
         return len(self.gammas)
@@ -402,13 +347,9 @@ class TimeScales:
 
         It is 0 for c_z = γ_z, also at 1, and infinite for c_z = 1 > γ_z. Raises ConfigError without trace decays.
         """
-        if self.trace_decays is None:
-            raise ConfigError(
-                "contraction_factors needs trace decays; these scales have none: pass lam=, as in lam=0.95"
-            )
         return tuple(
             0.0 if decay == gamma else math.inf if decay == 1 else abs(gamma - decay) / (1 - decay)
-            for gamma, decay in zip(self.gammas, self.trace_decays, strict=True)
+            for gamma, decay in zip(self.gammas, needed(self, "trace_decays", "contraction_factors"), strict=True)
         )
 
     @property
@@ -419,12 +360,10 @@ class TimeScales:
         on for ever. In the difference form every component has the gain of the last, h_Z (1−c_Z), as a single critic
         has. It is 1 for c_z = γ_Z, and otherwise infinite if γ_Z = 1. Raises ConfigError without trace decays.
         """
-        if self.trace_decays is None:
-            raise ConfigError("error_gains needs trace decays; these scales have none: pass lam=, as in lam=0.95")
         longest = self.gammas[-1]
         return tuple(
             1.0 if decay == longest else math.inf if longest == 1 else (1 - decay) / (1 - longest)
-            for decay in self.trace_decays
+            for decay in needed(self, "trace_decays", "error_gains")
         )
 
     @property
@@ -440,9 +379,7 @@ class TimeScales:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain lists and numbers for JSON; `from_dict` restores an equal object."""
         plain: dict[str, Any] = {
-            "gammas": list(self.gammas),
-            "trace_decays": None if self.trace_decays is None else list(self.trace_decays),
-            "n_steps": None if self.n_steps is None else list(self.n_steps),
+            name: values and list(values) for name, values in vars(self).items() if name != "actor_trace_decay"
         }
         if self.actor_trace_decay is not None:
             plain["actor_trace_decay"] = self.actor_trace_decay
@@ -452,14 +389,7 @@ class TimeScales:
     def from_dict(cls, plain: Any) -> "TimeScales":
         """Restore what `to_dict` made. Gives no ContractionWarning: it was given when the scales were chosen.
 
-        Args:
-            plain: A mapping with "gammas" and, if there are any, "trace_decays", "n_steps", "actor_trace_decay".
-
-        Returns:
-            The scales.
-
-        Raises:
-            ConfigError: A key is missing or unknown, or a value is out of range.
+        A ConfigError if a key is missing or unknown, or a value is out of range.
 
         Example:
             >>> scales = TimeScales.halving(0.99, lam=0.95)
@@ -599,12 +529,26 @@ def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
 
 def _completed(scales: TimeScales, lam: Any, rule: Any, n_step: Any) -> TimeScales:
     """The scales, with traces and windows where they have none."""
-    decays, actor = _traces(scales.gammas, lam if scales.trace_decays is None else None, rule)
-    windows = _windows(scales.gammas, n_step if scales.n_steps is None else None)
-    if decays is windows is None:
-        return scales
-    actor = scales.actor_trace_decay if actor is None else actor
-    return TimeScales(scales.gammas, decays or scales.trace_decays, windows or scales.n_steps, actor)
+    gammas, added = scales.gammas, dict[str, Any]()
+    _plain.one_of("rule", rule, RULES)
+    if lam is not None and scales.trace_decays is None:
+        lam = unit_number("lam", lam)
+        largest = lam * gammas[-1]
+        rules: dict[str, Callable[[float], float]] = {
+            "capped": lambda gamma: min(largest, gamma),
+            "matched": lambda _: largest,
+            "constant": lambda gamma: lam * gamma,
+            "proportional": lambda gamma: max(0.0, 1 - (1 - gamma) / SHARE),
+        }
+        added["trace_decays"] = tuple(map(rules[rule], gammas))
+        if added["trace_decays"][-1] != largest:
+            added["actor_trace_decay"] = largest
+    if n_step is not None and scales.n_steps is None:
+        longest = _plain.whole("n_step", n_step)
+        # k_z = min(⌈h_z⌉, k), and k itself for the last component
+        horizons = (math.inf if gamma == 1 else math.ceil((1 - _TOLERANCE) / (1 - gamma)) for gamma in gammas[:-1])
+        added["n_steps"] = (*(min(horizon, longest) for horizon in horizons), longest)
+    return replace(scales, **added) if added else scales
 
 
 def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
@@ -625,36 +569,13 @@ def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
     return (gamma,)
 
 
-def _traces(gammas: tuple[float, ...], lam: Any, rule: Any) -> tuple[tuple[float, ...] | None, float | None]:
-    """c_z of all components under a rule, and that of the policy's advantage where it is not the last of them."""
-    if rule not in RULES:
-        close = get_close_matches(str(rule), RULES, n=1, cutoff=0)[0]
-        raise ConfigError(f"rule must be one of {', '.join(RULES)}; got {rule!r}: did you mean {close!r}?")
-    if lam is None:
-        return None, None
-    lam = unit_number("lam", lam)
-    largest = lam * gammas[-1] if gammas else 0.0
-    decays = tuple(
-        {
-            "capped": min(largest, gamma),
-            "matched": largest,
-            "constant": lam * gamma,
-            "proportional": max(0.0, 1 - (1 - gamma) / SHARE),
-        }[rule]
-        for gamma in gammas
-    )
-    return decays, largest if decays and decays[-1] != largest else None
-
-
-def _windows(gammas: tuple[float, ...], n_step: Any) -> tuple[int, ...] | None:
-    """k_z = min(⌈h_z⌉, k), and k itself for the last component."""
-    if n_step is None:
-        return None
-    n_step = _plain.whole("n_step", n_step)
-    shorter = (
-        n_step if gamma == 1 else min(math.ceil((1 - _TOLERANCE) / (1 - gamma)), n_step) for gamma in gammas[:-1]
-    )
-    return (*shorter, n_step)
+def needed(scales: TimeScales, field: Literal["trace_decays", "n_steps"], by: str) -> Any:
+    """Trace decays or windows of the scales, which `by` cannot do without; ConfigError if they have none."""
+    found = getattr(scales, field)
+    if found is None:
+        what, how = ("n-step windows", "n_step=16") if field == "n_steps" else ("trace decays", "lam=0.95")
+        raise ConfigError(f"{by} needs {what}; these scales have none: make them with {how}, say")
+    return found
 
 
 def unit_number(name: str, value: Any) -> float:
@@ -690,14 +611,6 @@ def _factor(value: Any) -> float:
         least = "a finite number above 1" if not 1 < number < math.inf else "at least 1.001"
         raise ConfigError(f"factor must be {least}; got {number}: 2 halves each horizon")
     return number
-
-
-def _check_length(name: str, values: tuple[Any, ...], gammas: tuple[float, ...]) -> None:
-    if len(values) != len(gammas):
-        raise ConfigError(
-            f"{name} needs one entry per discount; got {len(values)} for {len(gammas)} discounts: "
-            f"pass {len(gammas)} of them"
-        )
 
 
 def _caller_level(frame: FrameType | None) -> int:

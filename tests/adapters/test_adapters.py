@@ -18,7 +18,7 @@ import pytest
 def test_without_the_library_the_error_names_the_install_command(adapter: str, missing: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "import tddelta, tddelta.adapters, tddelta.adapters.ladders, tddelta.runs\n"
+        "import tddelta, tddelta.adapters, tddelta.runs\n"
         f"try:\n    import tddelta.adapters.{adapter}\n"
         "except ImportError as error:\n    print(type(error).__name__, error)\n"
     )

@@ -140,7 +140,6 @@ def test_the_pytorch_file_with_one_component_is_the_one_before_to_the_last_bit(e
         assert torch.equal(parameter, same.state_dict()[name]), name
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_the_jax_file_with_one_scale_is_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     import jax
@@ -161,10 +160,9 @@ def test_the_jax_file_with_one_scale_is_the_one_before(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("cleanrl_style", 25_000),
-        pytest.param("rlax_style", 65_000, marks=pytest.mark.long),
-        pytest.param("cleanrl_style_before", 25_000, marks=pytest.mark.long),
-        pytest.param("rlax_style_before", 65_000, marks=pytest.mark.long),
+        (f"{recipe}{which}", steps)
+        for recipe, steps in zip(RECIPES, (25_000, 65_000), strict=True)
+        for which in ("", "_before")
     ],
 )
 def test_returns_rise_while_an_example_trains(name: str, steps: int) -> None:

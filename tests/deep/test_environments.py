@@ -28,21 +28,33 @@ SLOW = (
     "DiscountingChain",
     "DelayedReward",
 )
-LONG = {name: [pytest.mark.long] for name in ("Asterix-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "Acrobot-v1")}
 MINATAR = [name for name in SLOW if name.endswith("-MinAtar")]
 
 
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=[pytest.mark.slow, *LONG.get(name, ())]) for name in SLOW)]
-)
-def test_an_environment_trains(name):
-    state, metrics = jax.jit(ppo.train, compiler_options=QUICKLY)(tiny(name, "ppo", steps=24), jax.random.key(0))
+def test_an_environment_trains():
+    state, metrics = jax.jit(ppo.train, compiler_options=QUICKLY)(tiny(*QUICK, "ppo", steps=24), jax.random.key(0))
     for leaf in jax.tree.leaves((state.learned, metrics.policy_loss, metrics.value_loss, metrics.entropy)):
         assert np.all(np.isfinite(leaf))
     assert metrics.fault == 0 and metrics.gradient_norm > 0
     # Pendulum's preset normalises both.
     for moments in (state.learned.observation_moments, state.learned.reward_moments):
-        assert moments is None if name != "Pendulum-v1" else moments.samples == 24 and np.all(moments.deviation != 1)
+        assert moments.samples == 24 and np.all(moments.deviation != 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_an_environment_is_played(name):
+    # What is learned from a rollout does not depend on the environment.
+    config = tiny(name, "ppo", rollout_length=4)
+    state = init(config, jax.random.key(0))
+    playing, played = roll(config, state.learned, state.playing, jax.random.key(1))
+    environment = config.environment_object()
+    assert played.observations.shape == (4, 3, *environment.observation_shape)
+    assert played.observations.dtype == environment.storage and played.actions.max() < environment.action_space.n
+    for leaf in (played.observations, played.rewards, played.heads, played.log_probabilities, playing.observation):
+        assert np.all(np.isfinite(leaf))
+    ended = played.finished_lengths > 0
+    np.testing.assert_array_equal(ended, played.terminated | played.truncated)
 
 
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])

@@ -109,9 +109,7 @@ def stream(terminated, truncated):
         final_deltas=RANDOM.normal(size=(*shape, 6)),
         terminated=terminated,
         truncated=truncated & ~terminated,
-        finished_returns=np.zeros(shape),
         finished_lengths=(terminated | truncated).astype(int),
-        played=np.ones(shape, bool),
     )
 
 

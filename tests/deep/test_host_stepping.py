@@ -193,11 +193,6 @@ class OldReset(Counting):
         return super().reset()
 
 
-def test_a_reset_without_a_seed_is_refused():
-    with pytest.raises(ConfigError, match=r"Plant: reset must take the arguments seed and options .*'seed'"):
-        opened(OldReset)
-
-
 class ShortVectors(gymnasium.vector.SyncVectorEnv):
     """Gives `answer` in place of what the step gave at `place`."""
 
@@ -280,6 +275,11 @@ class Unshown(Counting):
 @pytest.mark.parametrize(
     ("factory", "sentence"),
     [
+        (OldReset, r"OldReset: reset must take the arguments seed and options .*'seed'"),
+        (
+            vectors(AutoresetMode.DISABLED),
+            r"environment make: metadata.*must be .*SAME_STEP or NEXT_STEP; got .*DISABLED",
+        ),
         (Buttons, "environment Buttons: actions must be Discrete or a Box of real numbers; got MultiDiscrete"),
         (Rooms, "environment Rooms: observations must be one array, a Box; got Dict.*FlattenObservation"),
         (Unshown, "environment Unshown: observations must be one array, a Box; got Text"),
@@ -306,14 +306,6 @@ def test_what_the_learner_cannot_use_is_refused_in_one_line(factory, sentence):
         factory = type("dict", (), {"close": lambda self: None})
     with pytest.raises(ConfigError, match=sentence):
         host.from_factory(factory)
-
-
-def test_an_unknown_automatic_reset_is_refused():
-    factory = vectors(AutoresetMode.DISABLED)
-    with pytest.raises(
-        ConfigError, match=r"environment Plant: metadata.*must be .*SAME_STEP or NEXT_STEP; got .*DISABLED"
-    ):
-        opened(factory)
 
 
 def test_a_factory_that_makes_another_number_is_refused():

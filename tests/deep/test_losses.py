@@ -111,11 +111,6 @@ def test_gradients_of_the_clipped_surrogate():
     np.testing.assert_allclose(gradient, [0, -0.5 / 4, 1.5 / 4, 0], rtol=1e-5)
 
 
-def test_equal_policies():
-    loss, kl, clipped = ppo.clipped_surrogate(jnp.full(3, -1.0), jnp.full(3, -1.0), jnp.array([1.0, 2.0, 6.0]), 0.2)
-    np.testing.assert_allclose([loss, kl, clipped], [-3, 0, 0], rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("values", "targets", "expected"),
     [
@@ -133,8 +128,3 @@ def test_equal_policies():
 def test_explained_variance(values, targets, expected):
     found = ppo.explained_variance(jnp.array(values, jnp.float32), jnp.array(targets, jnp.float32))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_explained_variance_is_per_component():
-    values, targets = jnp.array([[1.0, 0.0], [2.0, 0.0]]), jnp.array([[1.0, 5.0], [2.0, 5.0]])
-    np.testing.assert_array_equal(ppo.explained_variance(values, targets), [1.0, np.nan])

@@ -13,7 +13,7 @@ import pytest
 
 from tddelta.cli import main
 from tddelta.deep import evaluation, host, ppo, training
-from tddelta.deep.policy import Policy, tensors
+from tddelta.deep.policy import Policy, to_arrays
 from tddelta.errors import ConfigError
 from tddelta.runs import Run, RunWriter
 
@@ -136,7 +136,7 @@ def test_a_hold_out_of_an_atari_game_is_that_of_its_seed() -> None:
 def test_the_command_adds_hold_out_episodes_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     player = beginner()
     with RunWriter(tmp_path / "run", training.run_config(player.config, 0), {}) as writer:
-        writer.parameters(tensors(player.learned), {})
+        writer.parameters(to_arrays(player.learned), {})
         writer.status("finished", steps=32)
     run = Run(tmp_path / "run")
     assert main(["evaluate", str(run.path), "--episodes", "2", "--no-op-starts", "--greedy", "--json"]) == 0

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from deep_environments import tiny
+from deep_environments import QUICKLY, tiny
 from tddelta.deep import ppo
 from tddelta.deep.agents import AGENTS
 
@@ -58,7 +58,7 @@ def test_several_scales_are_another_program():
 def trained(agent, **settings):
     """All metrics and the final state after three updates."""
     config = one_scale(agent, steps=3 * 24, **settings)
-    state, metrics = jax.jit(ppo.train)(config, jax.random.key(1))
+    state, metrics = jax.jit(ppo.train, compiler_options=QUICKLY)(config, jax.random.key(1))
     assert metrics.policy_loss.shape == (3,)
     assert np.sum(metrics.finished_lengths == 6) == 3 * 24 // 6
     state = state._replace(key=jax.random.key_data(state.key))
@@ -66,15 +66,6 @@ def trained(agent, **settings):
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in named}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("agent", DELTA)
-def test_one_program_gives_the_same_bytes(agent):
-    reference, found = trained("ppo"), trained(agent)
-    assert len(found) > 30
-    assert [name for name in reference if found[name].tobytes() != reference[name].tobytes()] == []
-
-
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", sorted({*AGENTS} - {"ppo", *DELTA}))
 def test_the_other_agents_give_the_same_numbers(agent):

@@ -24,7 +24,7 @@ RANDOM = np.random.default_rng(0)
 def saved(path, config, learned):
     """A run directory that holds what is learned."""
     with RunWriter(path, training.run_config(config, 0), {}) as writer:
-        writer.parameters(policy.tensors(learned), {})
+        writer.parameters(policy.to_arrays(learned), {})
     return Run(path)
 
 

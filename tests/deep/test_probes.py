@@ -46,18 +46,13 @@ def learned_components(probe, agent, **settings):
     return np.asarray(ppo.components(config, state.learned, heads))
 
 
+# With λ = .7 the paper's equal traces contract on this ladder: .665 < (1 + .5)/2.
+LADDERS = [("ppo-delta", {}), ("ppo-delta-bootstrap", {}), ("ppo-multi", {}), ("ppo-delta-matched", {"lam": 0.7})]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize(
-    ("agent", "settings"),
-    [
-        ("ppo-delta", {}),
-        pytest.param("ppo-delta-bootstrap", {}, marks=pytest.mark.long),
-        pytest.param("ppo-multi", {}, marks=pytest.mark.long),
-        # With λ = .7 the paper's equal traces contract on this ladder: .665 < (1 + .5)/2.
-        pytest.param("ppo-delta-matched", {"lam": 0.7}, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("agent", "settings"), LADDERS)
 def test_every_component_is_learned(probe, agent, settings):
     values = PROBES[probe][2]
     expected = np.diff(values, axis=-1, prepend=0)
@@ -67,7 +62,7 @@ def test_every_component_is_learned(probe, agent, settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("agent", ["ppo", pytest.param("ppo+", marks=pytest.mark.long)])
+@pytest.mark.parametrize("agent", ["ppo", "ppo+"])
 def test_the_value_is_learned(probe, agent):
     found = learned_components(probe, agent)
     assert found.shape == (len(PROBES[probe][2]), 1)
@@ -79,19 +74,13 @@ LONG = {"scales": (10.0, 100.0, 1000.0), "lam": 0.99, "environments": 4, "rollou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("agent", "scale"),
-    [
-        pytest.param("ppo-delta", "horizon", marks=pytest.mark.long),
-        ("ppo-delta", "running"),
-        pytest.param("ppo-multi", "running", marks=pytest.mark.long),
-    ],
+    ("agent", "scale"), [("ppo-delta", "horizon"), ("ppo-delta", "running"), ("ppo-multi", "running")]
 )
 def test_scaled_components_learn_a_long_horizon(agent, scale):
     found = learned_components("constant reward", agent, component_scale=scale, **LONG)
     np.testing.assert_allclose(found, [[10, 90, 900]], rtol=0.02)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_components_without_scale_do_not_learn_it_in_the_same_time():
     assert learned_components("constant reward", "ppo-delta", **LONG)[0, -1] < 700

@@ -1,5 +1,6 @@
 """Runs with breaks: what they end with is what they end with without one, to the byte."""
 
+import functools
 import json
 import shutil
 import threading
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deep_runs import BATCH, EVAL_EVERY, UPDATES, bytes_of, cartpole, finished, go_on, trained
+from deep_runs import BATCH, EVAL_EVERY, UPDATES, bytes_of, cartpole, finished, go_on, trained, trained_together
 from tddelta import CheckpointError, CheckpointWarning, ConfigError, train
 from tddelta.cli import main
 from tddelta.deep import training
@@ -249,11 +250,6 @@ def test_the_display_counts_the_steps_of_this_call_only(tmp_path, monkeypatch):
 TINY = ["--environments", "3", "--rollout-length", "8", "--minibatches", "1", "--epochs", "1", "--hidden-sizes", "8"]
 
 
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("elsewhere")
 def test_train_resume_goes_on_with_what_is_recorded(capsys):
@@ -342,27 +338,17 @@ def test_a_strangers_run_directory_executes_nothing(change, message, tmp_path, m
 # ---------------------------------------------------------------- seeds as one program, normalisers
 
 
-@pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_quickly")
 def test_seeds_of_one_program_go_on_together_also_with_normalisers(tmp_path):
     config = cartpole(normalize_observations=True, normalize_rewards=True, component_scale="running")
 
-    def together(folder, **options):
-        writers = [
-            RunWriter(tmp_path / folder / str(seed), training.run_config(config, seed), {}, resume=True)
-            for seed in (3, 0)
-        ]
-        try:
-            training.train_runs(config, [3, 0], writers, **options)
-        finally:
-            for writer in writers:
-                writer.close()
-
-    together("whole")
+    together = functools.partial(trained_together, config=config, seeds=[3, 0], resume=True)
+    together(tmp_path / "whole")
     stop = threading.Event()
-    together("parts", stop=stop, progress=lambda index, news: news.steps >= 5 * BATCH and stop.set())
+    together(tmp_path / "parts", stop=stop, progress=lambda index, news: news.steps >= 5 * BATCH and stop.set())
     assert {Run(path).status["state"] for path in (tmp_path / "parts").iterdir()} == {"interrupted"}
-    together("parts")
+    together(tmp_path / "parts")
     for seed in ("0", "3"):
         assert bytes_of(Run(tmp_path / "parts" / seed)) == bytes_of(Run(tmp_path / "whole" / seed))
 

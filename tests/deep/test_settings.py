@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import tddelta as tdd
-from deep_environments import init, play, roll, state_of, tiny, update
+from deep_environments import QUICKLY, init, play, roll, state_of, tiny, update
 from tddelta import ConfigError, ContractionWarning
 from tddelta.deep import agents, networks, ppo
 from tddelta.deep.agents import AGENTS, Agent
@@ -77,6 +77,8 @@ def test_overrides():
     assert (config.learning_rate, config.hidden_sizes, config.agent.name) == (0.5, (3, 4), "ppo+")
     assert config.environment_kwargs == (("gravity", 3.0),) and config.environments == 16
     assert (config.heads, len(config.critic_scales), len(config.ladder)) == (6, 1, 6)
+    # Updates are rounded up.
+    assert tiny().batch == 24 and tiny(steps=96).updates == 4 and tiny(steps=97).updates == 5
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,7 @@ def test_the_longest_horizon_is_gamma():
     config = ppo.preset("CartPole-v1", scales=[10, 1000])
     np.testing.assert_allclose([config.gamma, config.ladder.gammas[-1]], 0.999)
     assert ppo.preset("CartPole-v1", scales=[10, 1000], gamma=0.999).gamma == 0.999
+    assert ppo.preset("CartPole-v1", scales=np.array([3.125, 50.0])).scales == (3.125, 50.0)
     with pytest.raises(
         ConfigError, match=r"gamma must be the largest discount of scales, 0\.999, .*; got gamma=0\.99:"
     ):
@@ -167,6 +170,18 @@ def test_the_rule_of_the_agent_and_another():
             "component_scale horizon needs finite horizons; got gamma 1: use running",
         ),
         ({"scales": (100, 10)}, "increasing"),
+        ({"scales": 50}, "scales must name time scales; got 50"),
+        ({"hidden_sizes": 64}, "hidden_sizes must be several whole numbers, as in .* got 64"),
+        ({"hidden_sizes": (64.5,)}, r"hidden_sizes must be several whole numbers, as in .* got \(64.5,\)"),
+        ({"learning_rate": None}, "learning_rate must be a number; got None"),
+        ({"clip": "0.2"}, "clip must be a number; got '0.2'"),
+        ({"normalize_rewards": "False"}, "normalize_rewards must be True or False; got 'False'"),
+        ({"epochs": True}, "epochs must be a whole number of at least 1; got True"),
+        ({"network": "math:sqrt"}, "network 'math:sqrt' cannot be made, TypeError: .*: it must be a function f"),
+        (
+            {"environment_kwargs": {"max_steps_in_episode": "abc"}},
+            "CartPole-v1 cannot make a step, TypeError: .*: check",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, sentence):
@@ -191,6 +206,7 @@ def test_names_of_agents():
         ("dqn", r"unknown agent 'dqn': known are ppo, ppo\+, ppo-multi, ppo-delta, "),
         (f"{__name__}:NOBODY", f"no agent at '{__name__}:NOBODY'"),
         (f"{__name__}:RANDOM", f"'{__name__}:RANDOM' must be a tddelta Agent; got Generator"),
+        (3, r"an agent is a name, package\.module:agent or an Agent; got 3"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             agents.resolve(name)
@@ -217,6 +233,8 @@ def test_settings_are_json():
     assert plain["environment"] == "deep_environments:Scripted" and plain["component_weights"] == [1] * 6
     assert HALF.to_dict()["targets"] == f"{__name__}:half_targets"
     assert AGENTS["ppo"].to_dict()["targets"] == "tddelta.targets:lambda_targets"
+    partial = AGENTS["ppo-delta"].replace(name="mine", targets=functools.partial(lambda_targets, form="difference"))
+    assert partial.to_dict()["targets"] == "tddelta.targets:lambda_targets(form='difference')"
 
 
 def half_targets(rewards, deltas, next_deltas, *, terminated, truncated, scales):
@@ -244,7 +262,6 @@ def half_network(key, observation_space, action_space, heads):
     return HalfNetwork(networks.Linear(policy_key, 2, action_space.n, 0.1), critic)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_an_agent_a_network_and_weights_of_ones_own():
     weights = (2.0, 0.0, 1.0, 0.0, 0.0, 0.5)
@@ -339,22 +356,18 @@ def test_running_moments():
     assert equal.deviation == 1 and equal.mean == 3
 
 
-def test_updates_are_rounded_up():
-    assert tiny().batch == 24 and tiny(steps=96).updates == 4 and tiny(steps=97).updates == 5
-
-
-@pytest.mark.long
 @pytest.mark.slow
 def test_settings_and_seeds_are_vectorised_with_one_compilation():
     config = tiny("CartPole-v1", minibatches=2)
     rates, seeds = jnp.array([1e-3, 1e-2]), jax.random.split(jax.random.key(0), 3)
     # A function of its own: the cache of `ppo.train` also holds the programs of other tests.
-    single = jax.jit(lambda config, key: ppo.train(config, key))
+    single = jax.jit(lambda config, key: ppo.train(config, key), compiler_options=QUICKLY)
     many = jax.jit(
         jax.vmap(
             jax.vmap(lambda rate, key: ppo.train(dataclasses.replace(config, learning_rate=rate), key), (None, 0)),
             (0, None),
-        )
+        ),
+        compiler_options=QUICKLY,
     )
     state, metrics = many(rates, seeds)
     assert metrics.value_loss.shape == (2, 3, 4)
@@ -368,28 +381,6 @@ def test_settings_and_seeds_are_vectorised_with_one_compilation():
     assert single._cache_size() == many._cache_size() == 1
     others = np.asarray(metrics.value_loss[:, :, -1]).reshape(-1)
     assert len(np.unique(others.round(4))) == 6
-
-
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        ({"scales": 50}, "scales must name time scales; got 50"),
-        ({"hidden_sizes": 64}, "hidden_sizes must be several whole numbers, as in .* got 64"),
-        ({"hidden_sizes": (64.5,)}, r"hidden_sizes must be several whole numbers, as in .* got \(64.5,\)"),
-        ({"learning_rate": None}, "learning_rate must be a number; got None"),
-        ({"clip": "0.2"}, "clip must be a number; got '0.2'"),
-        ({"normalize_rewards": "False"}, "normalize_rewards must be True or False; got 'False'"),
-        ({"epochs": True}, "epochs must be a whole number of at least 1; got True"),
-        ({"network": "math:sqrt"}, "network 'math:sqrt' cannot be made, TypeError: .*: it must be a function f"),
-        (
-            {"environment_kwargs": {"max_steps_in_episode": "abc"}},
-            "CartPole-v1 cannot make a step, TypeError: .*: check",
-        ),
-    ],
-)
-def test_values_of_the_wrong_kind_are_refused(wrong, text):
-    with pytest.raises(ConfigError, match=text):
-        ppo.preset("CartPole-v1", **wrong)
 
 
 def unmade_network(key, observation_space, action_space, heads):
@@ -426,20 +417,6 @@ def headless_network(key, observation_space, action_space, heads):
 def test_what_a_network_of_ones_own_raises_is_a_sentence_with_its_place(network, text, named):
     with pytest.raises(ConfigError, match=text):
         ppo.preset("CartPole-v1", network=f"{__name__}:{network.__name__}" if named else network)
-
-
-def test_what_is_not_an_agent_is_refused():
-    with pytest.raises(ConfigError, match=r"an agent is a name, package\.module:agent or an Agent; got 3"):
-        ppo.preset("CartPole-v1", 3)
-
-
-def test_horizons_may_be_an_array():
-    assert ppo.preset("CartPole-v1", scales=np.array([3.125, 50.0])).scales == (3.125, 50.0)
-
-
-def test_a_partial_is_recorded_with_its_arguments():
-    agent = AGENTS["ppo-delta"].replace(name="mine", targets=functools.partial(lambda_targets, form="difference"))
-    assert agent.to_dict()["targets"] == "tddelta.targets:lambda_targets(form='difference')"
 
 
 def test_a_config_takes_the_name_of_an_agent():

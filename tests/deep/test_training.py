@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from deep_environments import Faulty, roll, tiny
-from deep_runs import BATCH, UPDATES, cartpole, finished, trained
+from deep_runs import BATCH, UPDATES, cartpole, finished, trained, trained_together
 from tddelta import ConfigError, DataError
 from tddelta.deep import ppo, training
-from tddelta.deep.policy import tensors
+from tddelta.deep.policy import to_arrays
 from tddelta.experiments.display import recent_return
 from tddelta.runs import Run, RunWriter, read_parameters
 
@@ -248,9 +248,9 @@ def test_what_is_not_finite_stops_the_run(seed, sentence, with_faults, tmp_path)
     # The last good parameters: those after the first update.
     programs = training.programs(with_faults)
     state = programs.init(with_faults, training.run_key(seed, "train"))
-    initial = tensors(state.learned)
+    initial = to_arrays(state.learned)
     state, _, _ = programs.block(with_faults, state, np.int32(1))
-    good, saved = tensors(state.learned), parameters_of(run)
+    good, saved = to_arrays(state.learned), parameters_of(run)
     assert set(good) == set(saved) and all(np.isfinite(array).all() for array in saved.values())
     assert all(np.array_equal(good[name], saved[name]) for name in good)
     assert any(not np.array_equal(initial[name], saved[name]) for name in good)
@@ -268,15 +268,6 @@ def test_a_run_without_the_fault_goes_on(with_faults, tmp_path):
     assert trained(tmp_path / "run", 7, with_faults).status["state"] == "finished"
 
 
-def train_together(path, config, seeds, **options):
-    writers = [RunWriter(path / str(seed), training.run_config(config, seed), {}) for seed in seeds]
-    try:
-        training.train_runs(config, seeds, writers, **options)
-    finally:
-        for writer in writers:
-            writer.close()
-
-
 def differences(one, other):
     """Largest differences of metrics and parameters."""
     metrics = max(
@@ -289,7 +280,7 @@ def differences(one, other):
 @pytest.mark.slow
 def test_several_seeds_at_once_are_the_single_runs(run, tmp_path):
     news = []
-    train_together(tmp_path, cartpole(), [3, 0], progress=lambda index, told: news.append((index, told)))
+    trained_together(tmp_path, cartpole(), [3, 0], progress=lambda index, told: news.append((index, told)))
     together = Run(tmp_path / "0")
     assert together.status == run.status
     assert max(differences(run, together)) < 1e-4
@@ -302,7 +293,7 @@ def test_several_seeds_at_once_are_the_single_runs(run, tmp_path):
 @pytest.mark.slow
 def test_one_of_several_seeds_meets_a_fault(with_faults, tmp_path):
     with pytest.raises(DataError, match="environment 2, step 7"):
-        train_together(tmp_path, with_faults, [7, 0])
+        trained_together(tmp_path, with_faults, [7, 0])
     good, bad = Run(tmp_path / "7"), Run(tmp_path / "0")
     assert good.status["state"] == "finished" and bad.status["state"] == "failed"
     assert (bad.status["updates"], len(bad.metrics["update"])) == (1, 1)
@@ -338,17 +329,16 @@ def test_episodes_are_those_of_a_replay(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", [pytest.param("ppo", marks=pytest.mark.long), "ppo-delta"])
-def test_one_environment_and_one_step(agent, tmp_path):
+def test_one_environment_and_one_step(tmp_path):
     # Field case B26.
-    run = trained(tmp_path / "run", config=tiny("CartPole-v1", agent, environments=1, rollout_length=1, steps=5))
+    run = trained(tmp_path / "run", config=tiny("CartPole-v1", environments=1, rollout_length=1, steps=5))
     assert run.status["state"] == "finished" and run.status["updates"] == 5
     assert all(np.isfinite(array).all() for array in parameters_of(run).values())
     assert np.isfinite(run.metrics["value_loss"]).all() and np.isnan(run.metrics["explained_variance"]).all()
 
 
-@pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux to count memory mappings")
 def test_programs_of_many_configurations_are_given_back(monkeypatch):
     # Kept for ever, some fifty configurations in one process were the end of its memory mappings.

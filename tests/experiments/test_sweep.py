@@ -133,14 +133,16 @@ def test_a_signal_while_the_first_process_starts_starts_no_run():
 
 
 def test_a_second_signal_ends_the_processes_at_once():
+    signals = []  # when each was sent
+
     def twice(*what):
         if what in (("begin", 16), ("stopping",)):
+            signals.append(time.monotonic())
             signal.raise_signal(signal.SIGINT)
 
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         sweep([16, 0], workers=1, display=Told(twice))
-    assert time.monotonic() - began < 30 and not active_children()
+    assert time.monotonic() - signals[1] < 45 and not active_children()  # the process would take two minutes
 
 
 def test_processes_that_cannot_start_are_not_tried_for_ever():
@@ -175,7 +177,7 @@ def test_waiting_costs_no_processor_time():
 
     used = []
     sweep([15, 0], workers=1, display=Told(stop_later))
-    assert used[1] - used[0] < 0.02
+    assert used[1] - used[0] < 0.1  # of half a second
 
 
 SCRIPT = """
@@ -246,10 +248,12 @@ def test_many_runs_leave_nothing_behind():
         return len(os.listdir("/proc/self/fd")), threading.active_count(), memory
 
     sweep(10)
-    before = used()
+    before, deadline = used(), time.monotonic() + 60
     outcomes, _ = sweep(range(100, 200))
-    after = used()
-    assert len(outcomes) == 100 and after[:2] == before[:2] and not active_children()
+    assert len(outcomes) == 100 and not active_children()
+    while (after := used())[0] > before[0] or after[1] > before[1]:  # a thread may end a moment later
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert after[2] < 1.05 * before[2]
 
 

@@ -15,7 +15,7 @@ import sqlalchemy
 import tddelta.deep
 from tddelta.cli import main
 from tddelta.deep import ppo
-from tddelta.deep.presets import read_preset, write_preset
+from tddelta.deep.config import read_preset, write_preset
 from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra, StorageError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.plan import plan_study, read_study

@@ -10,7 +10,7 @@ import pytest
 import tddelta as tdd
 from inspect_data import game
 from tddelta.errors import StorageError
-from tddelta.inspector.recordings import PLANES, Critic, Recording
+from tddelta.inspector import PLANES, Critic, Recording
 from tddelta.inspector.video import _drawn, _pixels, _said, colour, pictures
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="imageio-ffmpeg is not installed")

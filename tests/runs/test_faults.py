@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -13,22 +12,23 @@ import numpy as np
 import pytest
 
 from deep_runs import EVAL_EVERY, UPDATES, bytes_of, cartpole, go_on, trained
+from pretend import wait_for
 from run_directories import CONFIG, begin
 from tddelta import CheckpointError, ConfigError, StorageError, compare
 from tddelta.deep import training
 from tddelta.experiments import plan_runs
 from tddelta.runs import Run, RunWriter, checkpoints
 
-# The command line on a slow machine: an update at a time, and a pause after each.
+# The command line an update at a time; after the sixth it pauses until it is told to stop.
 PROGRAM = """
-import sys, time
+import sys
 from tddelta.cli import main
 from tddelta.deep import training
-training.LONGEST_BLOCK, whole = 1, training._Training._train
-def slowly(*arguments):
-    seconds = whole(*arguments)
-    time.sleep(0.1)
-    return seconds
+training.LONGEST_BLOCK, train, blocks = 1, training._Training._train, []
+def slowly(self, *arguments):
+    blocks.append(arguments)
+    self.stop.wait(120 if len(blocks) > 6 else 0)
+    return train(self, *arguments)
 training._Training._train = slowly
 sys.exit(main(sys.argv[1:]))
 """
@@ -36,44 +36,22 @@ SETTINGS = {
     "environments": 3, "rollout_length": 8, "minibatches": 1, "epochs": 1, "hidden_sizes": (8,), "steps": 955,
     "learning_rate": 0.01, "environment_kwargs": {"max_steps_in_episode": 30},
 }  # fmt: skip
-
-
-def options():
-    """The same for the command line."""
-    found = []
-    for name, value in SETTINGS.items():
-        if name == "environment_kwargs":
-            name, value = "env_kwargs", "max_steps_in_episode=30"
-        found += [f"--{name.replace('_', '-')}", str(value[0] if isinstance(value, tuple) else value)]
-    return found
+OPTIONS = (
+    "--environments 3 --rollout-length 8 --minibatches 1 --epochs 1 --hidden-sizes 8 --steps 955 --learning-rate 0.01 "
+    f"--env-kwargs max_steps_in_episode=30 --out o --checkpoint-every 0 --eval-every {EVAL_EVERY}"
+)
 
 
 def start(folder, *arguments):
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=cache | os.environ,
-        cwd=folder,
-    )
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.01)
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / "c"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    command, pipes = [sys.executable, "-c", PROGRAM, *arguments], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, env=cache | os.environ, cwd=folder)
 
 
 @pytest.mark.slow
 def test_kill_9_and_then_sigterm_change_nothing(tmp_path):
     (plan,) = plan_runs("CartPole-v1", "ppo-delta", seeds=1, out=tmp_path / "o", **SETTINGS)
-    command = ("train", "CartPole-v1", *options(), "--out", "o", "--eval-every", EVAL_EVERY, "--checkpoint-every", 0)
+    command = ("train", "CartPole-v1", *OPTIONS.split())
     with start(tmp_path, *command) as process:
         wait_for(lambda: (plan.path / "checkpoints" / "0000000005").exists(), process)
         process.send_signal(signal.SIGKILL)
@@ -167,4 +145,4 @@ def test_episodes_that_are_no_numbers_pass_a_checkpoint_over(tmp_path):
     for wrong in (np.array(["a"] * 3), np.float64(3)):
         np.savez(path / "episodes.npz", steps=np.arange(3), returns=wrong, lengths=np.arange(3))
         with pytest.raises(CheckpointError, match="lacks some of the 3 episodes"):
-            checkpoints.usable(path, checkpoints.latest(path))
+            checkpoints.before(path, checkpoints.latest(path))

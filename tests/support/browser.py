@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,15 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 _KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35, "Tab": 9}
+
+
+def until(condition: Callable[[], object], what: str = "") -> None:
+    """Wait until something is so, for two minutes."""
+    end = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"it does not become true: {what}")
+        time.sleep(0.02)
 
 
 class Browser:
@@ -91,7 +100,7 @@ class Browser:
             message["sessionId"] = self._session
         self._told.write(json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._next(60)
+            answer = self._next(120)
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
@@ -121,10 +130,10 @@ class Browser:
             self.problems.append(given["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and given["type"] in ("error", "warning"):
             self.problems.append(str(given["args"]))
-        elif method == "Network.requestWillBeSent" and not given["request"]["url"].startswith(
-            ("file:", "data:", "blob:")
-        ):
-            self.problems.append(f"asks the network for {given['request']['url']}")
+        elif method == "Network.requestWillBeSent":
+            url = given["request"]["url"]
+            if not url.startswith(("file:", "data:", "blob:")):
+                self.problems.append(f"asks the network for {url}")
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression, promises waited for."""
@@ -140,23 +149,14 @@ class Browser:
         self.wait(f"document.readyState === 'complete' && ({until})")
         return time.perf_counter() - began
 
-    def wait(self, condition: str, seconds: float = 30) -> None:
+    def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
-        end = time.monotonic() + seconds
-        while not self.run(f"Boolean({condition})"):
-            if time.monotonic() > end:
-                raise TimeoutError(f"it does not become true: {condition}; problems: {self.problems}")
-            time.sleep(0.02)
+        until(lambda: self.run(f"Boolean({condition})"), f"{condition}; problems: {self.problems}")
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
         """Give the page a size; on a phone also touch and a finer screen."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=2 if phone else 1,
-            mobile=phone,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
 
     def theme(self, name: str) -> None:
         """Prefer "light" or "dark"."""

@@ -1,5 +1,6 @@
 """Training runs on disk for the tests, the first of them shared."""
 
+import contextlib
 import functools
 import tempfile
 from pathlib import Path
@@ -23,6 +24,18 @@ def trained(path, seed=0, config=None, **options):
     with RunWriter(path, training.run_config(config, seed), {"command": ["test"]}) as writer:
         training.train_run(config, seed, writer, **options)
     return Run(path)
+
+
+def trained_together(folder, config, seeds, *, resume=False, **options):
+    """Runs of several seeds at once, in folders named by the seeds."""
+    with contextlib.ExitStack() as opened:
+        writers = [
+            opened.enter_context(
+                RunWriter(folder / str(seed), training.run_config(config, seed), {"command": ["test"]}, resume=resume)
+            )
+            for seed in seeds
+        ]
+        training.train_runs(config, seeds, writers, **options)
 
 
 def bytes_of(run):

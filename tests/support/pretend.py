@@ -8,33 +8,10 @@ import sys
 import time
 import types
 from contextlib import suppress
-from typing import NamedTuple
 
 import tddelta.deep
+from tddelta.deep.training import Progress, run_config
 from tddelta.errors import DataError
-
-
-class Progress(NamedTuple):
-    steps: int
-    total_steps: int
-    steps_per_second: float | None
-    seconds_left: float | None
-    recent_return: float | None
-    phase: str
-
-
-def run_config(config, seed):
-    return {
-        "format": 3,
-        "environment": config.environment_object().name,
-        "environment_kwargs": dict(config.environment_kwargs),
-        "environment_parameters": {},
-        "agent": config.agent.to_dict(),
-        "seed": seed,
-        "steps": config.steps,
-        "settings": config.to_dict(),
-        "scales": config.critic_scales.to_dict(),
-    }
 
 
 def train_runs(config, seeds, writers, *, progress=None, stop=None, eval_every=None, checkpoint_every=300.0):

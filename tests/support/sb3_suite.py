@@ -2,23 +2,28 @@
 
 import io
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3 import A2C, DQN, PPO, SAC
+from stable_baselines3 import A2C, DQN, PPO, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule, set_random_seed
 from torch import nn
 
 from sb3_environments import TASKS, steered, vectorised
 from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaRolloutBuffer, DeltaSAC
-from tddelta.errors import CheckpointError
+from tddelta.errors import CheckpointError, ConfigError
 
+STEPS = 48
 SCALES = [0.5, 0.9, 0.99]
 _REPLAY: dict[str, Any] = {"learning_starts": 16, "batch_size": 8, "buffer_size": 200, "train_freq": 4}
 QUICK: dict[Any, dict[str, Any]] = {
@@ -26,14 +31,19 @@ QUICK: dict[Any, dict[str, Any]] = {
     A2C: {"n_steps": 8},
     DQN: {**_REPLAY, "target_update_interval": 10},
     SAC: {**_REPLAY, "gradient_steps": 2},
+    TD3: _REPLAY,
 }
 OURS: dict[Any, Any] = {PPO: DeltaPPO, A2C: DeltaA2C, DQN: DeltaDQN, SAC: DeltaSAC}
 _NEW = {"train/gradient_norm"}  # what ours log besides
-FLAT = {PPO: "cartpole", A2C: "cartpole", DQN: "cartpole", SAC: "pendulum"}
+FLAT = {PPO: "cartpole", A2C: "cartpole", DQN: "cartpole", SAC: "pendulum", TD3: "pendulum"}
 
-algorithms = pytest.mark.parametrize("plain", OURS, ids=lambda kind: kind.__name__)
-on_policy = pytest.mark.parametrize("plain", [PPO, A2C], ids=lambda kind: kind.__name__)
-off_policy = pytest.mark.parametrize("plain", [DQN, SAC], ids=lambda kind: kind.__name__)
+
+def kinds(*several: Any, name: str = "plain") -> Any:
+    """A parameter that is a class."""
+    return pytest.mark.parametrize(name, several, ids=lambda kind: kind.__name__)
+
+
+algorithms, on_policy, off_policy = kinds(*OURS), kinds(PPO, A2C), kinds(DQN, SAC)
 
 
 def environments(plain: Any, task: str | None = None, count: int = 2) -> Any:
@@ -41,34 +51,43 @@ def environments(plain: Any, task: str | None = None, count: int = 2) -> Any:
     return steered(task, count) if issubclass(plain, SAC) else vectorised(task, count)
 
 
-def plain_of(kind: Any) -> Any:
-    """The algorithm of SB3 that a class is derived from."""
-    return next(one for one in OURS if issubclass(kind, one))
+def derived(kind: Any, mixin: Any) -> Any:
+    return type("Own", (mixin, kind), {})
 
 
-def make(kind: Any, task: str | None = None, env: Any = None, policy: Any = None, **settings: Any) -> Any:
-    plain = plain_of(kind)
+def own_buffer(kind: Any, mixin: Any) -> Any:
+    """A buffer class of a user, for an algorithm of SB3 or for one of ours."""
+    return derived(DeltaRolloutBuffer if issubclass(kind, tuple(OURS.values())) else RolloutBuffer, mixin)
+
+
+def make(
+    kind: Any, task: str | None = None, env: Any = None, policy: Any = None, scales: Any = SCALES, **settings: Any
+) -> Any:
+    """A small model of SB3, or of ours with scales; policies and rollout buffers may be classes to mix in."""
+    plain = next(one for one in QUICK if issubclass(kind, one))
     policy = policy or TASKS[task or FLAT[plain]][1]
-    given = environments(plain, task) if env is None else env
-    ours: dict[str, Any] = {"scales": SCALES} if issubclass(kind, tuple(OURS.values())) else {}
-    if plain in (DQN, SAC):  # of 256 and 256 by default, and a new dictionary, into which SB3 writes
+    if isinstance(policy, type) and not issubclass(policy, BasePolicy):
+        policy = derived(kind.policy_aliases["MlpPolicy"], policy)
+    buffer = settings.get("rollout_buffer_class")
+    if buffer is not None and not issubclass(buffer, RolloutBuffer):
+        settings["rollout_buffer_class"] = own_buffer(kind, buffer)
+    ours: dict[str, Any] = {"scales": scales} if issubclass(kind, tuple(OURS.values())) else {}
+    if "buffer_size" in QUICK[plain]:  # of 256 and 256 by default, and a new dictionary, into which SB3 writes
         ours["policy_kwargs"] = {"net_arch": [16]}
+    given = environments(plain, task) if env is None else env
     return kind(policy, given, **{"seed": 3, "device": "cpu", **QUICK[plain], **ours, **settings})
 
 
-def one_scale(kind: Any) -> dict[str, Any]:
-    """The argument that makes one of our algorithms the plain one."""
-    return {"scales": "single"} if issubclass(kind, tuple(OURS.values())) else {}
-
-
-def assert_same(plain: Any, scenario: Callable[[Any], Any]) -> None:
+def assert_same(plain: Any, scenario: Callable[[Any], Any], *, refused: bool | None = False) -> None:
     """Check that what is done with SB3's algorithm ends as with ours of one scale, to the last bit.
 
     Args:
         plain: The class of SB3.
-        scenario: Makes and trains a model of the class that it is given, with `one_scale`, or fails.
+        scenario: Trains a model that it makes with the function that it is given, `make` of the class.
+        refused: Whether both fail; None where they may.
     """
     first, second = (_outcome(scenario, kind) for kind in (plain, OURS[plain]))
+    assert refused is None or refused == (first["error"] is not None), first["error"]
     for name, wanted in first.items():
         assert _same(second[name], wanted), f"{name}: {second[name]!r:.90} in place of {wanted!r:.90}"
 
@@ -76,7 +95,7 @@ def assert_same(plain: Any, scenario: Callable[[Any], Any]) -> None:
 def _outcome(scenario: Callable[[Any], Any], kind: Any) -> dict[str, Any]:
     set_random_seed(1)
     try:
-        model = scenario(kind)
+        model = scenario(partial(make, kind, scales="single"))
     except (AssertionError, AttributeError, CheckpointError, RuntimeError, TypeError, ValueError) as error:
         return {"model": None, "error": _kind_of(error)}
     logged = model.logger.name_to_value if hasattr(model, "_logger") else {}
@@ -115,17 +134,43 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-STEPS = 48
+def assert_counts(plain: Any, scenario: Callable[..., Any], steps: int = STEPS, **settings: Any) -> None:
+    """Check that a change counts as in SB3: to the last bit with one scale; a ladder feels or refuses it.
+
+    Args:
+        plain: The class of SB3.
+        scenario: As of `assert_same`, with so many steps.
+        steps: In which a ladder learns.
+        **settings: Of all models.
+    """
+    assert_same(plain, lambda make: scenario(partial(make, **settings), STEPS))
+    try:
+        found = _felt(OURS[plain], scenario, steps, settings)
+    except ConfigError:
+        return
+    assert _felt(plain, scenario, steps, settings) <= found
 
 
-class Counted(RolloutBuffer):
+def _felt(kind: Any, scenario: Callable[..., Any], steps: int, settings: dict[str, Any]) -> set[str]:
+    """The networks that learn something else by a change, where gradients of the critic leave the actor alone."""
+    given = settings if issubclass(kind, SAC) else {"max_grad_norm": 1e9, **settings}
+    state = scenario(partial(make, kind, **given), steps).policy.state_dict()
+    other = _unchanged(kind, steps, tuple(given.items()))
+    parts = {"critic": ("value_net", "q_net", "critic"), "actor": ("action_net", "actor")}
+    return {
+        part
+        for part, names in parts.items()
+        if any(not th.equal(state[key], other[key]) for key in state if any(name in key for name in names))
+    }
+
+
+@cache
+def _unchanged(kind: Any, steps: int, settings: tuple[Any, ...]) -> Any:
+    return make(kind, **dict(settings)).learn(steps).policy.state_dict()
+
+
+class Counted:
     """Mixed into a buffer: keeps what it does."""
-
-
-def rollout_buffer(kind: Any, mixin: Any = Counted) -> Any:
-    """A buffer class of a user, for an algorithm of SB3 or for one of ours."""
-    base = DeltaRolloutBuffer if kind in OURS.values() else RolloutBuffer
-    return type("Own", (mixin, base), {})
 
 
 class Fresh(ReplayBuffer):
@@ -150,7 +195,7 @@ _ON: dict[str, Any] = {
     "max_grad_norm": 0.01,
     "use_sde": True,
     "sde_sample_freq": 2,
-    "rollout_buffer_class": rollout_buffer,
+    "rollout_buffer_class": Counted,
     "rollout_buffer_kwargs": {},
 }
 
@@ -209,15 +254,12 @@ def named(found: dict[Any, dict[str, Any]]) -> Any:
 
 
 arguments = named(ARGUMENTS)
-discounts = named(
-    {kind: [name for name in ("gamma", "gae_lambda") if name in several] for kind, several in ARGUMENTS.items()}
-)
 
 
 def given(kind: Any, plain: Any, name: str) -> dict[str, Any]:
     value = ARGUMENTS[plain][name]
     more = {"replay_buffer_kwargs": {"handle_timeout_termination": False}} if name == "optimize_memory_usage" else {}
-    return {name: value(kind) if value is rollout_buffer else value, **more}
+    return {name: own_buffer(kind, value) if value is Counted else value, **more}
 
 
 def learned(model: Any, **more: Any) -> Any:
@@ -236,213 +278,108 @@ def reloaded(model: Any, env: Any, **more: Any) -> Any:
     return type(model).load(file, env=env, device="cpu", **more)
 
 
-def replaced(plain: Any, name: str) -> Callable[[Any], Any]:
-    """Train, save, load with another value of an argument, and go on."""
-
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, env=continuous(plain, name), policy="MlpPolicy", **one_scale(kind)))
-        again = reloaded(model, continuous(plain, name), **given(kind, plain, name))
-        return learned(again, reset_num_timesteps=False)
-
-    return scenario
-
-
-def halfway(change: Callable[[BaseCallback], Any], at: int = 20) -> BaseCallback:
+def halfway(change: Callable[[Any], Any]) -> BaseCallback:
     """A callback that changes the model once, during the second rollout or after the first updates."""
 
     class Once(BaseCallback):
         def _on_step(self) -> bool:
-            if self.num_timesteps == at:
-                change(self)
+            if self.num_timesteps == 36:
+                change(self.model)
             return True
 
     return Once()
 
 
-def put(path: str, value: Any) -> Callable[[BaseCallback], None]:
-    *places, name = path.split(".")
+def put(**values: Any) -> Callable[[Any], None]:
+    """Set attributes of the model; `rollout_buffer` is a dictionary of those of the buffer."""
 
-    def change(callback: BaseCallback) -> None:
-        place: Any = callback.model
-        for one in places:
-            place = getattr(place, one)
-        setattr(place, name, value)
+    def change(model: Any) -> None:
+        for name, value in values.items():
+            if name == "rollout_buffer":
+                put(**value)(model.rollout_buffer)
+            else:
+                setattr(model, name, value)
 
     return change
 
 
-def both_discounts(callback: BaseCallback) -> None:
-    for path in ("gamma", "rollout_buffer.gamma"):
-        put(path, 0.9)(callback)
-    for path in ("gae_lambda", "rollout_buffer.gae_lambda"):
-        put(path, 0.5)(callback)
-
-
-def halve(callback: BaseCallback) -> None:
+def halve(model: Any) -> None:
     with th.no_grad():
-        for parameter in callback.model.policy.parameters():
+        for parameter in model.policy.parameters():
             parameter.mul_(0.5)
 
 
-def put_back(callback: BaseCallback) -> None:
+def put_back(model: Any) -> None:
     """Take the parameters that a model of other experience has."""
-    model: Any = callback.model
-    halved = {
-        name: {key: value * 0.5 for key, value in part.items()}
-        for name, part in model.get_parameters().items()
-        if name == "policy"
-    }
-    model.set_parameters(halved, exact_match=False)
+    halved = {key: value * 0.5 for key, value in model.get_parameters()["policy"].items()}
+    model.set_parameters({"policy": halved}, exact_match=False)
 
 
-def settings(**values: Any) -> Callable[[BaseCallback], None]:
-    """Set several attributes of the model at once."""
-
-    def change(callback: BaseCallback) -> None:
-        for name, value in values.items():
-            put(name, value)(callback)
-
-    return change
-
-
-def decay(callback: BaseCallback) -> None:
+def decay(model: Any) -> None:
     """Change a setting of the optimiser."""
-    model: Any = callback.model
     (model.critic if isinstance(model, SAC) else model.policy).optimizer.param_groups[0].update(weight_decay=0.5)
 
 
-def copied(online: str, target: str) -> Callable[[BaseCallback], None]:
-    """Give a target network what the other one has learned."""
-
-    def change(callback: BaseCallback) -> None:
-        getattr(callback.model, target).load_state_dict(getattr(callback.model, online).state_dict())
-
-    return change
-
-
+_DISCOUNTS = {"gamma": 0.9, "gae_lambda": 0.5}
 _SET_ALWAYS = {
-    "rates": put("lr_schedule", lambda _: 1e-2),
-    "learning rate": put("learning_rate", 0.1),  # which does nothing, in SB3 as well
-    "norm": put("max_grad_norm", 1e-3),
+    "rates": put(lr_schedule=lambda _: 1e-2),
+    "learning rate": put(learning_rate=0.1),  # which does nothing, in SB3 as well
+    "norm": put(max_grad_norm=1e-3),
     "halve": halve,
     "parameters": put_back,
     "decay": decay,
 }
 _SET_ON = {
-    "gamma": put("rollout_buffer.gamma", 0.9),
-    "lambda": put("rollout_buffer.gae_lambda", 0.5),
-    "both": both_discounts,
-    "model's gamma": put("gamma", 0.9),
-    "model's lambda": put("gae_lambda", 0.5),
-    "coefficients": settings(ent_coef=0.1, vf_coef=0.1, normalize_advantage=False),
+    "gamma": put(rollout_buffer={"gamma": 0.9}),
+    "lambda": put(rollout_buffer={"gae_lambda": 0.5}),
+    "both": put(**_DISCOUNTS, rollout_buffer=_DISCOUNTS),
+    "model's gamma": put(gamma=0.9),
+    "model's lambda": put(gae_lambda=0.5),
+    "coefficients": put(ent_coef=0.1, vf_coef=0.1, normalize_advantage=False),
 }
 _SET_OFF = {
-    "gamma": put("gamma", 0.5),
-    "gamma of 1": put("gamma", 1.0),
-    "updates": settings(batch_size=5, gradient_steps=3, tau=0.3, target_update_interval=4),
-    "buffer": lambda callback: callback.model.replay_buffer.rewards.__imul__(10),
+    "gamma": put(gamma=0.5),
+    "gamma of 1": put(gamma=1.0),
+    "updates": put(batch_size=5, gradient_steps=3, tau=0.3, target_update_interval=4),
+    "buffer": lambda model: model.replay_buffer.rewards.__imul__(10),
 }
-SET: dict[Any, dict[str, Callable[[BaseCallback], Any]]] = {
+SET: dict[Any, dict[str, Callable[[Any], Any]]] = {
     PPO: {
         **_SET_ALWAYS,
         **_SET_ON,
-        "schedule": put("clip_range", lambda _: 0.01),
-        "values": put("clip_range_vf", lambda _: 0.01),
-        "epochs": settings(n_epochs=1, batch_size=32, target_kl=1e-4),
+        "schedule": put(clip_range=lambda _: 0.01),
+        "values": put(clip_range_vf=lambda _: 0.01),
+        "epochs": put(n_epochs=1, batch_size=32, target_kl=1e-4),
     },
     A2C: {**_SET_ALWAYS, **_SET_ON},
     DQN: {
         **_SET_ALWAYS,
         **_SET_OFF,
-        "rate": put("exploration_rate", 0.9),
-        "schedule": put("exploration_schedule", lambda _: 0.7),
-        "target": copied("q_net", "q_net_target"),
+        "rate": put(exploration_rate=0.9),
+        "schedule": put(exploration_schedule=lambda _: 0.7),
+        "target": lambda model: model.q_net_target.load_state_dict(model.q_net.state_dict()),
     },
     SAC: {
         **_SET_ALWAYS,
         **_SET_OFF,
-        "entropy": put("target_entropy", -0.1),
-        "temperature": put("ent_coef_tensor", th.tensor(0.9)),
-        "coefficient": lambda callback: callback.model.log_ent_coef.data.fill_(-3.0),
-        "no optimiser": settings(ent_coef_optimizer=None, ent_coef_tensor=th.tensor(0.9)),
-        "target": copied("critic", "critic_target"),
+        "entropy": put(target_entropy=-0.1),
+        "temperature": put(ent_coef_tensor=th.tensor(0.9)),
+        "coefficient": lambda model: model.log_ent_coef.data.fill_(-3.0),
+        "no optimiser": put(ent_coef_optimizer=None, ent_coef_tensor=th.tensor(0.9)),
+        "target": lambda model: model.critic_target.load_state_dict(model.critic.state_dict()),
     },
 }
 """What a callback may change in the middle of a training."""
 
 
-class Writes(BaseCallback):
-    """Changes an array of the buffer, at every step or at the end of every rollout."""
+def hindsight(make: Any, plain: Any, bits: int = 4, image: bool = False, **settings: Any) -> Any:
+    """A model that learns to flip bits from goals that it was not given."""
 
-    def __init__(self, name: str, at: str) -> None:
-        super().__init__()
-        self.name, self.at = name, at
+    def flipping() -> Any:
+        return BitFlippingEnv(bits, continuous=issubclass(plain, SAC), image_obs_space=image)
 
-    def _on_step(self) -> bool:
-        if self.at == "step":
-            self.write(self.model.rollout_buffer if hasattr(self.model, "rollout_buffer") else self.model.replay_buffer)
-        return True
-
-    def _on_rollout_end(self) -> None:
-        if self.at == "end":
-            self.write(self.model.rollout_buffer)
-
-    def write(self, buffer: Any) -> None:
-        array = getattr(buffer, self.name)
-        if self.name in ("dones", "timeouts", "episode_starts") or array.dtype != np.float32:
-            array[::3] = 1
-        else:
-            array *= 0.5
-            array[0] += 0.25
-
-
-class Rewarded:
-    """Adds a reward of its own, as curiosity does."""
-
-    def add(self, obs: Any, action: Any, reward: Any, *others: Any) -> None:
-        super().add(obs, action, 10 * reward + 1, *others)
-
-
-class Before:
-    """Normalises rewards before returns are computed."""
-
-    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
-        self.rewards = (self.rewards - self.rewards.mean()) / 2
-        super().compute_returns_and_advantage(last_values, dones)
-
-
-class After:
-    """Clips advantages and returns after they are computed."""
-
-    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
-        super().compute_returns_and_advantage(last_values, dones)
-        self.advantages = self.advantages.clip(-1, 1)
-        self.returns = 0.5 * self.returns
-
-
-class Relabelled(ReplayBuffer):
-    """Adds a reward of its own when a step is kept, and another one when it is taken."""
-
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, *others: Any) -> None:
-        super().add(obs, next_obs, action, reward + 1, *others)
-
-    def sample(self, batch_size: int, env: Any = None) -> Any:
-        samples = super().sample(batch_size, env)
-        return samples._replace(rewards=2 * samples.rewards, dones=th.zeros_like(samples.dones))
-
-
-class Trains:
-    """Learns twice, with less and less of everything."""
-
-    def train(self, *args: Any, **kwargs: Any) -> None:
-        super().train(*args, **kwargs)
-        self.gamma = self.gamma * 0.9
-        self.max_grad_norm = 0.1
-        super().train(*args, **kwargs)
-
-
-def derived(kind: Any, mixin: Any) -> Any:
-    return type("Own", (mixin, kind), {})
+    given = {"replay_buffer_class": HerReplayBuffer, "buffer_size": 2000, **settings}
+    return make(env=make_vec_env(flipping, 2, seed=0), policy="MultiInputPolicy", **given)
 
 
 class Noisy(FlattenExtractor):

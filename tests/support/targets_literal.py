@@ -73,16 +73,6 @@ class Problem:
             windows=self.windows[z : z + 1],
         )
 
-    def first(self, number: int) -> "Problem":
-        return replace(
-            self,
-            deltas=self.deltas[..., :number],
-            next_deltas=self.next_deltas[..., :number],
-            gammas=self.gammas[:number],
-            decays=self.decays[:number],
-            windows=self.windows[:number],
-        )
-
     def steps(self, part: slice) -> "Problem":
         return self.pick(lambda array: array[part])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tddelta as tdd
-from logs_data import discounts, episodes_of, random_log, small
+from logs_data import autoregressive, discounts, episodes_of, random_log, small
 from tddelta.tabular import FiniteMDP, evaluate_log, logs, sample
 
 SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
@@ -305,3 +305,145 @@ def test_labels_of_several_types_have_an_order():
     np.testing.assert_array_equal(
         result.predict(["b", "nowhere", 3]), [result.values[2], [np.nan] * 3, result.values[0]]
     )
+
+
+# ---------------------------------------------------------------- models of sensors
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("model", ["tiles", "linear"])
+def test_models_find_the_value_of_a_sensor(model, method):
+    scales = discounts(0.0, 0.5, 0.9, lam=0.9)
+    result = evaluate_log(autoregressive(0), scales, features=["x"], model=model, method=method)
+    points = np.linspace(-0.9, 0.9, 13)[:, None]
+    exact = points / (1 - 0.9 * np.array(scales.gammas))
+    worst = np.abs(result.predict(points) - exact).max(axis=0)
+    assert (worst < ([0.06, 0.13, 0.6] if model == "tiles" else [1e-4, 0.04, 0.4])).all(), worst
+    assert result.states == () and result.visits.shape == (0,) and result.values.shape == (12000, 3)
+    found = result.calibration
+    assert found.explained_variance[0] > 0.98 and found.unseen == 0 and found.count[0] == 2400
+    with pytest.raises(tdd.ShapeError, match=r"observations must have shape \(N, 1\); got \(3,\): pass one row of"):
+        result.predict([1.0, 2.0, 3.0])
+    with pytest.raises(tdd.ShapeError, match="observations must be an array of numbers; got 'warm'"):
+        result.predict("warm")
+    with pytest.raises(tdd.DataError, match=r"observations must be finite; got nan at \[1, 0\]"):
+        result.predict([[0.0], [np.nan]])
+
+
+def test_a_linear_model_with_one_column_per_state_is_the_table():
+    log = random_log(8, 60, 4)
+    table = evaluate_log(log, SCALES, time="time")
+    for state in range(4):
+        log |= {f"is_{state}": log["state"] == state, f"next_is_{state}": log["next_state"] == state}
+    columns = [f"is_{state}" for state in range(3)]  # the constant is the fourth
+    linear = evaluate_log(log, SCALES, time="time", features=columns, model="linear", ridge=0.0)
+    np.testing.assert_allclose(linear.values, table.row_values, atol=1e-10)
+    with pytest.raises(tdd.ConfigError, match="ridge=0 needs features that do not depend on each other: leave one"):
+        evaluate_log(log, SCALES, features=[*columns, "is_3"], model="linear", ridge=0.0)
+    with pytest.raises(tdd.ConfigError, match=r"ridge=0 leaves the weights of overlapping tiles open: pass"):
+        evaluate_log(log, SCALES, features=columns, model="tiles", ridge=0.0)
+
+
+def test_a_model_of_endless_episodes_has_no_undiscounted_value():
+    with pytest.raises(tdd.ConfigError, match="the log does not determine the values at γ=1: pass a discount below 1"):
+        evaluate_log(autoregressive(4, 5, 20), discounts(0.5, 1.0), features=["x"], model="linear", method="td0")
+
+
+def test_beyond_what_was_seen_tiles_stay_constant():
+    result = evaluate_log(autoregressive(1, 10, 50), SCALES, features=["x"], model="tiles", held_out=0)
+    low, high = (np.array([[extreme]]) for extreme in (-99.0, 99.0))
+    x = autoregressive(1, 10, 50)["x"]
+    np.testing.assert_array_equal(result.predict(low), result.predict([[x.min()]]))
+    np.testing.assert_array_equal(result.predict(high), result.predict([[x.max()]]))
+
+
+def test_a_column_may_hold_several_features():
+    log = autoregressive(2, 10, 30)
+    log["pair"] = np.stack([log["x"], log["x"] ** 2], axis=1)
+    log["next_pair"] = np.stack([log["next_x"], log["next_x"] ** 2], axis=1)
+    log |= {"square": log["x"] ** 2, "next_square": log["next_x"] ** 2}
+    one = evaluate_log(log, SCALES, features=["pair"], model="tiles", tilings=4, tiles=3)
+    two = evaluate_log(log, SCALES, features=["x", "square"], model="tiles", tilings=4, tiles=3)
+    np.testing.assert_allclose(one.values, two.values, rtol=1e-9, atol=1e-9)
+
+
+# ---------------------------------------------------------------- episodes that are held out
+
+
+def test_calibration_by_hand():
+    """Trained on a → b with rewards 0 and 1, tested on an episode with rewards 0 and 3."""
+    log = episodes_of("a0 b1", "a0 b3")
+    found = evaluate_log(log, discounts(0.5), held_out=0.5, method="td0").calibration
+    np.testing.assert_allclose(found.predicted[:, 0], [0.5, 1])
+    np.testing.assert_allclose(found.realised[:, 0], [1.5, 3])
+    assert (found.bias[0], found.correlation[0]) == pytest.approx((-1.5, 1))
+    assert found.rmse[0] == pytest.approx(np.sqrt((1 + 4) / 2))
+    assert found.explained_variance[0] == pytest.approx(1 - 0.25 / 0.5625)
+    assert (found.episodes, found.steps, found.unseen) == (1, 2, 0)
+    assert found.count.tolist() == [2] and found.too_near.tolist() == [0]
+
+
+def test_the_error_of_the_bias_counts_episodes_not_steps():
+    """Errors −1 and −1 in one episode, 3 in the other: sums around the mean 1/3 are −8/3 and 8/3."""
+    log = episodes_of("a0 b0", "a0 b0", "a1 b1", "a-3")
+    found = evaluate_log(log, discounts(0.0), held_out=0.5, method="td0").calibration
+    assert found.bias[0] == pytest.approx(1 / 3)
+    assert found.bias_error[0] == pytest.approx(np.sqrt(2 * 2 * (8 / 3) ** 2) / 3)
+    single = evaluate_log(log, discounts(0.0), held_out=0.25, method="td0").calibration
+    assert single.bias[0] == pytest.approx(3 + 0.5 * 1 / 1.5) and np.isnan(single.bias_error[0])
+
+
+def test_returns_near_a_cut_are_not_known():
+    """With γ = .5 the weight 1 % is passed after seven steps; with .1 after two; γ = 0 needs the step alone."""
+    log = {
+        "episode": [0] * 10 + [1] * 10,
+        "state": [0] * 20,
+        "next_state": [0] * 20,
+        "reward": [1.0] * 20,
+        "terminated": [False] * 20,
+        "truncated": ([False] * 9 + [True]) * 2,
+    }
+    found = evaluate_log(log, discounts(0.0, 0.1, 0.5, 0.99), held_out=0.5, method="td0", tolerance=0.011).calibration
+    assert found.count.tolist() == [10, 9, 4, 0] and found.too_near.tolist() == [0, 1, 6, 10]
+    np.testing.assert_allclose(found.realised[:4, 2], [2 - 0.5**k for k in (9, 8, 7, 6)])
+    assert np.isnan(found.realised[4:, 2]).all() and np.isnan(found.predicted[4:, 2]).all()
+    assert np.isnan(found.bias[3]) and np.isnan(found.rmse[3])
+    assert np.isnan(found.explained_variance[0]), "all realised returns are 1"
+    longer = log | {"time": np.tile(np.arange(0, 20, 2), 2), "next_time": np.tile(np.arange(2, 22, 2), 2)}
+    found = evaluate_log(longer, discounts(0.5), held_out=0.5, method="td0", time="time").calibration
+    assert found.count.tolist() == [7], "two units of time a step"
+    np.testing.assert_allclose(found.realised[:7, 0], [(1 - 0.25**k) / 0.75 for k in range(10, 3, -1)])
+
+
+def test_states_that_training_never_saw_are_counted():
+    log = episodes_of("a0 b1", "a0 c5 b3")
+    found = evaluate_log(log, discounts(0.5, 0.9), held_out=0.5, method="td0").calibration
+    assert found.unseen == 1 and found.count.tolist() == [2, 2] and found.too_near.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.2, 2), (0.29, 2), (0.3, 3), (0.01, 1), (0.99, 9), (0, 0)])
+def test_the_last_episodes_are_held_out(share, held):
+    log = episodes_of(*[f"a{number}" for number in range(10)])
+    result = evaluate_log(log, discounts(0.5), held_out=share, method="td0")
+    assert (result.episodes, result.held_out, result.steps) == (10, held, 10 - held)
+    assert result.values.item() == pytest.approx(np.mean(np.arange(10 - held)))
+
+
+def test_time_stamps_give_the_order_of_episodes():
+    log = episodes_of("a0", "a1", "a2", "a3") | {"time": [3.0, 1.0, 9.0, 1.0]}
+    result = evaluate_log(log, discounts(0.5), held_out=0.5, method="td0", time="time")
+    assert result.values.item() == pytest.approx((1 + 3) / 2), "those that begin first, in the order of the log"
+    np.testing.assert_allclose(result.calibration.realised[:, 0], [0, 2])
+
+
+def test_groups_keep_equal_predictions_together():
+    log = episodes_of(*["a0 b1"] * 4, "a0 b3 a1 b1", "a0 b1")
+    found = evaluate_log(log, discounts(0.0), held_out=0.34, method="td0").calibration
+    predicted, realised, counts = found.bins(3)
+    np.testing.assert_allclose(predicted[0, :2], [0, 1])
+    np.testing.assert_allclose(realised[0, :2], [1 / 3, 5 / 3])
+    assert counts.tolist() == [[3, 3, 0]] and np.isnan(predicted[0, 2])
+    many = evaluate_log(random_log(7, 80, 30), SCALES, method="td0").calibration
+    predicted, realised, counts = many.bins(4)
+    assert (counts.sum(axis=1) == many.count).all() and (np.diff(predicted, axis=1) > 0).all()
+    np.testing.assert_allclose((realised * counts).sum(axis=1), np.nansum(many.realised, axis=0), atol=1e-9)

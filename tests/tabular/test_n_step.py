@@ -118,7 +118,7 @@ def test_a_large_reward_leaves_no_rounding_behind():
         ({"n_steps": (1, 0, 2)}, ShapeError, r"got \(1, 0, 2\): one per discount"),
         ({"n_steps": (1, 2, 2.5)}, ShapeError, r"got \(1, 2, 2.5\): one per discount"),
         ({"exact_last": np.zeros(3)}, ShapeError, r"states must lie in 0…2; got 0…5: exact_last has 3 states"),
-        ({"initial": np.zeros((6, 2))}, ShapeError, r"initial must have shape \(6, 3\); got \(6, 2\)"),
+        ({"initial": np.zeros((6, 2))}, ShapeError, r"initial must have shape \(6, 3\) or .*; got \(6, 2\)"),
         ({"counted": [True]}, ShapeError, r"counted must have shape \(6,\); got \(1,\)"),
         ({"trajectory": Trajectory(*(x[0] for x in episodes()))}, ShapeError, r"shape \(N, T\); got \(60,\)"),
     ],

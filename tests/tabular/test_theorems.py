@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from targets_literal import make_scales
-from tddelta import ConfigError, TimeScales, lambda_targets, n_step_targets
+from tddelta import TimeScales, lambda_targets
 from tddelta.tabular import FiniteMDP, Trajectory, evaluate, sample
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "ring.json").read_text(encoding="utf-8"))
@@ -76,56 +76,6 @@ def test_golden_ring(case):
     np.testing.assert_allclose(baseline.values[0, 0, :, 0], case["baseline_values"], rtol=0, atol=1e-12)
 
 
-def walk(rewards, ends, *, states=None, length=None):
-    """A process of states in a row, and steps along it; `ends` are "terminated", "truncated" or "" per step."""
-    count = len(rewards) + 1 if length is None else length
-    process = FiniteMDP(
-        np.eye(count, k=1) + np.diag([0.0] * (count - 1) + [1.0]), 0.0, terminal=np.arange(count) == count - 1
-    )
-    states = np.arange(len(rewards)) if states is None else np.array(states)
-    terminated, truncated = np.array(ends) == "terminated", np.array(ends) == "truncated"
-    steps = Trajectory(states, np.zeros_like(states), np.array(rewards, float), states + 1, terminated, truncated)
-    return process, steps
-
-
-def targets_of(method, scales, rewards, ends, table=None, *, length=None):
-    """Where full steps lead: the targets of every step."""
-    process, steps = walk(rewards, ends, length=length)
-    result = evaluate(process, scales, method=method, trajectory=steps, step_sizes=1.0, initial_deltas=table)
-    return result.deltas[0, 0, : len(rewards)]
-
-
-def test_windows_discount_by_the_power_of_their_length():
-    """B19: r = 1, 2, W(s2) = (2, 8)."""
-    table = np.array([[0, 0], [0, 0], [2.0, 8.0], [0, 0]])
-    heads = targets_of("n_step", make_scales((0.5, 0.9), None, (2, 2)), [1, 2], ["", ""], table, length=4)
-    np.testing.assert_allclose(heads[0], [2.5, 8.4], rtol=0, atol=1e-12)
-    single = targets_of(
-        "n_step", make_scales((0.5,), None, (2,)), [1, 1], ["", ""], table.sum(1, keepdims=True), length=4
-    )
-    np.testing.assert_allclose(single[0], [4.0], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("method", ["n_step", "lambda_return", n_step_targets])
-def test_the_last_reward_counts_and_only_a_truncation_bootstraps(method):
-    """B20: r = 1, 2, 3, windows that reach the end."""
-    scales, table = make_scales((0.5,), (0.5,), (3,)), np.array([[0.0], [0.0], [0.0], [8.0], [0.0]])
-    for end, wanted in (("terminated", [2.75, 3.5, 3.0]), ("truncated", [3.75, 5.5, 7.0])):
-        length = 4 if end == "terminated" else 5
-        got = targets_of(method, scales, [1, 2, 3], ["", "", end], table[:length], length=length)
-        np.testing.assert_allclose(got[:, 0], wanted, rtol=0, atol=1e-12)
-
-
-def test_discount_one_and_zero():
-    """B24."""
-    one = targets_of("lambda_return", make_scales((1.0,), (1.0,)), [1, 1, 1], ["", "", "terminated"])
-    np.testing.assert_array_equal(one[:, 0], [3, 2, 1])
-    zero = targets_of("lambda_return", make_scales((0.0,), (0.0,)), [1, 2, 3], ["", "", "terminated"])
-    np.testing.assert_array_equal(zero[:, 0], [1, 2, 3])
-    with pytest.raises(ConfigError, match="the value at gamma=1 does not converge"):
-        evaluate(FiniteMDP.ring(), make_scales((0.5, 1.0), None, (1, 1)))
-
-
 @pytest.mark.parametrize("method", ["td0", "n_step", "traces", "true_online", "lambda_return", "lambda_difference"])
 def test_an_endless_reward_of_one(method):
     """B25: W = 1, 1, 2, 4, 8 for γ = 0, .5, .75, .875, .9375."""
@@ -148,8 +98,8 @@ def test_horizons_of_a_million_steps_keep_their_digits():
 @pytest.mark.parametrize("method", ["traces", "true_online", "lambda_return", "lambda_difference"])
 def test_a_trace_decays_on_the_way_in(method):
     """B29: s0 → s1 → end with reward 1 at the end, λ = 1: the credit is γ, not 0."""
-    process, steps = walk([0, 1], ["", "terminated"])
-    result = evaluate(process, make_scales((0.9,), (0.9,)), method=method, trajectory=steps, step_sizes=0.1)
+    chain = FiniteMDP.chain(2)
+    result = evaluate(chain, make_scales((0.9,), (0.9,)), method=method, steps=2, step_sizes=0.1)
     np.testing.assert_allclose(result.values[0, 0, :2, 0], [0.09, 0.1], rtol=0, atol=1e-12)
 
 

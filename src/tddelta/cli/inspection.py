@@ -55,7 +55,7 @@ class Inspect:
 
     def run(self, command: Sequence[str]) -> int:
         """Record, print, write."""
-        from tddelta.inspector import Recording, write
+        from tddelta.inspector import Recording, inspect
         from tddelta.inspector.page import table
 
         stored = self.source.suffix == ".npz"
@@ -68,7 +68,7 @@ class Inspect:
         page = target if target.suffix == ".html" else target / "inspect.html"
         moments = [] if self.state is None else table(recording, self.state)
         video = page.with_suffix(".mp4") if self.video else None
-        write(recording, page, self.state or 0, video, f"{shlex.join(command)}.")
+        inspect(recording, page, step=self.state or 0, video=video, provenance=f"{shlex.join(command)}.")
         if not stored:
             recording.save(page.with_suffix(".npz"))
         for heads, rows, sentence in moments:

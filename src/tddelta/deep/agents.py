@@ -8,8 +8,7 @@ from array_api_compat import array_namespace
 
 from tddelta import targets as core
 from tddelta._arrays import widened
-from tddelta._naming import closest, imported, reference
-from tddelta._plain import tidy
+from tddelta._plain import closest, imported, reference, tidy
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError
 from tddelta.timescales import Rule, TimeScales
@@ -25,29 +24,13 @@ TargetFunction = Callable[..., Any]
 def multi_discount_targets(
     rewards: Any, values: Any, next_values: Any, *, terminated: Any, truncated: Any, scales: TimeScales
 ) -> Any:
-    """λ-return of every V_{γ_z} on its own, from heads that are values: the baseline without a decomposition.
+    """λ-return of every V_{γ_z} on its own, (T, *batch, Z): the baseline without a decomposition.
 
-    The same numbers as the difference form of the λ-return, written in the other basis: Σ_{i≤z} of it.
-
-    Args:
-        rewards: (T, *batch).
-        values: V_z(s_t), (T, *batch, Z).
-        next_values: V_z of the true successors, (T, *batch, Z).
-        terminated: (T, *batch), boolean.
-        truncated: (T, *batch), boolean.
-        scales: with trace decays.
-
-    Returns:
-        Targets of the values, (T, *batch, Z).
+    The same numbers as the difference form of the λ-return, written in the other basis: Σ_{i≤z} of it. Arguments are
+    those of `lambda_targets`, with V_z(s_t) and V_z of the true successors, (T, *batch, Z), in place of components.
     """
-    deltas = core.lambda_targets(
-        rewards,
-        decompose(widened(values)),
-        decompose(widened(next_values)),
-        terminated=terminated,
-        truncated=truncated,
-        scales=scales,
-    )
+    options: Any = {"terminated": terminated, "truncated": truncated, "scales": scales}
+    deltas = core.lambda_targets(rewards, decompose(widened(values)), decompose(widened(next_values)), **options)
     return array_namespace(values).astype(compose(deltas), values.dtype, copy=False)
 
 
@@ -97,14 +80,8 @@ class Agent:
 
     def to_dict(self) -> dict[str, str]:
         """The agent as JSON: functions by module and name."""
-        return {
-            "name": self.name,
-            "heads": self.heads,
-            "basis": self.basis,
-            "rule": self.rule,
-            "targets": reference(self.targets),
-            "advantages": reference(self.advantages),
-        }
+        fields = vars(self)
+        return {name: reference(value) if callable(value) else value for name, value in fields.items()}
 
 
 class _UnknownAgentError(ConfigError, KeyError):

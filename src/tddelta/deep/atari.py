@@ -5,10 +5,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from tddelta._naming import closest
-from tddelta._plain import is_number, whole
-from tddelta.deep.host import from_space_of
-from tddelta.deep.tasks import HostEnvironment
+from tddelta._plain import closest, is_number, whole
+from tddelta.deep.host import HostEnvironment, from_space_of
 from tddelta.errors import ConfigError, MissingExtra
 
 _ROMS = (
@@ -150,7 +148,7 @@ def _check(protocol: Protocol) -> None:
         value = getattr(protocol, field.name)
         if field.name in _BOUNDS:
             whole(field.name, value, *_BOUNDS[field.name])
-        if field.type is bool and not isinstance(value, bool):
+        elif field.type is bool and not isinstance(value, bool):
             raise ConfigError(f"{field.name} must be True or False; got {value!r}")
     sticky: Any = protocol.repeat_action_probability
     if not is_number(sticky) or not 0 <= sticky < 1:

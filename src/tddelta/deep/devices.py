@@ -30,16 +30,16 @@ DEVICES = "devices"
 
 EVERYWHERE: Any = Spread()
 """A whole copy on every device."""
+
 BY_FIRST_AXIS: Any = Spread(DEVICES)
 """Divided along the first axis."""
-BY_THIRD_AXIS: Any = Spread(None, None, DEVICES)
-"""Divided along the third axis."""
 
 STATE: Any = ppo.State(EVERYWHERE, EVERYWHERE, playing=BY_FIRST_AXIS, key=EVERYWHERE, updates=EVERYWHERE)
 """Where a state lies whose environments are spread: every device knows the agent, and plays some environments."""
 
+_BY_THIRD_AXIS: Any = Spread(None, None, DEVICES)
 METRICS: Any = ppo.Metrics(*[EVERYWHERE] * len(ppo.Metrics._fields))._replace(
-    finished_returns=BY_THIRD_AXIS, finished_lengths=BY_THIRD_AXIS
+    finished_returns=_BY_THIRD_AXIS, finished_lengths=_BY_THIRD_AXIS
 )
 """The same for the metrics of several updates."""
 
@@ -156,9 +156,9 @@ def train_components(config: Config, key: jax.Array, *, mesh: Mesh | None = None
     return _train(row, _components_placed, config, key)
 
 
-def _train(row: Mesh, program: Callable[..., Any], config: Config, key: jax.Array) -> tuple[ppo.State, ppo.Metrics]:
+def _train(row: Mesh, placed: Callable[..., Any], config: Config, key: jax.Array) -> tuple[ppo.State, ppo.Metrics]:
     config = jax.tree.map(float, config)
-    init, rest = _whole(row, program, jax.tree.structure(config), jax.random.key_impl(key))
+    init, rest = _whole(row, placed, jax.tree.structure(config), jax.random.key_impl(key))
     # A key as numbers: only those can be given to the devices of other processes.
     found: tuple[ppo.State, ppo.Metrics] = rest(config, init(config, np.asarray(jax.random.key_data(key))))
     return found
@@ -170,21 +170,18 @@ def _updated(config: Config, state: ppo.State, axis: shards.Axis = ()) -> tuple[
 
 
 @functools.lru_cache(maxsize=16)
-def _whole(row: Mesh, program: Callable[..., Any], structure: Any, kind: Any) -> Any:
+def _whole(row: Mesh, placed: Callable[..., Any], structure: Any, kind: Any) -> Any:
     """All of `ppo.train` in two programs, for the devices of a row."""
     config = jax.tree.unflatten(structure, [0.5] * structure.num_leaves)
 
     def init(config: Config, data: jax.Array) -> ppo.State:
         return ppo.init(config, jax.random.wrap_key_data(data, impl=kind))
 
-    return program(row, config, init, _updated, others=0, results=1)
+    return placed(row, config, init, _updated, 0)
 
 
 def gathered(tree: Any) -> Any:
-    """Arrays of any devices as NumPy arrays, in every process; of a random key its data.
-
-    Every process of a mesh calls it.
-    """
+    """Arrays of any devices as NumPy arrays, of random keys their data; every process of a mesh calls it."""
 
     def host(leaf: Any) -> np.ndarray:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -215,49 +212,48 @@ def placed(config: Config, seeds: int | None, init: Callable[..., Any], block: C
     if seeds is not None:
         block = jax.vmap(block, (None, 0, None))
         if row.size > 1:
-            deep = -(-seeds // row.size)
-            return _seeds_placed(_row(None, at_most=-(-seeds // deep)), seeds, init, block)
+            each = -(-seeds // row.size)
+            return _seeds_placed(_row(None, at_most=-(-seeds // each)), seeds, init, block)
         init = jax.vmap(init, (None, 0))
     elif row.size > 1 and config.shards > 1:
-        return _environments_placed(_row(None, dividing=config.shards), config, init, block, others=1, results=2)
+        return _environments_placed(_row(None, dividing=config.shards), config, init, block, 1)
     elif row.size > 1 and _has_components(config):
-        return _components_placed(_row(None, dividing=config.heads), config, init, block, others=1, results=2)
+        return _components_placed(_row(None, dividing=config.heads), config, init, block, 1)
     return jax.jit(init), jax.jit(block, donate_argnums=1)
 
 
 def _environments_placed(
-    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], others: int
 ) -> tuple[Any, Any]:
-    """Spread the environments: `go` has so many `others` after its state, and `results` whose first are metrics."""
+    """Spread the environments: `go` takes and gives so many `others` after its state, and metrics."""
 
     def there(config: Config, state: ppo.State, *rest: Any) -> Any:
         return go(shards.part(config, row.size), state, *rest, axis=(DEVICES,))
 
-    more = [EVERYWHERE] * (results - 1)
-    spread = _over(row, there, (EVERYWHERE, STATE, *[EVERYWHERE] * others), (STATE, METRICS, *more))
-    where = jax.tree.map(
-        lambda spread: NamedSharding(row, spread), STATE, is_leaf=lambda node: isinstance(node, Spread)
-    )
-    return _jitted(row, where, init, spread, others, results)
+    more = [EVERYWHERE] * others
+    spread = _over(row, there, (EVERYWHERE, STATE, *more), (STATE, METRICS, *more))
+    where = type(STATE)._make(NamedSharding(row, place) for place in STATE)
+    return _jitted(row, where, init, spread, others)
 
 
 def _components_placed(
-    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], *, others: int, results: int
+    row: Mesh, config: Config, init: Callable[..., Any], go: Callable[..., Any], others: int
 ) -> tuple[Any, Any]:
     """Spread the components in the same way: JAX inserts what they exchange."""
+
+    def where(node: Any) -> Any:
+        place = NamedSharding(row, BY_FIRST_AXIS if _is_components(node) else EVERYWHERE)
+        return jax.tree.map(lambda _: place, node)
+
     state = jax.eval_shape(functools.partial(ppo.init, config), jax.random.key(0))
-    return _jitted(row, _where_components(row, state), init, go, others, results)
+    return _jitted(row, jax.tree.map(where, state, is_leaf=_is_components), init, go, others)
 
 
-def _jitted(
-    row: Mesh, where: Any, init: Callable[..., Any], go: Callable[..., Any], others: int, results: int
-) -> tuple[Any, Any]:
+def _jitted(row: Mesh, where: Any, init: Callable[..., Any], go: Callable[..., Any], others: int) -> tuple[Any, Any]:
     everywhere = NamedSharding(row, EVERYWHERE)
+    given = (everywhere, where, *[everywhere] * others)
     return jax.jit(init, in_shardings=everywhere, out_shardings=where), jax.jit(
-        go,
-        donate_argnums=1,
-        in_shardings=(everywhere, where, *[everywhere] * others),
-        out_shardings=(where, *[None] * results),
+        go, donate_argnums=1, in_shardings=given, out_shardings=(where, None, *[None] * others)
     )
 
 
@@ -319,22 +315,9 @@ def _is_components(node: Any) -> bool:
     return isinstance(node, Components)
 
 
-def _where_components(row: Mesh, tree: Any) -> Any:
-    """Where every array lies: those of components on their devices, all others everywhere."""
-
-    def where(node: Any) -> Any:
-        spread = NamedSharding(row, BY_FIRST_AXIS if _is_components(node) else EVERYWHERE)
-        return jax.tree.map(lambda _: spread, node)
-
-    return jax.tree.map(where, tree, is_leaf=_is_components)
-
-
 def _check_alike(configs: Sequence[Config]) -> None:
-    """Refuses configurations that need programs of their own."""
-    structures: list[Any] = [jax.tree.structure(config) for config in configs]
-    for other, structure in zip(configs, structures, strict=True):
-        if structure == structures[0]:
-            continue
+    """Refuse configurations that need programs of their own."""
+    for other in configs:
         for name, field in Config.__dataclass_fields__.items():
             one, two = (getattr(config, name) for config in (configs[0], other))
             if (one is None) != (two is None) or (field.metadata["static"] and one != two):

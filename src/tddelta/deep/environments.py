@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -11,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tddelta._answers import AnswerError, check_number, check_shape, check_values
-from tddelta._naming import blamed, closest, imported
-from tddelta._plain import Pairs, as_whole, frozen, plain, tidy
+from tddelta._plain import Pairs, as_whole, blamed, closest, frozen, imported, plain, tidy
 from tddelta.deep import atari, host
-from tddelta.deep.tasks import HostEnvironment, Task, gymnax
+from tddelta.deep.host import AnyEnvironment, HostEnvironment, gymnax
 from tddelta.errors import ConfigError
 
 SHORT_NAMES = {
@@ -29,7 +29,7 @@ NAMES: tuple[str, ...] = (*gymnax.registered_envs, *SHORT_NAMES, *atari.GAMES)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Environment(Task):
+class Environment(AnyEnvironment):
     """A device environment: it is part of the compiled program.
 
     Attributes:
@@ -81,7 +81,7 @@ def resolve(environment: Any, options: Mapping[str, Any] | None = None) -> Envir
         ConfigError: If there is no such environment, or it does not have the interface that it must have.
         MissingExtra: If packages of Atari or of Gymnasium are not installed.
     """
-    if isinstance(environment, Task):
+    if isinstance(environment, AnyEnvironment):
         return environment  # type: ignore[return-value]
     environment = tidy(environment)
     given = keywords(environment, options or {})
@@ -114,31 +114,41 @@ def _resolve_once(environment: Any, options: Pairs) -> Environment | HostEnviron
 
 
 def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvironment:
+    name, shown = type(environment).__name__, ""
     if isinstance(environment, str):
-        if atari.means(environment):
-            return atari.from_name(environment, options)
-        if environment.startswith(host.PREFIX):
-            return host.from_id(environment, options)
-    name = environment if isinstance(environment, str) else type(environment).__name__
-    own = isinstance(environment, str) and ":" in environment
-    if own and host.makes_vectors(imported(environment, "environment")):
-        return _of_gymnasium(environment, options)
-    instance, parameters, left = _made(environment, options)
-    if own and host.is_of_gymnasium(instance):
-        _discard(instance)
-        return _of_gymnasium(environment, options)
-    if left:
+        name = environment
+        if atari.means(name):
+            return atari.from_name(name, options)
+        if name.startswith(host.PREFIX):
+            return host.from_id(name, options)
+        own, factory = ":" in name, _factory(name)
+        if own and host.makes_vectors(factory):
+            return _of_gymnasium(name, factory, options)
+        environment = _made(name, factory, options)
+        if own and host.is_of_gymnasium(environment):
+            environment.close()
+            return _of_gymnasium(name, factory, options)
+        shown = f" (its function made {environment!r:.100})" if own else ""
+        options = {option: value for option, value in options.items() if option in _parts(environment)[2]}
+    instance, parameters, fields = _parts(environment)
+    if left := [option for option in options if option not in fields]:
         raise ConfigError(
             f"environment {name} takes no option {', '.join(map(repr, left))}: drop it, or pass a factory that does"
         )
+    if options:
+        parameters = dataclasses.replace(parameters, **options)
     host.refuse_object(name, instance)
     for method in ("reset", "step", "observation_space", "action_space"):
         if not callable(getattr(instance, method, None)):
-            made = f" (its function made {instance!r:.100})" if own else ""
             raise ConfigError(
-                f"environment {name} has no method {method}{made}: it must have gymnax 1.0's interface, or be an "
+                f"environment {name} has no method {method}{shown}: it must have gymnax 1.0's interface, or be an "
                 "environment of Gymnasium that a function makes"
             )
+    return _described(name, instance, parameters)
+
+
+def _described(name: str, instance: Any, parameters: Any) -> Environment:
+    """The description of an environment with gymnax's methods, whose answers are checked."""
     _check_step(name, instance, parameters)
     with blamed(f"environment {name} cannot tell its spaces,"):
         observation_space, action_space = instance.observation_space(parameters), instance.action_space(parameters)
@@ -148,6 +158,7 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvir
     discrete = hasattr(action_space, "n")
     if not discrete and not (hasattr(action_space, "low") and hasattr(action_space, "high")):
         raise ConfigError(f"environment {name}: actions must be Discrete or Box; got {action_space!r}")
+    limit = getattr(parameters, "max_steps_in_episode", None)
     return Environment(
         name=name,
         instance=instance,
@@ -157,15 +168,26 @@ def _build(environment: Any, options: dict[str, Any]) -> Environment | HostEnvir
         observation_shape=tuple(observation.shape),
         storage=_storage(name, observation_space, observation.dtype),
         discrete=discrete,
-        time_limit=_time_limit(parameters),
+        time_limit=None if limit is None else int(limit),
     )
 
 
-def _of_gymnasium(name: str, options: dict[str, Any]) -> HostEnvironment:
+def _factory(name: str) -> Any:
+    """The function that makes the environment of this name."""
+    full = SHORT_NAMES.get(name, name)
+    if ":" in full:
+        return imported(full, "environment")
+    if full not in gymnax.registered_envs:
+        raise ConfigError(
+            f"unknown environment {name!r}: {closest(name, NAMES)} (tddelta.deep.environments.NAMES lists all; "
+            "package.module:factory names one of your own, gym:ID one of Gymnasium)"
+        )
+    return functools.partial(gymnax.make, full)
+
+
+def _of_gymnasium(name: str, factory: Any, options: dict[str, Any]) -> HostEnvironment:
     """The environment of somebody's "package.module:factory" that makes those of Gymnasium."""
-    factory = imported(name, "environment")
-    several = {"num_envs": 1} if host.makes_vectors(factory) else {}
-    _check_call(name, factory, {**several, **options})
+    _check_call(name, factory, {**({"num_envs": 1} if host.makes_vectors(factory) else {}), **options})
     return host.from_factory(functools.partial(factory, **options), name=name)
 
 
@@ -184,35 +206,6 @@ def _check_call(name: str, factory: Any, options: dict[str, Any]) -> None:
         return
 
 
-def _made(environment: Any, options: dict[str, Any]) -> tuple[Any, Any, list[str]]:
-    """Instance, parameters, and the options that nothing took."""
-    if isinstance(environment, str):
-        full = SHORT_NAMES.get(environment, environment)
-        if ":" in full:
-            factory = imported(full, "environment")
-        elif full in gymnax.registered_envs:
-            factory = functools.partial(gymnax.make, full)
-        else:
-            raise ConfigError(
-                f"unknown environment {environment!r}: {closest(environment, NAMES)} "
-                "(tddelta.deep.environments.NAMES lists all; package.module:factory names one of your own, gym:ID one "
-                "of Gymnasium)"
-            )
-        chosen = _for_factory(environment, factory, options)
-        _check_call(environment, factory, chosen)
-        with blamed(f"environment {environment} cannot be made,"):
-            made = factory(**chosen)
-    else:
-        made = environment
-    instance, parameters, fields = _parts(made)
-    taken = {name: value for name, value in options.items() if name in fields}
-    if taken:
-        parameters = dataclasses.replace(parameters, **taken)
-    # A factory has taken the others.
-    left = [] if isinstance(environment, str) else [name for name in options if name not in fields]
-    return instance, parameters, left
-
-
 def _parts(made: Any) -> tuple[Any, Any, set[str]]:
     """Instance, parameters, and the names of the fields of these."""
     instance, parameters = made if isinstance(made, tuple) else (made, getattr(made, "default_params", None))
@@ -221,46 +214,31 @@ def _parts(made: Any) -> tuple[Any, Any, set[str]]:
     return instance, parameters, {field.name for field in fields}
 
 
-def _call(name: str, factory: Any, options: dict[str, Any]) -> Any:
-    """Call a factory; a TypeError passes, since only the caller knows the options."""
-    with blamed(f"environment {name} cannot be made,", passing=(TypeError,)):
-        return factory(**options)
-
-
-def _for_factory(name: str, factory: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are not fields of the parameters of what the factory makes by default."""
-    if not options:
-        return {}
+def _made(name: str, factory: Any, options: dict[str, Any]) -> Any:
+    """Call a factory with the options that are no fields of the parameters of what it makes by default."""
+    blame = functools.partial(blamed, f"environment {name} cannot be made,")
+    alone, fields = False, set[str]()
+    if options:
+        with suppress(TypeError), blame(passing=(TypeError,)):  # it may need some of them
+            default = factory()
+            alone, fields = True, _parts(default)[2]
+            if host.is_of_gymnasium(default):
+                default.close()
+    constructor = {option: value for option, value in options.items() if option not in fields}
+    if not alone:
+        _check_call(name, factory, constructor)
     try:
-        made = _call(name, factory, {})
-    except TypeError:
-        return options
-    _, _, fields = _parts(made)
-    _discard(made)
-    constructor = {name: value for name, value in options.items() if name not in fields}
-    try:
-        _discard(_call(name, factory, constructor))
+        with blame(passing=(TypeError,) if alone else ()):
+            return factory(**constructor)
     except TypeError as error:
-        known = sorted(fields | _arguments(factory))
+        known = fields.copy()
+        with suppress(TypeError, ValueError):  # some classes written in C have no signature
+            arguments = inspect.signature(factory).parameters.values()
+            known |= {one.name for one in arguments if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
         raise ConfigError(
             f"environment option not understood: one of {', '.join(map(repr, constructor))} ({error}); "
-            f"its parameters are {', '.join(known) or 'none'}"
+            f"its parameters are {', '.join(sorted(known)) or 'none'}"
         ) from error
-    return constructor
-
-
-def _arguments(factory: Any) -> set[str]:
-    """Names of the arguments of a function."""
-    try:
-        found = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # some classes written in C have none
-        return set()
-    return {one.name for one in found if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
-
-
-def _discard(made: Any) -> None:
-    if host.is_of_gymnasium(made):
-        made.close()
 
 
 def _check_step(name: str, instance: Any, parameters: Any) -> None:
@@ -311,8 +289,3 @@ def _storage(name: str, space: Any, dtype: Any) -> Any:
     if whole and low is not None and high is not None and np.min(low) >= 0 and np.max(high) <= 255:
         return jnp.uint8
     return jnp.float32
-
-
-def _time_limit(parameters: Any) -> int | None:
-    limit = getattr(parameters, "max_steps_in_episode", None)
-    return None if limit is None else int(limit)

@@ -1,9 +1,14 @@
-"""Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording."""
+"""Playing with a trained agent: fixed quotas of episodes for scores, long streams for the critic, one for recording.
+
+Everywhere `config` are the settings of the run, and `learned` is the agent; `greedy` says whether actions are the most
+probable ones instead of drawn from the policy.
+"""
 
 import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +19,9 @@ from tddelta._answers import check_finite
 from tddelta._plain import whole
 from tddelta.deep import rollout
 from tddelta.deep.config import Config
-from tddelta.deep.host import Moved, Vector, spawned_seeds
+from tddelta.deep.host import HostEnvironment, Moved, Vector, spawned_seeds
 from tddelta.deep.policy import Chosen, Policy, choose
-from tddelta.deep.rollout import Learned, Playing, advance, learned_rewards, start
-from tddelta.deep.tasks import HostEnvironment
+from tddelta.deep.rollout import Learned, Playing, Transition, advance, learned_rewards, start
 from tddelta.errors import ConfigError
 from tddelta.runs.reader import Mode
 from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, critic_check, summary
@@ -40,19 +44,17 @@ _AT_ONCE = 256  # steps of device environments between two looks at the quotas
 
 
 class Step(NamedTuple):
-    """Steps of B environments, (time, B, …); see `Rollout`.
+    """Steps of streams, (time, streams, …), or of one of them, (time, …); see `Rollout`.
 
     Attributes:
-        observations: Before the step; of host environments those of the first alone.
-        actions: Likewise.
+        observations: Before the step.
+        actions: As drawn.
         rewards: As the environment gave them.
-        deltas: W before the step, (time, B, Z), in units of the learner's reward.
-        final_deltas: W of the true successor; of host environments where the first was truncated, else 0.
+        deltas: W before the step, (…, Z), in units of the learner's reward.
+        final_deltas: W of the true successor; of host environments where the step was truncated, else 0.
         terminated: Also where a life was lost.
         truncated: False where terminated.
-        finished_returns: Undiscounted return of the episode whose score counts, where it ended.
-        finished_lengths: Its length in steps; 0 where none ended.
-        played: False where a host environment only reset itself.
+        finished_lengths: Steps of the episode whose score counts, where it ended; else 0.
     """
 
     observations: Any
@@ -62,47 +64,30 @@ class Step(NamedTuple):
     final_deltas: Any
     terminated: Any
     truncated: Any
-    finished_returns: Any
     finished_lengths: Any
-    played: Any
 
 
-def _advance(config: Config, learned: Learned, greedy: Any, playing: Playing, key: jax.Array) -> tuple[Playing, Step]:
+def _advance(
+    config: Config, learned: Learned, greedy: Any, playing: Playing, key: jax.Array
+) -> tuple[Playing, Chosen, Transition]:
     """One step of device environments."""
     environment: Any = config.environment_object()
-    count = playing.episode_return.shape[0]
     noise_key, step_key = jax.random.split(key)
     chosen = choose(config, learned, playing.observation, noise_key, greedy)
-    following, moved = advance(config, environment, playing, chosen.actions, jax.random.split(step_key, count))
-    return following, Step(
-        observations=playing.observation,
-        actions=chosen.actions,
-        rewards=moved.rewards,
-        deltas=chosen.deltas,
-        final_deltas=_deltas(config, learned, moved.final),
-        terminated=moved.terminated,
-        truncated=moved.truncated,
-        finished_returns=moved.finished_returns,
-        finished_lengths=moved.finished_lengths,
-        played=jnp.ones(count, bool),
-    )
+    keys = jax.random.split(step_key, playing.episode_return.shape[0])
+    following, moved = advance(config, environment, playing, chosen.actions, keys)
+    return following, chosen, moved
 
 
 def _deltas(config: Config, learned: Learned, observations: jax.Array) -> jax.Array:
     return rollout.components(config, learned, rollout.evaluator(config, learned)(observations)[1])
 
 
-class Play:
-    """An agent playing in fresh host environments, step by step; to be closed in the end.
+class HostPlayer(Vector):
+    """So many fresh host environments in which an agent plays, step by step; to be closed in the end.
 
-    Args:
-        config: Settings.
-        learned: The agent.
-        count: Number of environments.
-        seed: Of the environments and the actions.
-        purpose: See `host.spawned_seeds`.
-        greedy: Whether actions are the most probable ones instead of drawn from the policy.
-        draws: Whether `picture` is asked for; the environment must be able to.
+    The seed is that of environments and actions, for a purpose of `host.spawned_seeds`; `draws` says whether `picture`
+    is asked for, which the environment must be able to do.
     """
 
     def __init__(
@@ -119,38 +104,30 @@ class Play:
         environment: Any = config.environment_object()
         if draws:
             environment = dataclasses.replace(environment, make=environment.draws, overlaps=False)
-        self._config, self._learned, self._greedy = config, learned, greedy
-        self._key, self._time = jax.random.key(seed), 0
-        self._vector = Vector(environment, spawned_seeds(seed, purpose, count))
+        self._config, self._learned, self._greedy, self._key = config, learned, greedy, jax.random.key(seed)
+        super().__init__(environment, spawned_seeds(seed, purpose, count))
         try:
-            self.observations = self._vector.reset()
+            self.reset()
         except BaseException:
-            self._vector.close()
+            self.close()
             raise
-
-    def __enter__(self) -> "Play":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._vector.close()
 
     def chosen(self) -> Chosen:
         """Actions and components of the agent now."""
-        key = jax.random.fold_in(self._key, self._time)
+        key = jax.random.fold_in(self._key, self._steps)
         found: Chosen = choose(self._config, self._learned, self.observations, key, self._greedy)
         return found
 
-    def picture(self) -> np.ndarray:
-        """What the first environment shows now, (H, W, 3) bytes."""
-        return self._vector.picture()
+    def step(self, moves: Any) -> Moved:
+        """Let the environments make these moves.
 
-    def step(self, moves: np.ndarray) -> Moved:
-        """Let the environments make these moves."""
-        self._vector.begin(moves)
-        moved = self._vector.finish()
-        name = self._config.environment_object().name
-        check_finite(name, f"step {self._time}", observation=moved.observations, reward=moved.rewards)
-        self.observations, self._time = moved.observations, self._time + 1
+        Raises:
+            DataError: An observation or a reward is not finite.
+        """
+        when = f"step {self._steps}"
+        self.begin(np.asarray(moves))
+        moved = self.finish()
+        check_finite(self._environment.name, when, observation=moved.observations, reward=moved.rewards)
         return moved
 
     def deltas(self, observation: np.ndarray) -> np.ndarray:
@@ -159,35 +136,6 @@ class Play:
         found: Chosen = choose(self._config, self._learned, rows, jax.random.key(0), True)
         deltas: np.ndarray = np.asarray(found.deltas)[0]
         return deltas
-
-    def steps(self, moves: Callable[[Chosen, np.ndarray], np.ndarray] | None = None) -> Iterator[Step]:
-        """Steps without end, (1, B, …) each.
-
-        Args:
-            moves: f(what the agent chose, steps of the running episodes (B,)) → moves in place of the agent's.
-        """
-        count = len(self.observations)
-        score, length = np.zeros(count), np.zeros(count, int)
-        while True:
-            seen, chosen = self.observations, jax.device_get(self.chosen())
-            moved = self.step(np.asarray(chosen.moves if moves is None else moves(chosen, length)))
-            score += np.where(moved.played, moved.rewards, 0.0)
-            length += moved.played
-            final = self.deltas(moved.finals[0]) if 0 in moved.finals else np.zeros_like(chosen.deltas[0])
-            row = Step(
-                observations=seen[:1].copy(),
-                actions=np.asarray(chosen.actions)[:1],
-                rewards=moved.rewards,
-                deltas=np.asarray(chosen.deltas),
-                final_deltas=final[None],
-                terminated=moved.terminated,
-                truncated=moved.truncated,
-                finished_returns=np.where(moved.over, score, 0.0),
-                finished_lengths=np.where(moved.over, length, 0),
-                played=moved.played,
-            )
-            yield Step(*(array[None] for array in row))
-            score[moved.over], length[moved.over] = 0.0, 0
 
 
 # ---------------------------------------------------------------- scores
@@ -206,20 +154,32 @@ def _scores(
     """Some steps of device environments: returns and lengths of the episodes that ended."""
 
     def step(playing: Playing, time: jax.Array) -> Any:
-        following, row = _advance(config, learned, greedy, playing, jax.random.fold_in(key, time))
-        return following, (row.finished_returns, row.finished_lengths)
+        following, _, moved = _advance(config, learned, greedy, playing, jax.random.fold_in(key, time))
+        return following, (moved.finished_returns, moved.finished_lengths)
 
     return jax.lax.scan(step, playing, time + jnp.arange(_AT_ONCE))
 
 
-def _device_scores(
-    config: Config, learned: Learned, count: int, seed: int, greedy: bool
-) -> Iterator[tuple[jax.Array, jax.Array]]:
+def _device_scores(config: Config, learned: Learned, count: int, seed: int, greedy: bool) -> Iterator[tuple[Any, Any]]:
     start_key, key = jax.random.split(jax.random.key(seed))
     playing = _started(config, start_key, count=count)
     for time in itertools.count(0, _AT_ONCE):
         playing, found = _scores(config, learned, playing, key, time, greedy)
         yield found
+
+
+Moves = Callable[[Chosen, np.ndarray], np.ndarray]
+"""f(what the agent chose, steps of the running episodes (B,)) → moves in place of the agent's."""
+
+
+def _host_scores(
+    config: Config, learned: Learned, count: int, seed: int, greedy: bool, moves: Moves | None
+) -> Iterator[tuple[Any, Any]]:
+    with HostPlayer(config, learned, count, seed, "evaluate", greedy=greedy) as player:
+        while True:
+            chosen = player.chosen()
+            moved = player.step(chosen.moves if moves is None else moves(chosen, player.lengths))
+            yield moved.finished_returns[None], moved.finished_lengths[None]
 
 
 def quota(
@@ -230,42 +190,30 @@ def quota(
     greedy: bool,
     seed: int,
     limit: int,
-    moves: Callable[[Chosen, np.ndarray], np.ndarray] | None = None,
+    moves: Moves | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Play a fixed quota of episodes in every environment.
+    """Play a fixed quota of episodes in every environment, (B,), of which each gives up after `limit` steps.
 
-    Args:
-        config: Settings.
-        learned: The agent.
-        quotas: Episodes of each environment, (B,).
-        greedy: Whether actions are the most probable ones.
-        seed: Of the evaluation.
-        limit: Steps after which an environment gives up.
-        moves: See `Play.steps`; for host environments.
+    Host environments take `moves` in place of the agent's.
 
     Returns:
         Returns (B, longest quota), lengths likewise, and which of them were finished, likewise.
     """
     count, longest = len(quotas), int(quotas.max())
     if isinstance(config.environment_object(), HostEnvironment):
-        with Play(config, learned, count, seed, "evaluate", greedy=greedy) as play:
-            rows = ((row.finished_returns, row.finished_lengths) for row in play.steps(moves))
-            return _filled(rows, quotas, longest, limit)
-    return _filled(_device_scores(config, learned, count, seed, greedy), quotas, longest, limit)
-
-
-def _filled(
-    found: Iterator[tuple[Any, Any]], quotas: np.ndarray, longest: int, limit: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    returns, lengths = np.zeros((len(quotas), longest)), np.zeros((len(quotas), longest), int)
-    done, time = np.zeros(len(quotas), int), 0
-    while time < limit and np.any(done < quotas):
-        scores, sizes = map(np.asarray, next(found))
-        for row, one in np.argwhere(sizes[: limit - time] > 0):
-            if done[one] < quotas[one]:
-                returns[one, done[one]], lengths[one, done[one]] = scores[row, one], sizes[row, one]
-                done[one] += 1
-        time += len(sizes)
+        found: Any = _host_scores(config, learned, count, seed, greedy, moves)
+    else:
+        found = _device_scores(config, learned, count, seed, greedy)
+    returns, lengths = np.zeros((count, longest)), np.zeros((count, longest), int)
+    done, time = np.zeros(count, int), 0
+    with closing(found):
+        while time < limit and np.any(done < quotas):
+            scores, sizes = map(np.asarray, next(found))
+            for row, one in np.argwhere(sizes[: limit - time] > 0):
+                if done[one] < quotas[one]:
+                    returns[one, done[one]], lengths[one, done[one]] = scores[row, one], sizes[row, one]
+                    done[one] += 1
+            time += len(sizes)
     return returns, lengths, np.arange(longest) < done[:, None]
 
 
@@ -282,7 +230,7 @@ def evaluate(
     """Scores of a fixed quota of episodes per environment, so that short episodes do not crowd out long ones.
 
     Args:
-        config: Settings of the run.
+        config: Settings.
         learned: The agent.
         episodes: Number of episodes from 1 to 10,000,000, spread evenly over up to 32 environments.
         mode: "sampled" follows the policy, "greedy" its most probable action.
@@ -365,15 +313,7 @@ def play_held_out(config: Config, learned: Learned, key: jax.Array) -> tuple[dic
 def device_streams(
     config: Config, learned: Learned, key: jax.Array, greedy: Any, *, count: int, length: int
 ) -> tuple[Step, Step, Any]:
-    """Play in device environments for a while.
-
-    Args:
-        config: Settings.
-        learned: The agent.
-        key: Of environments and actions.
-        greedy: Whether actions are the most probable ones instead of drawn from the policy.
-        count: Number of streams.
-        length: Steps of each.
+    """Play `count` streams of `length` steps in device environments.
 
     Returns:
         All streams without observations and actions, (time, streams, …); the first stream whole, (time, …); and W of
@@ -383,7 +323,17 @@ def device_streams(
     start_key, key = jax.random.split(key)
 
     def step(playing: Playing, key: jax.Array) -> tuple[Playing, tuple[Step, Step]]:
-        following, row = _advance(config, learned, greedy, playing, key)
+        following, chosen, moved = _advance(config, learned, greedy, playing, key)
+        row = Step(
+            observations=playing.observation,
+            actions=chosen.actions,
+            rewards=moved.rewards,
+            deltas=chosen.deltas,
+            final_deltas=_deltas(config, learned, moved.final),
+            terminated=moved.terminated,
+            truncated=moved.truncated,
+            finished_lengths=moved.finished_lengths,
+        )
         light = row._replace(observations=jnp.zeros(()), actions=jnp.zeros(()))
         return following, (light, jax.tree.map(lambda leaf: leaf[0], row))
 
@@ -394,27 +344,32 @@ def device_streams(
 def host_streams(
     config: Config, learned: Learned, seed: int, *, count: int, length: int
 ) -> tuple[Step, Step, np.ndarray]:
-    """Play in host environments for a while, actions drawn from the policy; see `device_streams` and `Play.steps`.
+    """Play in host environments, actions drawn from the policy; see `device_streams`.
 
     The streams are without the steps in which an environment only reset itself.
     """
     rows: list[Step] = []
-    played = np.zeros(count, int)
-    with Play(config, learned, count, seed, "held-out") as play:
-        steps = play.steps()
-        while played.min() < length:
-            rows.append(next(steps))
-            played += rows[-1].played[0]
-        found = Step(*map(np.concatenate, zip(*rows, strict=True)))
-        places = [np.flatnonzero(found.played[:, one]) for one in range(count)]
+    played: list[np.ndarray] = []
+    counts = np.zeros(count, int)
+    with HostPlayer(config, learned, count, seed, "held-out") as player:
+        while counts.min() < length:
+            seen, chosen = player.observations[0], jax.device_get(player.chosen())
+            moved = player.step(chosen.moves)
+            final = player.deltas(moved.finals[0]) if 0 in moved.finals else np.zeros_like(chosen.deltas[0])
+            ends = moved.terminated, moved.truncated, moved.finished_lengths
+            rows.append(Step(seen, chosen.actions[0], moved.rewards, chosen.deltas, final, *ends))
+            played.append(moved.played)
+            counts += moved.played
+        found = Step(*map(np.stack, zip(*rows, strict=True)))
+        places = [np.flatnonzero(column) for column in np.stack(played, axis=1)]
         # A stream without resets of its own is ahead of others: it knows what came after its last step.
         ahead = len(places[0]) > length
-        last = found.deltas[places[0][length], 0] if ahead else play.deltas(play.observations[0])
+        last = found.deltas[places[0][length], 0] if ahead else player.deltas(player.observations[0])
     taken = np.stack([place[:length] for place in places], 1)
-    nothing = np.zeros((*found.played.shape, 1))
-    light = found._replace(observations=nothing, actions=nothing, final_deltas=nothing)
-    first: Step = jax.tree.map(lambda array: array[taken[:, 0], 0], found)
-    return jax.tree.map(lambda array: array[taken, np.arange(count)], light), first, last
+    of_first = {name: getattr(found, name)[taken[:, 0]] for name in ("observations", "actions", "final_deltas")}
+    light = found._replace(**dict.fromkeys(of_first))
+    first: Step = jax.tree.map(lambda array: array[taken[:, 0], 0], light)
+    return jax.tree.map(lambda array: array[taken, np.arange(count)], light), first._replace(**of_first), last
 
 
 def recording(config: Config, first: Step, last: Any, *, longest: int = RECORDED) -> dict[str, np.ndarray]:
@@ -430,14 +385,14 @@ def recording(config: Config, first: Step, last: Any, *, longest: int = RECORDED
     ends = np.flatnonzero(arrays.finished_lengths > 0)
     length = min(int(ends[0]) + 1 if len(ends) else len(arrays.rewards), longest)
     ended = bool(arrays.terminated[length - 1] | arrays.truncated[length - 1])
-    beyond = (
-        arrays.final_deltas[length - 1] if ended else arrays.deltas[length] if length < len(arrays.rewards) else last
-    )
-    kept = {name: getattr(arrays, name)[:length] for name in ("actions", "rewards", "deltas")}
-    flags = {name: getattr(arrays, name)[:length] for name in ("terminated", "truncated")}
-    seen = arrays.observations[:length].astype(config.environment_object().storage)
-    gammas = np.asarray(config.critic_scales.gammas)
-    return {"observations": seen, **kept, "last_deltas": np.asarray(beyond), **flags, "gammas": gammas}
+    following = [*arrays.deltas[1:], np.asarray(last)]
+    return {
+        "observations": arrays.observations[:length].astype(config.environment_object().storage),
+        **{name: getattr(arrays, name)[:length] for name in ("actions", "rewards", "deltas")},
+        "last_deltas": np.asarray(arrays.final_deltas[length - 1] if ended else following[length - 1]),
+        **{name: getattr(arrays, name)[:length] for name in ("terminated", "truncated")},
+        "gammas": np.asarray(config.critic_scales.gammas),
+    }
 
 
 def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dict[str, Any]:
@@ -465,18 +420,17 @@ def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dic
     count = min(_DENSITY_ENVIRONMENTS, steps)
     length = -(-steps // count)
     rng = np.random.default_rng(seed)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"steps": length * count, "seed": seed}
     for name in ("trained", "random"):
         rewarded, played = 0, np.zeros(count, int)
-        with Play(policy.config, policy.learned, count, seed, "held-out") as play:
+        with HostPlayer(policy.config, policy.learned, count, seed, "held-out") as player:
             while played.min() < length:
                 if name == "trained":
-                    moves = np.asarray(play.chosen().moves)
+                    moved = player.step(player.chosen().moves)
                 else:
-                    moves = environment.first_action + rng.integers(environment.action_space.n, size=count)
-                moved = play.step(moves)
+                    moved = player.step(environment.first_action + rng.integers(environment.action_space.n, size=count))
                 counts = moved.played & (played < length)  # a step that only resets is none
                 rewarded += int(np.count_nonzero(moved.rewards[counts]))
                 played += counts
         found[name] = 100 * rewarded / (length * count)
-    return {**found, "steps": length * count, "seed": seed}
+    return found

@@ -1,4 +1,4 @@
-"""Environments that run on the host: Gymnasium's, one at a time or vectorised, by name or by a function.
+"""Descriptions of environments for a learner, and those that run on the host: Gymnasium's, by name or by a function.
 
     config = ppo.preset("gym:LunarLander-v3", "ppo-delta")
     config = ppo.preset(host.from_factory(make_plant, name="Plant"), "ppo-delta")
@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import json
 import math
 import os
 import random
@@ -20,20 +21,117 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.random import mtrand
 
-from tddelta._answers import AnswerError, check_finite, check_shape, check_values, guard
-from tddelta._naming import blamed, closest, described
-from tddelta._plain import plain, whole
-from tddelta.deep import making
-from tddelta.deep.making import RemoteError
-from tddelta.deep.tasks import HostEnvironment, spaces
+from tddelta import _answers
+from tddelta._answers import AnswerError, RemoteError, check_finite, check_shape, check_values, guard
+from tddelta._plain import blamed, closest, described, plain, whole
 from tddelta.errors import ConfigError, DataError, MissingExtra
+
+
+class _Later(ModuleType):
+    """A module that is imported at its first use."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or sys.modules.get(self.__name__) is self:
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def _without_plotting() -> Iterator[None]:
+    """Keep gymnax from importing what it draws with."""
+    names = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "matplotlib.animation", "seaborn")
+    before = {name: sys.modules.get(name) for name in names}
+    sys.modules.update({name: _Later(name) for name, module in before.items() if module is None})
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
+
+
+with _without_plotting():
+    import gymnax as gymnax
+    from gymnax.environments import environment as environment
+    from gymnax.environments import spaces as spaces
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class AnyEnvironment:
+    """Description of an environment for a learner, wherever it runs.
+
+    Attributes:
+        name: Its name in folders, tables and figures.
+        observation_space: gymnax space.
+        action_space: gymnax space.
+        observation_shape: Shape of one observation.
+        storage: Data type in which a rollout keeps observations: uint8 for images and binary planes
+            (a quarter of the memory of float32, and exact), else float32.
+        discrete: Whether actions are integers 0…n−1; else they are real vectors in a box.
+        time_limit: Steps after which the environment truncates, or None if it names none.
+        first_action: What the environment calls the learner's action 0.
+    """
+
+    name: str
+    observation_space: Any
+    action_space: Any
+    observation_shape: tuple[int, ...]
+    storage: Any
+    discrete: bool
+    time_limit: int | None
+    first_action: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class HostEnvironment(AnyEnvironment):
+    """An environment that runs on the host. Those that are the same to the learner are equal, and share programs.
+
+    Attributes:
+        make: f(count) → a Gymnasium vector environment of so many.
+        factory: The function that was given to make it, or None where a name says all.
+        description: What the record says of it.
+        rom: Name of the ROM of an Atari game, else None.
+        lives: Whether the loss of a life terminates for the learner while the game goes on.
+        overlaps: Whether it can step while something else is computed.
+        draws: Like `make`, with `render` giving pictures; None where it cannot.
+    """
+
+    make: Callable[[int], Any] = dataclasses.field(repr=False)
+    factory: Any = dataclasses.field(default=None, repr=False)
+    description: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    rom: str | None = None
+    lives: bool = False
+    overlaps: bool = False
+    draws: Callable[[int], Any] | None = dataclasses.field(default=None, repr=False)
+
+    @functools.cached_property
+    def _kind(self) -> tuple[Any, ...]:
+        actions = self.action_space
+        moves = actions.n if self.discrete else (actions.shape, actions.low.tobytes(), actions.high.tobytes())
+        seen = self.observation_shape, str(np.dtype(self.storage)), np.asarray(self.observation_space.high).tobytes()
+        said = json.dumps(dict(self.description), sort_keys=True)
+        return (self.name, seen, moves, self.time_limit, self.first_action, self.rom, self.lives, said)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostEnvironment) and self._kind == other._kind
+
+    def __hash__(self) -> int:
+        return hash(self._kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Meaning of the name and the options, for the run's record."""
+        return dict(self.description)
+
+
+# ---------------------------------------------------------------- steps
 
 
 class Moved(NamedTuple):
@@ -44,30 +142,36 @@ class Moved(NamedTuple):
         rewards: (B,).
         terminated: Also where a life was lost, if the environment says so, (B,).
         truncated: (B,), False where terminated.
-        over: Whether the episode whose score counts is over, (B,).
         played: False where this step was an automatic reset, which ignores the action, (B,).
         finals: The true successors where an episode was truncated, by environment.
+        finished_returns: Undiscounted return of the episode whose score counts, where it is over, (B,).
+        finished_lengths: Its steps; 0 where none is over, (B,).
     """
 
     observations: np.ndarray
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    over: np.ndarray
     played: np.ndarray
     finals: dict[int, np.ndarray]
+    finished_returns: np.ndarray
+    finished_lengths: np.ndarray
+
+    @property
+    def over(self) -> np.ndarray:
+        """Whether the episode whose score counts is over, (B,)."""
+        over: np.ndarray = self.finished_lengths > 0
+        return over
 
 
 class Vector:
-    """Environments that step together; to be closed in the end.
-
-    Args:
-        environment: The environment.
-        seeds: One per environment, whole numbers below 2³¹.
+    """Environments that step together, one per seed, a whole number below 2³¹; to be closed in the end.
 
     Attributes:
         waits: Whether the environments reset themselves in the step after an end (Gymnasium's NEXT_STEP), which is
             then no step of theirs; else they do it in the same step (SAME_STEP).
+        observations: Those that the next actions are for, (B, *observation).
+        lengths: Steps of the running episodes, (B,).
         frames: Of an Atari game: frames of the episode so far, (B,); else 0.
 
     Raises:
@@ -78,60 +182,59 @@ class Vector:
     def __init__(self, environment: HostEnvironment, seeds: Sequence[int]) -> None:
         self._environment, self._seeds, self._steps = environment, list(seeds), 0
         self._made: Any = None
+        count = len(seeds)
         with self._blamed("being made"):
-            self._made = environment.make(len(seeds))
+            self._made = environment.make(count)
             _prepare(environment.name, self._made)
-        self.waits = _waits(environment.name, self._made, len(seeds))
-        self._resetting: np.ndarray = np.zeros(len(seeds), bool)
-        self.frames: np.ndarray = np.zeros(len(seeds), np.int64)
+        self.waits = _waits(environment.name, self._made, count)
+        self.observations: Any = None
         self._actions: Any = None
 
-    def __enter__(self) -> "Vector":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def reset(self) -> np.ndarray:
         """The first observations, (B, *observation)."""
         # ale-py takes an array, Gymnasium a list.
         of_ale = type(self._made.unwrapped).__module__.startswith("ale_py")
-        seeds = np.array(self._seeds) if of_ale else self._seeds
         with self._blamed("reset"):
-            found = self._made.reset(seed=seeds)
+            found = self._made.reset(seed=np.array(self._seeds) if of_ale else self._seeds)
             check_values("reset", found, "(observations, information)", "return both")
-            observations = self._batch("reset", found[0])
+            self.observations = self._batch("reset", found[0])
+        count = len(self._seeds)
+        self._resetting: np.ndarray = np.zeros(count, bool)
+        self._returns, self.lengths = np.zeros(count), np.zeros(count, int)
+        self.frames: np.ndarray = np.zeros(count, np.int64)
         self.frames = self._frames(found[1])
-        return observations
+        return np.asarray(self.observations)
 
     def begin(self, actions: np.ndarray) -> None:
         """Hand over the actions, (B, …); environments that overlap step from now on."""
-        space = self._made.single_action_space
+        made, space = self._made, self._made.single_action_space
         self._actions = actions.astype(space.dtype)
         if not self._environment.discrete and space.dtype != np.float32:  # whose bounds were rounded to float32
             self._actions = np.clip(self._actions, space.low, space.high)
         if self._environment.overlaps:
-            send = self._made.step_async if _is_gymnasiums(self._made) else self._made.send
-            with self._blamed("step"):
-                send(self._actions)
+            with self._blamed("step"):  # what ale-py has is another pair of names
+                (made.step_async if hasattr(made, "step_async") else made.send)(self._actions)
 
     def finish(self) -> Moved:
         """Wait for the step, and return its results."""
+        made = self._made
         with self._blamed("step"):
             if not self._environment.overlaps:
-                found = self._made.step(self._actions)
+                found = made.step(self._actions)
             else:
-                found = self._made.step_wait() if _is_gymnasiums(self._made) else self._made.recv()
+                found = (made.step_wait if hasattr(made, "step_wait") else made.recv)()
             check_values("step", found, "(observations, rewards, terminated, truncated, information)", "return them")
             kept, information = self._batch("step", found[0]), found[4]
-            rewards, terminated, truncated = (
-                self._column(name, column, kinds)
-                for name, column, kinds in zip(("rewards", "terminated", "truncated"), found[1:4], _KINDS, strict=True)
-            )
+            rewards = self._column("rewards", found[1], "biuf").astype(np.float32)
+            terminated = self._column("terminated", found[2], "biu").astype(bool)
+            truncated = self._column("truncated", found[3], "biu").astype(bool) & ~terminated
         self._steps += 1
-        truncated &= ~terminated
         played = ~self._resetting
         if self.waits:
             # The observation at an end is that of the end, and the next step is the reset.
@@ -142,11 +245,15 @@ class Vector:
         if self._environment.lives:
             # Where a life was lost the game's frames go on.
             over = truncated | (terminated & (frames <= self.frames))
-        self.frames = frames
+        self.frames, self.observations = frames, kept
         finals = {}
-        for place in np.flatnonzero(truncated):
-            finals[int(place)] = kept[place] if self.waits else self._final(information, int(place))
-        return Moved(kept, rewards.astype(np.float32), terminated, truncated, over, played, finals)
+        for place in map(int, np.flatnonzero(truncated)):
+            finals[place] = kept[place] if self.waits else self._final(information, place)
+        self._returns += np.where(played, rewards, 0.0)
+        self.lengths += played
+        finished = np.where(over, self._returns, 0.0), np.where(over, self.lengths, 0)
+        self._returns[over], self.lengths[over] = 0.0, 0
+        return Moved(kept, rewards, terminated, truncated, played, finals, *finished)
 
     def picture(self) -> np.ndarray:
         """What the first environment shows now, (H, W, 3) bytes.
@@ -195,7 +302,7 @@ class Vector:
                 f"step must return {name} of shape {(len(self._seeds),)}, "
                 f"{'numbers' if 'f' in kinds else 'True or False'}; got {array.dtype} of shape {array.shape}"
             )
-        return array if "f" in kinds else array.astype(bool)
+        return array
 
     def _frames(self, information: Any) -> np.ndarray:
         if self._environment.rom is None and not self._environment.lives:
@@ -204,26 +311,26 @@ class Vector:
 
     @contextmanager
     def _blamed(self, what: str) -> Iterator[None]:
+        name, steps = self._environment.name, self._steps
+        when = f"after {steps} steps of {len(self._seeds)} environments"
         try:
             yield
         except (DataError, ConfigError):
             raise
         except AnswerError as error:
-            raise DataError(f"{self._environment.name}: {error} (in {what} after {self._steps} steps)") from error
+            raise DataError(f"{name}: {error} (in {what} after {steps} steps)") from error
         except Exception as error:
-            name, when = self._environment.name, f"after {self._steps} steps of {len(self._seeds)} environments"
             if isinstance(error, (EOFError, ConnectionError)) and hasattr(self._made, "processes"):
-                _kill(self._made)
+                for process in self._made.processes:  # none can be asked to end, since one of them is dead
+                    process.kill()
+                    process.join()
+                self._made.closed = True
                 raise DataError(
                     f"{name}: a worker process ended in {what} {when}, as where memory runs out: look into the "
                     "system's log, or use fewer environments"
                 ) from error
             text = str(error) if isinstance(error, RemoteError) else described(error)
             raise DataError(f"{name}, in {what} {when}, raised {text}") from error
-
-
-_KINDS = ("biuf", "biu", "biu")
-"""Kinds of numbers that rewards and the two flags may be."""
 
 
 def _prepare(name: str, made: Any) -> None:
@@ -284,16 +391,7 @@ def _waits(name: str, made: Any, count: int) -> bool:
     return said in ("NEXT_STEP", "NextStep")
 
 
-def _is_gymnasiums(made: Any) -> bool:
-    return hasattr(made, "step_async")
-
-
-def _kill(made: Any) -> None:
-    """End worker processes that cannot be asked to, since one of them is dead."""
-    for process in made.processes:
-        process.kill()
-        process.join()
-    made.closed = True
+# ---------------------------------------------------------------- descriptions
 
 
 PREFIX = "gym:"
@@ -345,8 +443,11 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
     vectors = spec.entry_point is None  # registered as a vector environment only
     if vectors and (frames is not None or processes):
         raise ConfigError(f"{name} is a vector environment of its own: drop {' and '.join(_OURS)}")
-    make_one = functools.partial(making.made, spec, given, frames)
-    make_several = functools.partial(making.several, spec, given)
+    make_one = functools.partial(_answers.made, spec, given, frames)
+
+    def make_several(count: int) -> Any:
+        return gymnasium.make_vec(spec, num_envs=count, vectorization_mode="vector_entry_point", **given)
+
     missing = gymnasium.error.DependencyNotInstalled
     advice = f": environment_kwargs are those of gymnasium.make, and {' and '.join(_OURS)}"
     try:
@@ -354,10 +455,10 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
             one = make_several(1) if vectors else make_one()
     except missing as error:
         raise MissingExtra(f'{name} needs more than Gymnasium ({error}): pip install "tddelta[gym]"') from error
-    described = {"id": spec.id, "frame_stack": frames, "flattened": not vectors and making.flattens(one.unwrapped)}
+    described = {"id": spec.id, "frame_stack": frames, "flattened": not vectors and _answers.flattens(one.unwrapped)}
     draws = None
     if not vectors and "rgb_array" in (one.metadata or {}).get("render_modes", ()):
-        drawing = functools.partial(making.made, spec, given | {"render_mode": "rgb_array"}, frames)
+        drawing = functools.partial(_answers.made, spec, given | {"render_mode": "rgb_array"}, frames)
         draws = functools.partial(_vectorised, drawing)
     try:
         return from_space_of(
@@ -373,9 +474,7 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
 
 
 def _check_guard() -> None:
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is None:
-        return
+    script = str(getattr(sys.modules["__main__"], "__file__", None) or "")
     with suppress(OSError):  # no source
         text = Path(script).read_bytes()
         if b"__name__" not in text and b"parent_process" not in text:
@@ -407,15 +506,15 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
         got = f"the class {made.__name__}: call it, or pass it alone" if isinstance(made, type) else type(made).__name__
         raise ConfigError(f"environment {name}: the factory must make a {kind.__name__} of Gymnasium; got {got}")
     try:
-        make = functools.partial(_several, factory) if several else functools.partial(_vectorised, factory)
-        draws = make if made.render_mode == "rgb_array" else None
-        return from_space_of(made, name, make, factory=factory, draws=draws)
+        vectorised = functools.partial(_vectorised, factory)
+        make = (lambda count: factory(num_envs=count)) if several else vectorised
+        return from_space_of(made, name, make, factory=factory, draws=make if made.render_mode == "rgb_array" else None)
     finally:
         made.close()
 
 
 def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: Any) -> HostEnvironment:
-    """The description of an environment by one instance of it, an environment or a vector of them.
+    """The description of an environment by one instance of it, an environment or a vector of them, which is tried out.
 
     Args:
         instance: What has the spaces.
@@ -424,7 +523,7 @@ def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: 
         **more: Other fields of `HostEnvironment`.
 
     Raises:
-        ConfigError: If the learner cannot use one of the spaces.
+        ConfigError: If the learner cannot use one of the spaces, or an answer is wrong.
     """
     observation_space = _observations(name, _space(name, instance, "observation_space"))
     action_space, first = _actions(name, _space(name, instance, "action_space"))
@@ -477,21 +576,17 @@ def _try_out(environment: HostEnvironment, instance: Any) -> None:
 
 def is_gymnasiums_own(name: str) -> bool:
     """Tell environments that come with Gymnasium, which run nobody else's code, by their name."""
-    if not re.fullmatch(r"gym:[\w.-]+", name):
-        return False
-    try:
-        entry = _spec(_gymnasium(name), name).entry_point
-    except (ConfigError, MissingExtra):
-        return False
-    return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
+    if re.fullmatch(r"gym:[\w.-]+", name):
+        with suppress(ConfigError, MissingExtra):
+            return str(_spec(_gymnasium(name), name).entry_point).startswith("gymnasium.envs.")
+    return False
 
 
 def makes_vectors(factory: Any) -> bool:
     """Tell functions that make vector environments by their argument `num_envs`."""
-    try:
+    with suppress(TypeError, ValueError):  # no function, or a class written in C
         return "num_envs" in inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # no function, or a class written in C
-        return False
+    return False
 
 
 def is_of_gymnasium(instance: Any) -> bool:
@@ -552,13 +647,9 @@ def _vectorised(make_one: Callable[[], Any], count: int, *, processes: bool = Fa
         return SyncVectorEnv([make_one] * count, autoreset_mode=AutoresetMode.SAME_STEP)
     # Gymnasium prints what a worker raised over many lines, before it raises it.
     warnings.filterwarnings("ignore", r"(?s).*ERROR: ", UserWarning, r"gymnasium\.vector\.async_vector_env")
-    makers = [functools.partial(making.in_process, os.getpid(), make_one)] * count
+    makers = [functools.partial(_answers.in_process, os.getpid(), make_one)] * count
     # A forked process would inherit the threads of JAX as locks that nobody opens.
     return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, context="spawn")
-
-
-def _several(factory: Callable[..., Any], count: int) -> Any:
-    return factory(num_envs=count)
 
 
 def _space(name: str, instance: Any, which: str) -> Any:

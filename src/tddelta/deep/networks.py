@@ -4,6 +4,7 @@ A network is any `f(key, observation_space, action_space, heads) → eqx.Module`
 (float32) and returns (policy, heads): logits (A,) or (mean, log standard deviation), and `heads` numbers.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -23,13 +24,7 @@ LAYERS = ((32, 8, 4), (64, 4, 2), (32, 3, 1))
 
 
 class Images(NamedTuple):
-    """Layout of observations that are images.
-
-    Attributes:
-        channels_first: Whether they are (C, H, W), else (H, W, C).
-        size: (H, W, C).
-        largest: What a full pixel is; the network sees shares of it.
-    """
+    """Layout of images: whether they are (C, H, W), their size (H, W, C), and a full pixel, whose shares are seen."""
 
     channels_first: bool
     size: tuple[int, int, int]
@@ -86,13 +81,7 @@ def is_image(space: Any) -> bool:
 
 
 class ImageConvolutions(eqx.Module):
-    """Three convolutions.
-
-    Attributes:
-        filters: Of each layer, (filters, channels, size, size).
-        biases: (filters,).
-        images: What the observations are.
-    """
+    """Three convolutions: filters of each layer, (filters, channels, size, size), and biases, (filters,)."""
 
     filters: tuple[jax.Array, ...]
     biases: tuple[jax.Array, ...]
@@ -121,22 +110,15 @@ class ImageConvolutions(eqx.Module):
 
 def convolved(x: jax.Array, weight: jax.Array, stride: int) -> jax.Array:
     """A convolution without padding: (H, W, C), (F, C, K, K) → (H′, W′, F)."""
-    found: jax.Array = jax.lax.platform_dependent(
-        x,
-        weight,
-        cpu=lambda x, weight: by_patches(x, weight, stride),
-        default=lambda x, weight: natively(x, weight, stride),
-    )
+    forms = {"cpu": functools.partial(by_patches, stride=stride), "default": functools.partial(natively, stride=stride)}
+    found: jax.Array = jax.lax.platform_dependent(x, weight, **forms)
     return found
 
 
 def natively(x: jax.Array, weight: jax.Array, stride: int) -> jax.Array:
     """The convolution of XLA, which is fast on a GPU."""
-    layout = ("NHWC", "OIHW", "NHWC")
-    found: jax.Array = jax.lax.conv_general_dilated(
-        x[None], weight, (stride, stride), "VALID", dimension_numbers=layout
-    )
-    return found[0]
+    strides, layout = (stride, stride), ("NHWC", "OIHW", "NHWC")
+    return jax.lax.conv_general_dilated(x[None], weight, strides, "VALID", dimension_numbers=layout)[0]
 
 
 def by_patches(x: jax.Array, weight: jax.Array, stride: int) -> jax.Array:
@@ -156,11 +138,17 @@ def by_patches(x: jax.Array, weight: jax.Array, stride: int) -> jax.Array:
         x = x.reshape(rows + blocks - 1, stride, columns + blocks - 1, stride, channels).transpose(0, 2, 1, 3, 4)
         x = x.reshape(rows + blocks - 1, columns + blocks - 1, stride * stride * channels)
     # Without the barriers the compiler would look up every entry of a patch on its own.
-    x = jax.lax.optimization_barrier(x)
-    shifted = [x[i : i + rows, j : j + columns] for i in range(blocks) for j in range(blocks)]
-    x = jax.lax.optimization_barrier(jnp.concatenate(shifted, axis=-1))
+    x = jax.lax.optimization_barrier(patches(jax.lax.optimization_barrier(x), blocks))
     weight = weight.reshape(filters, channels, blocks, stride, blocks, stride).transpose(0, 2, 4, 3, 5, 1)
     return x @ weight.reshape(filters, -1).T
+
+
+def patches(image: jax.Array, size: int) -> jax.Array:
+    """All patches of so many rows and columns of an image, flattened: (H, W, C) → (H−size+1, W−size+1, size²·C)."""
+    height, width, _ = image.shape
+    rows, columns = height - size + 1, width - size + 1
+    shifted = [image[i : i + rows, j : j + columns] for i in range(size) for j in range(size)]
+    return jnp.concatenate(shifted, axis=-1)
 
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -194,12 +182,9 @@ class Linear(eqx.Module):
 
 
 class Trunk(eqx.Module):
-    """Optional convolutions, then dense layers; the activation follows every layer.
+    """Optional convolutions, a 3×3 one as a layer on patches or those of images, then dense layers.
 
-    Attributes:
-        convolution: A 3×3 convolution as a layer on patches, or the convolutions of images, or None.
-        layers: The dense layers.
-        activation: Name in `ACTIVATIONS`.
+    An activation, by its name, follows every layer.
     """
 
     convolution: Linear | ImageConvolutions | None
@@ -226,11 +211,8 @@ class Trunk(eqx.Module):
         if images is not None:
             self.convolution = ImageConvolutions(keys[0], images)
             width = images.features
-        layers = []
-        for layer_key, size in zip(keys[1:], sizes, strict=True):
-            layers.append(Linear(layer_key, width, size, gain))
-            width = size
-        self.layers = tuple(layers)
+        widths = (width, *sizes)
+        self.layers = tuple(Linear(*one, gain) for one in zip(keys[1:], widths[:-1], sizes, strict=True))
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -239,42 +221,22 @@ class Trunk(eqx.Module):
         if isinstance(self.convolution, ImageConvolutions):
             x = self.convolution(x, activation)
         elif self.convolution is not None:
-            x = activation(self.convolution(patches(x if x.ndim == 3 else x[..., None])))
+            x = activation(self.convolution(patches(x if x.ndim == 3 else x[..., None], 3)))
         x = x.reshape(-1)
         for layer in self.layers:
             x = activation(layer(x))
         return x
 
 
-def patches(image: jax.Array) -> jax.Array:
-    """All 3×3 patches of an image, flattened: (H, W, C) → (H−2, W−2, 9C).
-
-    A convolution as a matrix product of patches: in XLA on a CPU it trains several times faster than the
-    convolution itself.
-    """
-    height, width, _ = image.shape
-    shifted = [image[i : height - 2 + i, j : width - 2 + j] for i in range(3) for j in range(3)]
-    return jnp.concatenate(shifted, axis=-1)
-
-
 class Components(eqx.Module):
-    """Heads with a trunk and an output each: they share nothing, so that each can be learned on a device of its own.
-
-    Attributes:
-        trunk: The trunks; every array has a leading axis (heads, …).
-        output: Their outputs, likewise.
-    """
+    """Heads with a trunk and an output each, arrays (heads, …): each can be learned on a device of its own."""
 
     trunk: Trunk
     output: Linear
 
     def __call__(self, observation: jax.Array) -> jax.Array:
         """The heads (heads,) for one observation."""
-
-        def head(trunk: Trunk, output: Linear) -> jax.Array:
-            return output(trunk(observation))[0]
-
-        heads: jax.Array = jax.vmap(head)(self.trunk, self.output)
+        heads: jax.Array = jax.vmap(lambda trunk, output: output(trunk(observation))[0])(self.trunk, self.output)
         return heads
 
 

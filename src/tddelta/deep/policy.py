@@ -14,9 +14,8 @@ import numpy as np
 from tddelta._plain import number, whole
 from tddelta.deep import rollout
 from tddelta.deep.agents import Agent
-from tddelta.deep.config import Config
+from tddelta.deep.config import NETWORK_SETTINGS, Config, own_network, preset
 from tddelta.deep.host import is_gymnasiums_own
-from tddelta.deep.presets import NETWORK_SETTINGS, own_network, preset
 from tddelta.deep.rollout import Learned, initial
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError
 from tddelta.runs import Arrays, Run, read_parameters
@@ -39,16 +38,11 @@ def checked_pauses(eval_every: Any, checkpoint_every: Any) -> tuple[int | None, 
 
 
 def to_arrays(state: Any) -> Arrays:
-    """Every leaf of a state by its path, as in "learned.parameters.policy.layers.0.weight".
+    """Every leaf of a pytree by its path, as in "learned.parameters.policy.layers.0.weight", random keys among them.
 
-    Args:
-        state: A pytree of JAX arrays, random keys among them.
-
-    Returns:
-        Arrays of numbers; what safetensors has no type for is kept as bytes, in one more axis.
+    What safetensors has no type for is kept as bytes, in one more axis.
     """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {path_name(path): _plain(leaf) for path, leaf in leaves}
+    return {path_name(path): _plain(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], shapes: Any, place: str) -> Any:
@@ -63,11 +57,11 @@ def from_arrays(arrays: Mapping[str, np.ndarray], shapes: Any, place: str) -> An
         CheckpointError: An array is missing or has another shape or type: settings, environment or one of the
             packages are not those that the checkpoint was made with.
     """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    names = {path_name(path) for path, _ in leaves}
+    names = {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
     if unknown := sorted(set(arrays) - names):
         raise _misfit(place, f"has {unknown[0]}, which this version's state has not")
-    return jax.tree.unflatten(structure, [_restored(arrays, path_name(path), leaf, place) for path, leaf in leaves])
+    restored = functools.partial(_restored, arrays, place)
+    return jax.tree_util.tree_map_with_path(restored, shapes)
 
 
 def path_name(path: Any) -> str:
@@ -84,8 +78,8 @@ def _plain(leaf: Any) -> np.ndarray:
     return array if array.dtype.kind in "biuf" else np.ascontiguousarray(array[..., None]).view(np.uint8)
 
 
-def _restored(arrays: Mapping[str, np.ndarray], name: str, leaf: Any, place: str) -> Any:
-    if name not in arrays:
+def _restored(arrays: Mapping[str, np.ndarray], place: str, path: Any, leaf: Any) -> Any:
+    if (name := path_name(path)) not in arrays:
         raise _misfit(place, f"lacks {name}")
     array, plain = arrays[name], jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
     dtype = np.dtype(plain.dtype)
@@ -108,13 +102,7 @@ def _misfit(place: str, what: str) -> CheckpointError:
 
 
 class Chosen(NamedTuple):
-    """Actions of an agent in B environments, and its components there.
-
-    Attributes:
-        actions: As sampled or the most probable, (B, …).
-        moves: The same as the environment takes them, (B, …).
-        deltas: W_z in units of the learner's reward, (B, Z).
-    """
+    """Actions of an agent in B environments, (B, …), the same as the environment takes them, and W_z there, (B, Z)."""
 
     actions: jax.Array
     moves: jax.Array
@@ -133,12 +121,7 @@ def choose(config: Config, learned: Learned, observations: jax.Array, key: jax.A
 
 
 class Policy:
-    """A trained agent with its critic.
-
-    Attributes:
-        config: Settings it was trained with.
-        learned: Parameters and normalisers.
-    """
+    """A trained agent with its critic: the settings it was trained with, and its parameters and normalisers."""
 
     def __init__(self, config: Config, learned: Learned):
         self.config = config
@@ -153,50 +136,36 @@ class Policy:
         return self.config.critic_scales
 
     def act(self, observation: Any, key: jax.Array | None = None) -> np.ndarray:
-        """Actions for one observation or a batch of them.
+        """Actions for one observation or a batch of them, (*batch, *action), within the action space.
 
         Args:
             observation: (*batch, *observation).
             key: Samples from the policy; without it, its most probable action.
 
-        Returns:
-            (*batch, *action), within the action space.
-
         Raises:
             ShapeError: If the observation has another shape than the environment's.
         """
-        rows, batch = self._rows(observation)
-        found = choose(self.config, self.learned, rows, jax.random.key(0) if key is None else key, key is None).moves
-        return np.asarray(found).reshape((*batch, *found.shape[1:]))
+        return self._chosen("moves", observation, jax.random.key(0) if key is None else key, greedy=key is None)
 
     def components(self, observation: Any) -> np.ndarray:
-        """W_z of one observation or a batch of them, in units of reward.
+        """W_z of one observation or a batch of them, (*batch, Z), in units of reward: `compose` makes V_{γ_z} of it.
 
         Args:
             observation: (*batch, *observation).
 
-        Returns:
-            (*batch, Z); `tddelta.compose` makes V_{γ_z} of it.
-
         Raises:
             ShapeError: If the observation has another shape than the environment's.
         """
-        rows, batch = self._rows(observation)
-        found = choose(self.config, self.learned, rows, jax.random.key(0), True).deltas
-        return np.asarray(found).reshape(*batch, found.shape[-1])
+        return self._chosen("deltas", observation, jax.random.key(0), greedy=True)
 
-    def _rows(self, observation: Any) -> tuple[jax.Array, tuple[int, ...]]:
+    def _chosen(self, what: str, observation: Any, key: jax.Array, *, greedy: bool) -> np.ndarray:
         array = np.asarray(observation)
         shape = self.config.environment_object().observation_shape
         split = array.ndim - len(shape)
         if split < 0 or array.shape[split:] != shape:
             raise ShapeError(f"observation must be (*batch, {', '.join(map(str, shape))}); got {array.shape}")
-        return jnp.asarray(array.reshape(-1, *shape)), array.shape[:split]
-
-
-def tensors(learned: Learned) -> dict[str, np.ndarray]:
-    """What is learned as named arrays, for `parameters.safetensors`."""
-    return to_arrays(learned)
+        found = getattr(choose(self.config, self.learned, jnp.asarray(array.reshape(-1, *shape)), key, greedy), what)
+        return np.asarray(found).reshape((*array.shape[:split], *found.shape[1:]))
 
 
 def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, network: Any = None) -> Policy:
@@ -228,21 +197,21 @@ def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, networ
             CheckpointWarning,
             stacklevel=2,
         )
-    skeleton = jax.eval_shape(functools.partial(initial, config), jax.random.key(0))
-    leaves, structure = jax.tree_util.tree_flatten_with_path(skeleton)
-    found = []
-    for place, leaf in leaves:
-        name = path_name(place)
-        array = stored.get(name)
+
+    def restored(place: Any, leaf: Any) -> jax.Array:
+        array = stored.get(path_name(place))
         if leaf.shape == () and array is not None and array.size == 1:
             array = array.reshape(())  # the file keeps a number as an array of one
         if array is None or array.shape != leaf.shape:
             got = "nothing" if array is None else array.shape
             raise CheckpointError(
-                f"{path}: {name} must have shape {leaf.shape}; got {got}: the parameters belong to other settings"
+                f"{path}: {path_name(place)} must have shape {leaf.shape}; got {got}: the parameters belong to other "
+                "settings"
             )
-        found.append(jnp.asarray(array, leaf.dtype))
-    return Policy(config, jax.tree.unflatten(structure, found))
+        return jnp.asarray(array, leaf.dtype)
+
+    shapes = jax.eval_shape(functools.partial(initial, config), jax.random.key(0))
+    return Policy(config, jax.tree_util.tree_map_with_path(restored, shapes))
 
 
 def config_of(record: dict[str, Any], *, environment: Any = None, network: Any = None) -> Config:

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tddelta._naming import blamed, reference
+from tddelta._plain import blamed, reference
 from tddelta.deep import shards
-from tddelta.deep.config import Config
-from tddelta.deep.presets import PRESETS, check, preset
+from tddelta.deep.config import PRESETS, Config, check, preset
+from tddelta.deep.host import HostEnvironment
 from tddelta.deep.rollout import (
     FAULTS,
     Basis,
@@ -39,7 +39,6 @@ from tddelta.deep.rollout import (
     network,
     start,
 )
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import successors
 
@@ -63,15 +62,7 @@ __all__ = [
 
 
 class State(NamedTuple):
-    """Everything that training continues from.
-
-    Attributes:
-        learned: The agent.
-        optimizer: State of Adam.
-        playing: The environments.
-        key: For the next update.
-        updates: Updates done so far, ().
-    """
+    """Everything that training continues from: agent, state of Adam, environments, next key, updates done so far."""
 
     learned: Learned
     optimizer: Any
@@ -81,27 +72,22 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Metrics of one update. Losses are means over its minibatches, in the units of the loss.
+    """Metrics of one update, () each where nothing else is said. Losses are means over its minibatches, in their units.
 
     Attributes:
-        policy_loss: ().
-        value_loss: ½ Σ_z weight_z (error_z)², ().
+        value_loss: ½ Σ_z weight_z (error_z)².
         component_losses: ½ (error_z)² of each head, (Z,).
-        explained_variance: Of V_Z: old values against their targets, ().
-        component_explained_variance: The same per head, (Z,).
-        value_mean: Mean of V_Z over the rollout, ().
-        component_means: Mean of each head, (Z,).
-        entropy: Of the policy in nats, ().
-        approximate_kl: mean(ρ − 1 − log ρ), ().
-        clip_fraction: Share of probability ratios outside the clip range, ().
-        gradient_norm: Global norm before clipping, ().
-        learning_rate: ().
-        finished_returns: (T, B); see `Rollout`.
-        finished_lengths: (T, B); 0 where no episode ended.
+        explained_variance: Of V_Z: old values against their targets; `component_explained_variance` per head, (Z,).
+        value_mean: Mean of V_Z over the rollout; `component_means` of each head, (Z,).
+        entropy: Of the policy in nats.
+        approximate_kl: mean(ρ − 1 − log ρ).
+        clip_fraction: Share of probability ratios outside the clip range.
+        gradient_norm: Global norm before clipping.
+        finished_returns: (T, B); see `Rollout`, as of `finished_lengths`.
         fault: Index into `FAULTS`; not 0 if a number was not finite. Then what is learned and the optimizer
             are those before the update.
-        fault_step: Step of the environment, counted from the start of training, at which it happened, ().
-        fault_environment: Which environment, ().
+        fault_step: Step of the environment, counted from the start of training, at which it happened.
+        fault_environment: Which environment.
     """
 
     policy_loss: jax.Array
@@ -126,9 +112,7 @@ class Metrics(NamedTuple):
 def init(config: Config, key: jax.Array) -> State:
     """Fresh network, optimizer and environments; those of the host are not part of the state.
 
-    Args:
-        config: Settings; checked here too, for those who do not use `preset`.
-        key: The only source of randomness of the whole run.
+    Settings are checked here too, for those who do not use `preset`; the key is the only randomness of the whole run.
 
     Raises:
         ConfigError: If a setting cannot work.
@@ -181,7 +165,7 @@ def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State,
 def learn(
     config: Config, state: State, rollout: Rollout, last: jax.Array, key: jax.Array, axis: shards.Axis = ()
 ) -> tuple[State, Metrics]:
-    """Targets, epochs and metrics of a rollout, wherever it was played.
+    """Targets, epochs and metrics of a rollout, wherever it was played; see `update`.
 
     Args:
         config: Settings.
@@ -190,9 +174,6 @@ def learn(
         last: Observations after the last step, (B, *observation).
         key: For the order of the steps.
         axis: See `update`.
-
-    Returns:
-        The next state, and the metrics of this update.
     """
     # Targets: from the values before the update, once for all epochs.
     old, weights = state.learned, rollout.weights
@@ -245,10 +226,6 @@ def learn(
 
 def train(config: Config, key: jax.Array) -> tuple[State, Metrics]:
     """`init` and all updates: a pure function to jit, and to vmap over keys and continuous settings.
-
-    Args:
-        config: Settings.
-        key: Seed of the run.
 
     Returns:
         The final state, and the metrics of every update, each with a leading axis of length `config.updates`.
@@ -322,16 +299,14 @@ def standardized(advantages: jax.Array, axis: shards.Axis = (), weights: jax.Arr
 def shuffled(key: jax.Array, length: int, environments: int) -> jax.Array:
     """A random order of the steps of a rollout, (length·environments,), without sorting.
 
-    Sorting random keys takes a CPU longer than turning rows and columns. A grid of T steps and B environments is
-    shuffled instead by a Feistel network: columns of every row are turned by a random amount, then rows of
-    every column, four times. Each round is a bijection, so the result is a permutation. Grids too narrow for it
-    are sorted.
+    Sorting random keys takes a CPU longer than a Feistel network on the grid of T steps and B environments: columns of
+    every row are turned by a random amount, then rows of every column, four times. Each round is a bijection, so the
+    result is a permutation. Grids too narrow for it are sorted.
     """
     if min(length, environments) < 16:
         return jax.random.permutation(key, length * environments)
-    rounds = 4
     # One draw for all rounds. Its remainder is uniform to within environments / 2³².
-    drawn = jax.random.bits(key, (rounds, length + environments))
+    drawn = jax.random.bits(key, (4, length + environments))
     row, column = jnp.divmod(jnp.arange(length * environments), environments)
     for turn in drawn:
         column = (column + (turn[:length] % environments).astype(jnp.int32)[row]) % environments

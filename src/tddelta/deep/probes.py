@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from tddelta.deep.tasks import environment, spaces
+from tddelta.deep.host import environment, spaces
 
 
 @struct.dataclass
@@ -41,7 +41,7 @@ class Probe(environment.Environment[Clock, Parameters]):
 
     @property
     def default_params(self) -> Parameters:
-        """Parameters of gymnax: the time limit."""
+        """The time limit, gymnax's parameters."""
         return Parameters()
 
     def reset_env(self, key: jax.Array, params: Parameters) -> tuple[jax.Array, Clock]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,9 +15,8 @@ from tddelta.decomposition import decompose
 from tddelta.deep import shards
 from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
-from tddelta.deep.host import Moved, Vector, spawned_seeds
+from tddelta.deep.host import AnyEnvironment, HostEnvironment, Moved, Vector, spawned_seeds
 from tddelta.deep.networks import ActorCritic
-from tddelta.deep.tasks import HostEnvironment, Task
 from tddelta.errors import ConfigError
 
 
@@ -29,13 +29,7 @@ def counted(array: jax.Array, weights: jax.Array | None) -> jax.Array:
 
 
 class Moments(NamedTuple):
-    """Running mean and variance of a stream.
-
-    Attributes:
-        samples: How many so far.
-        mean: Their mean.
-        squares: Sum of squared distances from the mean.
-    """
+    """Running mean and variance of a stream: number of samples, their mean, sum of squared distances from it."""
 
     samples: jax.Array
     mean: jax.Array
@@ -83,13 +77,12 @@ def inputs(observations: jax.Array, moments: Moments | None) -> jax.Array:
 
 
 class Learned(NamedTuple):
-    """A trained agent: all that acting and reading the critic need.
+    """A trained agent: the network's arrays, and moments or None.
 
     Attributes:
-        parameters: The network's arrays.
-        observation_moments: If observations are standardised, else None.
-        reward_moments: Of the running discounted returns, if rewards are normalised, else None.
-        target_moments: Of the targets, (Z,), if component_scale is "running", else None.
+        observation_moments: If observations are standardised.
+        reward_moments: Of the running discounted returns, if rewards are normalised.
+        target_moments: Of the targets, (Z,), if component_scale is "running".
     """
 
     parameters: Any
@@ -109,7 +102,7 @@ def initial(config: Config, key: jax.Array) -> Learned:
     )
 
 
-def _made_network(config: Config, environment: Task, key: jax.Array) -> Any:
+def _made_network(config: Config, environment: AnyEnvironment, key: jax.Array) -> Any:
     return config.network_factory()(key, environment.observation_space, environment.action_space, config.heads)
 
 
@@ -181,31 +174,27 @@ Policy = Any
 """A policy's parameters as a network returns them: logits (…, A), or mean and log standard deviation (…, D) each."""
 
 
-def noise(environment: Task, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def noise(environment: AnyEnvironment, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Noise from which `sample` makes actions, drawn for many steps at once: Gumbel or standard normal."""
     if environment.discrete:
-        gumbel: jax.Array = jax.random.gumbel(key, (*shape, environment.action_space.n))
-        return gumbel
-    normal: jax.Array = jax.random.normal(key, (*shape, *environment.action_space.shape))
-    return normal
+        return jax.random.gumbel(key, (*shape, environment.action_space.n))
+    return jax.random.normal(key, (*shape, *environment.action_space.shape))
 
 
-def sample(environment: Task, policy: Policy, drawn: jax.Array) -> jax.Array:
+def sample(environment: AnyEnvironment, policy: Policy, drawn: jax.Array) -> jax.Array:
     """An action distributed as the policy says, from the noise drawn for it."""
     if environment.discrete:
         return jnp.argmax(policy + drawn, axis=-1)
     mean, log_deviation = policy
-    action: jax.Array = mean + jnp.exp(log_deviation) * drawn
-    return action
+    return jnp.asarray(mean + jnp.exp(log_deviation) * drawn)
 
 
-def mode(environment: Task, policy: Policy) -> jax.Array:
+def mode(environment: AnyEnvironment, policy: Policy) -> jax.Array:
     """The most probable action."""
-    best: jax.Array = jnp.argmax(policy, axis=-1) if environment.discrete else policy[0]
-    return best
+    return jnp.argmax(policy, axis=-1) if environment.discrete else jnp.asarray(policy[0])
 
 
-def log_probability(environment: Task, policy: Policy, action: jax.Array) -> jax.Array:
+def log_probability(environment: AnyEnvironment, policy: Policy, action: jax.Array) -> jax.Array:
     """Log probability, or log density summed over the dimensions of a box; shape of the batch."""
     if environment.discrete:
         logs = jax.nn.log_softmax(policy)
@@ -217,7 +206,7 @@ def log_probability(environment: Task, policy: Policy, action: jax.Array) -> jax
     return jnp.sum(-0.5 * standard**2 - log_deviation - 0.5 * math.log(2 * math.pi), axis=_dimensions(environment))
 
 
-def entropy(environment: Task, policy: Policy) -> jax.Array:
+def entropy(environment: AnyEnvironment, policy: Policy) -> jax.Array:
     """Entropy in nats; shape of the batch."""
     if environment.discrete:
         logs = jax.nn.log_softmax(policy)
@@ -227,12 +216,12 @@ def entropy(environment: Task, policy: Policy) -> jax.Array:
     return jnp.sum(entropies, axis=_dimensions(environment))
 
 
-def _dimensions(environment: Task) -> tuple[int, ...]:
+def _dimensions(environment: AnyEnvironment) -> tuple[int, ...]:
     """The axes of one action: none of a single number, two of a table."""
     return tuple(range(-len(environment.action_space.shape), 0))
 
 
-def to_environment(environment: Task, action: jax.Array) -> jax.Array:
+def to_environment(environment: AnyEnvironment, action: jax.Array) -> jax.Array:
     """The action as the environment takes it: clipped to its box, here and nowhere else.
 
     The learner keeps the action that was sampled, whose density it knows.
@@ -247,14 +236,9 @@ def to_environment(environment: Task, action: jax.Array) -> jax.Array:
 
 
 class Playing(NamedTuple):
-    """Where the environments are: what the next step continues from.
+    """Where the environments are, (B, …) each: their states, observations, and returns and lengths of running episodes.
 
-    Attributes:
-        environment: States of the environments, each leaf (B, …).
-        observation: Observation each environment is in, (B, *observation).
-        episode_return: Sum of rewards of the running episodes, (B,).
-        episode_length: Steps of the running episodes, (B,).
-        reward_return: Discounted return that normalises rewards, (B,); 0 at every episode's start.
+    `reward_return` is the discounted return that normalises rewards; 0 at every episode's start.
     """
 
     environment: Any
@@ -265,24 +249,24 @@ class Playing(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """T steps of B environments; row t belongs to the transition out of s_t.
+    """T steps of B environments, (T, B) each where nothing else is said; row t belongs to the transition out of s_t.
 
     Attributes:
         observations: (T, B, *observation), in the environment's storage type.
         actions: As sampled, before any clipping, (T, B, …).
-        log_probabilities: Of those actions under the acting policy, (T, B).
+        log_probabilities: Of those actions under the acting policy.
         heads: The critic's outputs at s_t, (T, B, heads).
         final_heads: The critic's outputs at the true successor where step t truncated an episode, elsewhere
             without meaning, (T, B, heads).
-        final_finite: Whether the true successor of step t is finite, where it truncated an episode, (T, B).
+        final_finite: Whether the true successor of step t is finite, where it truncated an episode.
         last_heads: The critic's outputs after the last step, (B, heads).
-        rewards: As the environment gave them, (T, B).
-        reward_returns: Running discounted returns that normalise rewards, (T, B).
-        terminated: (T, B), boolean.
-        truncated: (T, B), boolean, False where terminated.
-        finished_returns: Undiscounted return of the episode that ended at step t, (T, B).
-        finished_lengths: Its length in steps; 0 where none ended, (T, B).
-        weights: Of the steps in all means, themselves of mean 1, (T, B): 0 where a host environment only reset itself.
+        rewards: As the environment gave them.
+        reward_returns: Running discounted returns that normalise rewards.
+        terminated: Boolean.
+        truncated: Boolean, False where terminated.
+        finished_returns: Undiscounted return of the episode that ended at step t.
+        finished_lengths: Its length in steps; 0 where none ended.
+        weights: Of the steps in all means, themselves of mean 1: 0 where a host environment only reset itself.
             None where all count the same.
     """
 
@@ -317,17 +301,7 @@ def learned_rewards(config: Config, rewards: Any) -> Any:
 
 
 class Transition(NamedTuple):
-    """One step of B environments; see `Rollout` for the fields they share.
-
-    Attributes:
-        rewards: (B,).
-        reward_returns: (B,).
-        terminated: (B,).
-        truncated: (B,).
-        final: True successors, before any reset, (B, *observation).
-        finished_returns: (B,).
-        finished_lengths: (B,).
-    """
+    """One step of B environments: fields of `Rollout`, (B,) each, and true successors `final`, (B, *observation)."""
 
     rewards: jax.Array
     reward_returns: jax.Array
@@ -365,27 +339,19 @@ def advance(
 def collect(
     config: Config, learned: Learned, playing: Playing, key: jax.Array, axis: shards.Axis = ()
 ) -> tuple[Playing, Rollout]:
-    """Play `config.rollout_length` steps in device environments.
-
-    Args:
-        config: Settings.
-        learned: The agent.
-        playing: Where the environments are.
-        key: For actions and environments.
-        axis: See `ppo.update`.
+    """Play `config.rollout_length` steps in device environments, with random numbers of a key; see `ppo.update`.
 
     Returns:
         Where the environments are now, and the rollout.
     """
     environment: Any = config.environment_object()
-    acting, moments = network(config, learned.parameters), learned.observation_moments
-    evaluate: Callable[[jax.Array], Any] = jax.vmap(lambda observation: acting(inputs(observation, moments)))
+    evaluate = evaluator(config, learned)
     shape = (config.rollout_length, config.environments)
     noise_key, step_key = jax.random.split(key)
     head_shape = (config.environments, config.heads)
     # A critic with a trunk of its own waits until the rollout is there: one large product instead of many small ones
     # (the compiler drops it from the loop). Together with the policy it shares the trunk's work.
-    together = config.shared_trunk or not isinstance(acting, ActorCritic)
+    together = config.shared_trunk or not isinstance(learned.parameters, ActorCritic)
     # All random numbers at once: one large draw is several times cheaper than one small draw per step.
     drawn = noise(environment, noise_key, shape)
     step_keys = jax.random.split(step_key, shape)
@@ -410,19 +376,11 @@ def collect(
             final_heads=final_heads,
             final_finite=~moved.truncated | finite(moved.final.astype(environment.storage)),
             last_heads=jnp.zeros(()),
-            rewards=moved.rewards,
-            reward_returns=moved.reward_returns,
-            terminated=moved.terminated,
-            truncated=moved.truncated,
-            finished_returns=moved.finished_returns,
-            finished_lengths=moved.finished_lengths,
+            **{name: value for name, value in moved._asdict().items() if name != "final"},
         )
 
     playing, rollout = jax.lax.scan(step, playing, (drawn, step_keys))
-    heads = rollout.heads
-    if not together:
-        over_time: Callable[[jax.Array], Any] = jax.vmap(evaluate)
-        _, heads = over_time(rollout.observations)
+    heads = rollout.heads if together else jax.vmap(evaluate)(rollout.observations)[1]
     return playing, rollout._replace(heads=heads, last_heads=evaluate(playing.observation)[1])
 
 
@@ -570,40 +528,32 @@ class HostPlaying:
 
     Attributes:
         seeds: Those of the environments.
+        width: Environments of each vector.
         vectors: One, or two halves that step in turn.
         waits: Whether the environments reset themselves in a step of its own.
-        seen: Observations that each part is in.
-        returns: Sums of rewards of the running episodes, (B,).
-        lengths: Their steps, (B,).
         reward_returns: Discounted returns that normalise rewards, (B,).
+        close: Close the environments.
     """
 
     def __init__(self, config: Config, seed: int, part: int = 0) -> None:
         environment: Any = config.environment_object()
         self.seeds = spawned_seeds(seed, "train", config.environments, part)
         self.width = config.environments // parts_of(environment, config.environments)
-        self.vectors: list[Vector] = []
-        try:
-            for first in range(0, config.environments, self.width):
-                self.vectors.append(Vector(environment, self.seeds[first : first + self.width]))
+        self.reward_returns = np.zeros(config.environments)
+        with ExitStack() as opened:
+            self.vectors = [
+                opened.enter_context(Vector(environment, self.seeds[first : first + self.width]))
+                for first in range(0, config.environments, self.width)
+            ]
             self.waits = self.vectors[0].waits
             if self.waits and config.rollout_length == 1:
                 raise ConfigError(
                     f"rollout_length must be at least 2 for {environment.name}, whose environments take a step to "
                     "reset themselves; got 1: a rollout of resets teaches nothing"
                 )
-            self.seen = [vector.reset() for vector in self.vectors]
-        except BaseException:
-            self.close()
-            raise
-        count = config.environments
-        self.returns, self.reward_returns = np.zeros(count), np.zeros(count)
-        self.lengths: np.ndarray = np.zeros(count, np.int32)
-
-    def close(self) -> None:
-        """Close the environments."""
-        for vector in self.vectors:
-            vector.close()
+            for vector in self.vectors:
+                vector.reset()
+            self.close = opened.pop_all().close
 
 
 def collect_host(
@@ -619,13 +569,13 @@ def collect_host(
         programs: See `host_programs`.
         learned: The agent.
         playing: The environments, which move on.
-        drawn: Noise of the actions.
+        drawn: Noise of the actions, from `programs.noise`.
 
     Returns:
         Observations after the last step, (B, *observation), and the rollout.
     """
     acted: list[Acted] = [programs.empty() for _ in playing.vectors]
-    rollout = host_rollout(config, acted[0], waits=playing.waits)
+    rollout: Any = host_rollout(config, acted[0], waits=playing.waits)
     finals: dict[tuple[int, int], np.ndarray] = {}
     for row in range(config.rollout_length + 1):
         for part, vector in enumerate(playing.vectors):
@@ -634,51 +584,49 @@ def collect_host(
                 _note(config, rollout, playing, row - 1, part, moved)
                 finals |= {(row - 1, part * playing.width + one): seen for one, seen in moved.finals.items()}
             if row < config.rollout_length:
-                seen = playing.seen[part]
-                acted[part], chosen = programs.act(learned, acted[part], drawn[part], np.int32(row), seen)
+                now = np.int32(row), vector.observations
+                acted[part], chosen = programs.act(learned, acted[part], drawn[part], *now)
                 vector.begin(np.asarray(chosen))
 
-    def values(observations: list[np.ndarray]) -> list[np.ndarray]:
+    def values(observations: Any) -> list[np.ndarray]:
         # The program takes the observations of one part at a time.
         found: list[np.ndarray] = []
         for first in range(0, len(observations), playing.width):
-            some = observations[first : first + playing.width]
+            some = [*observations[first : first + playing.width]]
             filled = some + [some[0]] * (playing.width - len(some))
             found.extend(np.asarray(programs.value(learned, np.stack(filled)))[: len(some)])
         return found
 
-    final_heads: Any = rollout.final_heads
     if config.time_limit == "truncate":
-        for place, heads in zip(finals, values(list(finals.values())), strict=True):
-            final_heads[place] = heads
-    last = np.concatenate(playing.seen)
-    weights: Any = rollout.weights
-    if weights is not None:
-        weights /= weights.mean()
+        for place, heads in zip(finals, values([*finals.values()]), strict=True):
+            rollout.final_heads[place], rollout.final_finite[place] = heads, np.all(np.isfinite(finals[place]))
+    if rollout.weights is not None:
+        rollout.weights[:] /= rollout.weights.mean()
+    last = np.concatenate([vector.observations for vector in playing.vectors])
     together = acted[0] if len(acted) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each, 1), *acted)
-    return last, rollout._replace(**together._asdict(), last_heads=jnp.asarray(np.stack(values(list(last)))))
+    found: Rollout = rollout._replace(**together._asdict(), last_heads=jnp.asarray(np.stack(values(last))))
+    return last, found
 
 
-def _note(config: Config, rollout: Any, playing: HostPlaying, row: int, part: int, moved: Moved) -> None:
+def _note(config: Config, rollout: Rollout, playing: HostPlaying, row: int, part: int, moved: Moved) -> None:
     """Write a step of one part of the environments into a row of the rollout."""
     here = slice(part * playing.width, (part + 1) * playing.width)
     terminated, truncated = moved.terminated, moved.truncated
     if config.time_limit == "terminate":
         terminated, truncated = terminated | truncated, np.zeros_like(truncated)
-    else:
-        for one, seen in moved.finals.items():
-            rollout.final_finite[row, here.start + one] = bool(np.all(np.isfinite(seen)))
-    returns, lengths, reward_returns = playing.returns[here], playing.lengths[here], playing.reward_returns[here]
+    reward_returns = playing.reward_returns[here]
     reward_returns *= config.return_discount
     reward_returns += np.asarray(learned_rewards(config, moved.rewards), np.float64)
-    rollout.rewards[row, here], rollout.reward_returns[row, here] = moved.rewards, reward_returns
-    rollout.terminated[row, here], rollout.truncated[row, here] = terminated, truncated
-    if rollout.weights is not None:
-        rollout.weights[row, here] = moved.played
-    returns += np.where(moved.played, moved.rewards, 0.0)
-    lengths += moved.played
-    rollout.finished_returns[row, here] = np.where(moved.over, returns, 0.0)
-    rollout.finished_lengths[row, here] = np.where(moved.over, lengths, 0)
+    columns = {
+        "rewards": moved.rewards,
+        "reward_returns": reward_returns,
+        "terminated": terminated,
+        "truncated": truncated,
+        "finished_returns": moved.finished_returns,
+        "finished_lengths": moved.finished_lengths,
+        "weights": moved.played,
+    }
+    for name, column in columns.items():
+        if (rows := getattr(rollout, name)) is not None:
+            rows[row, here] = column
     reward_returns[terminated | truncated | ~moved.played] = 0.0
-    returns[moved.over], lengths[moved.over] = 0.0, 0
-    playing.seen[part] = moved.observations

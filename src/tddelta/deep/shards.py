@@ -6,6 +6,7 @@ is nothing to map over, and they compute what they say on this array alone.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,12 +25,7 @@ SHARDS = "shards"
 
 
 def part(config: Config, count: int) -> Config:
-    """The settings of one of `count` equal parts: its environments and shards, and as many updates as the whole.
-
-    Args:
-        config: Settings of the whole.
-        count: A divisor of `config.shards`.
-    """
+    """The settings of one of `count` equal parts, a divisor of the shards; it makes as many updates as the whole."""
     environments = config.environments // count
     steps = config.updates * environments * config.rollout_length
     return dataclasses.replace(config, environments=environments, shards=config.shards // count, steps=steps)
@@ -46,25 +42,19 @@ def count(axis: Axis) -> int:
     return shards
 
 
-def mean(tree: _Tree, axis: Axis) -> _Tree:
-    """The mean over shards of every array of a tree."""
-    averaged: _Tree = jax.lax.pmean(tree, axis) if axis else tree
-    return averaged
+def _over(reduce: Callable[..., Any], tree: _Tree, axis: Axis) -> _Tree:
+    """Reduce every entry of every array of a tree over shards."""
+    return reduce(tree, axis) if axis else tree
 
 
-def total(array: jax.Array, axis: Axis) -> jax.Array:
-    """The sum over shards."""
-    return jax.lax.psum(array, axis) if axis else array
-
-
-def least(array: jax.Array, axis: Axis) -> jax.Array:
-    """The minimum over shards of every entry."""
-    return jax.lax.pmin(array, axis) if axis else array
-
-
-def largest(array: jax.Array, axis: Axis) -> jax.Array:
-    """The maximum over shards of every entry."""
-    return jax.lax.pmax(array, axis) if axis else array
+mean = functools.partial(_over, jax.lax.pmean)
+"""The mean over shards of every entry of a tree of arrays."""
+total = functools.partial(_over, jax.lax.psum)
+"""The sum over shards of every entry of a tree of arrays."""
+least = functools.partial(_over, jax.lax.pmin)
+"""The minimum over shards of every entry of a tree of arrays."""
+largest = functools.partial(_over, jax.lax.pmax)
+"""The maximum over shards of every entry of a tree of arrays."""
 
 
 def variance(array: jax.Array, axis: Axis) -> jax.Array:

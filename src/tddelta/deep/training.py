@@ -14,8 +14,8 @@ import numpy as np
 
 from tddelta.deep import devices, evaluation, ppo, rollout, shards
 from tddelta.deep.config import Config
-from tddelta.deep.policy import checked_pauses, from_arrays, tensors, to_arrays
-from tddelta.deep.tasks import HostEnvironment
+from tddelta.deep.host import HostEnvironment
+from tddelta.deep.policy import checked_pauses, from_arrays, to_arrays
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import CHECKPOINT_SECONDS, CONFIG_FORMAT, RunWriter
 from tddelta.runs.checkpoints import SHARE, Pauses
@@ -27,18 +27,6 @@ EPISODES, HOST_EPISODES = 128, 32
 RECENT_EPISODES = 100
 """Episodes in the mean return that progress shows."""
 
-_SCALARS = (
-    "policy_loss",
-    "value_loss",
-    "explained_variance",
-    "value_mean",
-    "entropy",
-    "approximate_kl",
-    "clip_fraction",
-    "gradient_norm",
-    "learning_rate",
-)
-
 
 def run_key(seed: int, purpose: str) -> jax.Array:
     """A key for one purpose of a run: training, held-out data or evaluations never share random numbers."""
@@ -47,38 +35,32 @@ def run_key(seed: int, purpose: str) -> jax.Array:
     return key
 
 
-class Record(Recorder):
-    """Record of one run: what `Recorder` keeps, and the update that met a fault.
+class RunRecorder(Recorder):
+    """Recorder of one run of these settings, which also keeps the update that met a fault; see `Recorder`."""
 
-    Args:
-        config: Settings.
-        seed: The seed.
-        writer: The run directory; where it goes on from a checkpoint, so does the record.
-        share: Share of the time that writing its episodes may take.
-    """
-
-    def __init__(self, config: Config, seed: int, writer: RunWriter, share: float = SHARE / 2) -> None:
+    def __init__(self, config: Config, seed: int, writer: RunWriter, share: float) -> None:
         super().__init__(writer, share=share)
-        self.config, self.seed = config, seed
+        self.config, self.seed, self.name = config, seed, config.environment_object().name
         self.fault: str | None = None
         before = writer.episodes_before
         self.recent = deque([] if before is None else before["returns"].tolist(), RECENT_EPISODES)
 
     def add(self, metrics: ppo.Metrics, done: int, learned: ppo.Learned) -> None:
         """Take over the updates of a block, after which the agent was `learned`."""
-        rows = [self._row(jax.tree.map(lambda leaf, i=i: leaf[i], metrics), learned) for i in range(done)]
-        # The update that met a fault is not part of the run: its numbers would not be strict JSON.
-        self.writer.metrics([row for row in rows if row is not None])
+        rows = []
+        for index in range(done):
+            one: ppo.Metrics = jax.tree.map(lambda leaf, i=index: leaf[i], metrics)
+            if one.fault:  # that update is not part of the run: its numbers would not be strict JSON
+                self._meet(one, learned)
+            else:
+                rows.append(self._row(one))
+        self.writer.metrics(rows)
         self.writer.status("running", **self.counts())
         if self.fault is not None:
             # Now: vectorised with others, it goes on from here.
             self.save(learned)
 
-    def _row(self, one: ppo.Metrics, learned: ppo.Learned) -> dict[str, Any] | None:
-        if one.fault:
-            self.fault = self._explain(one)
-            self.writer.fault(self._statistics(one, learned))
-            return None
+    def _row(self, one: ppo.Metrics) -> dict[str, Any]:
         finished = np.asarray(one.finished_lengths) > 0
         time, _ = np.nonzero(finished)
         returns = np.asarray(one.finished_returns)[finished]
@@ -91,44 +73,44 @@ class Record(Recorder):
 
     def _numbers(self, one: ppo.Metrics) -> dict[str, float]:
         """Scalars of an update, and those of every component."""
-        numbers = {name: float(getattr(one, name)) for name in _SCALARS}
-        per_component = (
-            ("value_loss", one.component_losses),
-            ("explained_variance", one.component_explained_variance),
-            ("value_mean", one.component_means),
-        )
-        for name, values in per_component:
+        apart = ("component", "finished", "fault")
+        numbers = {name: float(value) for name, value in one._asdict().items() if not name.startswith(apart)}
+        per_component = {
+            "value_loss": one.component_losses,
+            "explained_variance": one.component_explained_variance,
+            "value_mean": one.component_means,
+        }
+        for name, values in per_component.items():
             for label, value in zip(self.config.critic_scales.labels, values, strict=True):
                 numbers[f"{name}/gamma={label}"] = float(value)
         return numbers
 
-    def _explain(self, one: ppo.Metrics) -> str:
-        what = ppo.FAULTS[int(one.fault)]
-        name = self.config.environment_object().name
-        if what == "loss":
-            return (
-                f"the loss is not finite in update {self.updates + 1} of {self.config.agent.name} on {name}, "
+    def _meet(self, one: ppo.Metrics, learned: ppo.Learned) -> None:
+        """Say what was not finite, and write it as strict JSON, with texts for numbers that are not finite."""
+        what, place, step = ppo.FAULTS[int(one.fault)], int(one.fault_environment), int(one.fault_step)
+        own = what == "loss"  # in no environment
+        if own:
+            self.fault = (
+                f"the loss is not finite in update {self.updates + 1} of {self.config.agent.name} on {self.name}, "
                 f"after {self.steps} steps: lower the learning rate, or check the scale of the rewards"
             )
-        return (
-            f"{name}: {what} not finite in environment {int(one.fault_environment)}, "
-            f"step {int(one.fault_step)}, after {self.steps} steps in all: check the environment"
+        else:
+            self.fault = (
+                f"{self.name}: {what} not finite in environment {place}, step {step}, after {self.steps} steps in "
+                "all: check the environment"
+            )
+        norms = {name: float(np.linalg.norm(array)) for name, array in to_arrays(learned).items()}
+        self.writer.fault(
+            {
+                "fault": what,
+                "update": self.updates + 1,
+                "steps_before": self.steps,
+                "environment": None if own else place,
+                "environment_step": None if own else step,
+                "metrics": {name: _as_json(value) for name, value in self._numbers(one).items()},
+                "norms_before": {name: _as_json(value) for name, value in norms.items()},
+            }
         )
-
-    def _statistics(self, one: ppo.Metrics, learned: ppo.Learned) -> dict[str, Any]:
-        """An update that met a fault as strict JSON, with texts for numbers that are not finite."""
-        what = ppo.FAULTS[int(one.fault)]
-        place = None if what == "loss" else int(one.fault_environment)
-        norms = {name: float(np.linalg.norm(array)) for name, array in tensors(learned).items()}
-        return {
-            "fault": what,
-            "update": self.updates + 1,
-            "steps_before": self.steps,
-            "environment": place,
-            "environment_step": None if place is None else int(one.fault_step),
-            "metrics": {name: _as_json(value) for name, value in self._numbers(one).items()},
-            "norms_before": {name: _as_json(value) for name, value in norms.items()},
-        }
 
     @property
     def recent_return(self) -> float | None:
@@ -137,7 +119,7 @@ class Record(Recorder):
 
     def save(self, learned: ppo.Learned) -> None:
         """Write what was learned, and the episodes."""
-        self.save_parameters(tensors(learned), self.config.environment_object().name)
+        self.save_parameters(to_arrays(learned), self.name)
 
     def fail(self, error: BaseException) -> None:
         """Set the status to failed, unless it is."""
@@ -149,10 +131,8 @@ class Record(Recorder):
         """Add a row of scores to the run's evaluations."""
         # The same seed each time: the points of a curve differ by the agent, not by the episodes' luck.
         seed = int(jax.random.randint(run_key(self.seed, "evaluate"), (), 0, 2**31 - 1))
-        host = isinstance(self.config.environment_object(), HostEnvironment)
-        self.evaluation(
-            evaluation.evaluate(self.config, learned, seed=seed, episodes=HOST_EPISODES if host else EPISODES)
-        )
+        episodes = HOST_EPISODES if isinstance(self.config.environment_object(), HostEnvironment) else EPISODES
+        self.evaluation(evaluation.evaluate(self.config, learned, seed=seed, episodes=episodes))
 
     def hold_out(self, learned: ppo.Learned) -> None:
         """Record an episode, and compare the critic with what comes."""
@@ -175,8 +155,7 @@ class Progress:
     """Progress of a run.
 
     Attributes:
-        steps: Environment steps done.
-        total_steps: Environment steps in all.
+        steps: Environment steps done, of `total_steps`.
         steps_per_second: Of the last block.
         seconds_left: Of training, at that speed; None before the first block.
         recent_return: Mean return of the last 100 episodes; None if none has ended.
@@ -192,13 +171,11 @@ class Progress:
 
 
 class Programs(NamedTuple):
-    """Compiled programs of a configuration.
+    """Compiled programs of a configuration, the seconds that compiling took, and shapes of the state.
 
     Attributes:
         init: (config, key) → state.
         block: (config, state, count) → (state, metrics of the updates, number of updates).
-        seconds: What compiling took.
-        shapes: Of the state.
         acting: Those that act in host environments; None for device environments.
     """
 
@@ -217,7 +194,6 @@ _guard = threading.Lock()
 def run_config(config: Config, seed: int) -> dict[str, Any]:
     """Content of `config.json`: equal for equal runs, without times and machines."""
     environment = config.environment_object()
-    settings = config.to_dict()
     # Other numbers: no run of the other precision may be taken for the same.
     precision = {"precision": "float64"} if jnp.result_type(float) == jnp.float64 else {}
     return {
@@ -228,7 +204,7 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
         "agent": config.agent.to_dict(),
         "seed": seed,
         "steps": config.steps,
-        "settings": settings,
+        "settings": config.to_dict(),
         "scales": config.critic_scales.to_dict(),
         **precision,
     }
@@ -305,12 +281,7 @@ def _once(config: Config, kind: Hashable, compiled: Callable[[], Programs]) -> P
 
 
 class HostTraining:
-    """Updates of one run in host environments, which it holds; to be closed in the end.
-
-    Args:
-        config: Settings.
-        seed: Of the run.
-        part: 0 for a new run; else updates done before the environments are made anew.
+    """Updates of one run in host environments, which it holds; to be closed in the end. See `HostPlaying`.
 
     Attributes:
         playing: The environments.
@@ -350,19 +321,11 @@ class HostTraining:
 
 
 def train_run(
-    config: Config,
-    seed: int,
-    writer: RunWriter,
-    *,
-    progress: Callable[[Progress], None] | None = None,
-    stop: threading.Event | None = None,
-    eval_every: int | None = None,
-    checkpoint_every: float = CHECKPOINT_SECONDS,
+    config: Config, seed: int, writer: RunWriter, *, progress: Callable[[Progress], None] | None = None, **options: Any
 ) -> None:
-    """Trains one seed and writes its run directory: `train_runs` with one seed."""
+    """Train one seed and write its run directory: `train_runs` with one seed."""
     told = None if progress is None else lambda _, news: progress(news)
-    every: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every}
-    train_runs(config, [seed], [writer], progress=told, stop=stop, **every)
+    train_runs(config, [seed], [writer], progress=told, **options)
 
 
 def train_runs(
@@ -375,7 +338,7 @@ def train_runs(
     eval_every: int | None = None,
     checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> None:
-    """Trains seeds at once, as one vectorised program if there are several, and writes their run directories.
+    """Train seeds at once, as one vectorised program if there are several, and write their run directories.
 
     The bytes of a run depend on its seed and on whether it was vectorised, never on time, threads, `eval_every`, or
     breaks: a writer that was opened to resume goes on from its checkpoint, and ends as if there had been none. But
@@ -401,16 +364,15 @@ def train_runs(
     # Arrays of one number are that number: the compiled programs take one kind of it.
     config = jax.tree.map(float, config)
     share = SHARE / 2 / len(seeds)  # of the time, for the episodes of each
-    records = [Record(config, seed, writer, share) for seed, writer in zip(seeds, writers, strict=True)]
+    records = [RunRecorder(config, seed, writer, share) for seed, writer in zip(seeds, writers, strict=True)]
+    stop = stop or threading.Event()
     if isinstance(config.environment_object(), HostEnvironment) and len(records) > 1:
         _beside_one_another(config, records, progress, stop, eval_every, checkpoint_every)
     else:
         _Training(config, records, progress, stop, eval_every, checkpoint_every).run()
 
 
-def _beside_one_another(
-    config: Config, records: list[Record], progress: Callable[[int, Progress], None] | None, *options: Any
-) -> None:
+def _beside_one_another(config: Config, records: list[RunRecorder], progress: Any, *options: Any) -> None:
     """Train runs of a host environment in threads: while one waits for its environments, another one computes."""
     raised: list[BaseException] = []
 
@@ -437,14 +399,13 @@ class _Training:
     def __init__(
         self,
         config: Config,
-        records: list[Record],
+        records: list[RunRecorder],
         progress: Callable[[int, Progress], None] | None,
-        stop: threading.Event | None,
+        stop: threading.Event,
         eval_every: int | None,
         checkpoint_every: float,
     ) -> None:
-        self.config, self.records, self.progress = config, records, progress
-        self.stop = stop or threading.Event()
+        self.config, self.records, self.progress, self.stop = config, records, progress, stop
         self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
         self.several = len(records) > 1
         self.done = records[0].updates
@@ -477,25 +438,19 @@ class _Training:
             if self._passed(before):  # before a checkpoint, so that the evaluation is not due again after it
                 self._evaluate()
             if pauses.over and self.done < self.config.updates:
-                with pauses.ended():
-                    self._save()
+                self._save(pauses)
         complete = self.done >= self.config.updates
         if not complete:
-            with pauses.ended():
-                self._save()
+            self._save(pauses)
+        steps = (self.done - first) * self.config.batch
         for index, record in enumerate(self.records):
             self._finish(record, self._learned(index), complete=complete)
-            row = {
-                "event": "end",
-                "seconds": time.perf_counter() - began,
-                "steps": (self.done - first) * self.config.batch,
-            }
+            row = {"event": "end", "seconds": time.perf_counter() - began, "steps": steps}
             row["saving_seconds"] = pauses.spent + sum(each.saving_seconds for each in self.records)
             if seconds:
-                row["steps_per_second"] = (self.done - first) * self.config.batch / seconds
+                row["steps_per_second"] = steps / seconds
             record.writer.timing(row)
-        faults = [record for record in self.records if record.fault]
-        if faults:
+        if faults := [record for record in self.records if record.fault]:
             place = faults[0].writer.path / "fault.json"
             raise DataError(f"{faults[0].fault} ({place} has the numbers of that update)")
 
@@ -507,14 +462,23 @@ class _Training:
         for index, record in enumerate(self.records):
             self.progress(index, Progress(record.steps, total, self.speed, left, record.recent_return, phase))
 
-    def _start(self) -> Programs:
-        """Compile, and make the first state or restore one."""
-        seeds = [record.seed for record in self.records]
-        compiled = self._programs(seeds)
+    def _note(self, event: str, **values: Any) -> None:
         for record in self.records:
-            record.writer.timing({"event": "compile", "seconds": round(compiled.seconds, 3)})
-            if self.several:
-                record.writer.timing({"event": "vectorized", "seeds": seeds})
+            record.writer.timing({"event": event, **values})
+
+    def _start(self) -> Programs:
+        """Compile, and make the first state or restore one; those of the host cannot be saved, and are made anew."""
+        seeds = [record.seed for record in self.records]
+        if isinstance(self.config.environment_object(), HostEnvironment):
+            self.host = HostTraining(self.config, seeds[0], self.done)
+            compiled = self.host.programs
+            event = "fresh_environments" if self.done else "environments"
+            self._note(event, updates=self.done, seeds=self.host.playing.seeds)
+        else:
+            compiled = programs(self.config, len(seeds) if self.several else None)
+        self._note("compile", seconds=round(compiled.seconds, 3))
+        if self.several:
+            self._note("vectorized", seeds=seeds)
         saved = [record.writer.restored for record in self.records]
         if saved[0] is None:
             keys = [run_key(seed, "train") for seed in seeds]
@@ -525,16 +489,6 @@ class _Training:
             together = {name: np.stack([one[name] for one in arrays]) for name in first} if self.several else first
             self.state = from_arrays(together, compiled.shapes, str(saved[0].path))
         return compiled
-
-    def _programs(self, seeds: list[int]) -> Programs:
-        """Compiled programs; those of a host environment come with the environments themselves."""
-        if not isinstance(self.config.environment_object(), HostEnvironment):
-            return programs(self.config, len(seeds) if self.several else None)
-        self.host = HostTraining(self.config, seeds[0], self.done)
-        # What runs on the host cannot be saved: after a break come fresh environments, with seeds of their own.
-        event = "fresh_environments" if self.done else "environments"
-        self.records[0].writer.timing({"event": event, "updates": self.done, "seeds": self.host.playing.seeds})
-        return self.host.programs
 
     def _updates_left(self) -> int:
         """Updates until the end or the next evaluation."""
@@ -552,23 +506,18 @@ class _Training:
         except DataError:  # a host environment raised: what was learned before is kept
             self.records[0].save(self._learned(0))
             raise
-        metrics, finished = jax.tree.map(np.asarray, (metrics, finished))
+        block = jax.tree.map(np.asarray, (metrics, finished))
         seconds = time.perf_counter() - began
         for index, record in enumerate(self.records):
             if record.fault is None:
-                mine = jax.tree.map(lambda leaf, i=index: leaf[i], metrics) if self.several else metrics
-                record.add(mine, int(finished[index] if self.several else finished), self._learned(index))
+                metrics, finished = self._own(block, index)
+                record.add(metrics, int(finished), self._learned(index))
                 record.save_episodes()
         self.done += count
         self.speed = count * self.config.batch / seconds
-        timing = {
-            "event": "block",
-            "steps": self.done * self.config.batch,
-            "seconds": seconds,
-            "steps_per_second": self.speed,
-        }
+        timing = {"steps": self.done * self.config.batch, "seconds": seconds, "steps_per_second": self.speed}
         for record in self.records:
-            record.writer.timing({**timing, "return_mean": record.recent_return})
+            record.writer.timing({"event": "block", **timing, "return_mean": record.recent_return})
         self._tell("training")
         return seconds
 
@@ -584,18 +533,23 @@ class _Training:
             if record.fault is None:
                 record.evaluate(self._learned(index))
 
+    def _own(self, tree: Any, index: int) -> Any:
+        """The part of a run."""
+        return jax.tree.map(lambda leaf: leaf[index], tree) if self.several else tree
+
     def _learned(self, index: int) -> ppo.Learned:
-        picked: ppo.Learned = jax.tree.map(lambda leaf: leaf[index] if self.several else leaf, self.state.learned)
-        return picked
+        learned: ppo.Learned = self._own(self.state.learned, index)
+        return learned
 
-    def _save(self) -> None:
+    def _save(self, pauses: Pauses) -> None:
         """A checkpoint of every run that has not failed."""
-        arrays = to_arrays(self.state)
-        for index, record in enumerate(self.records):
-            if record.fault is None:
-                record.checkpoint({name: array[index] if self.several else array for name, array in arrays.items()})
+        with pauses.ended():
+            arrays = to_arrays(self.state)
+            for index, record in enumerate(self.records):
+                if record.fault is None:
+                    record.checkpoint(self._own(arrays, index))
 
-    def _finish(self, record: Record, learned: ppo.Learned, *, complete: bool) -> None:
+    def _finish(self, record: RunRecorder, learned: ppo.Learned, *, complete: bool) -> None:
         """The last writes of a run."""
         if record.fault:
             record.writer.status("failed", message=record.fault, **record.counts())

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tddelta._naming import closest
-from tddelta._plain import as_real, as_whole, plain, tidy, whole
+from tddelta._plain import as_real, as_whole, closest, plain, tidy, whole
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
 from tddelta.runs.reader import a_path
@@ -148,7 +147,7 @@ def plan_runs(
         ConfigError: A name or setting is unknown or out of range, or two runs would share a directory.
     """
     from tddelta.deep import ppo, training
-    from tddelta.deep.presets import read_preset, unchecked, with_preset_files
+    from tddelta.deep.config import read_preset, unchecked, with_preset_files
 
     if steps is not None:
         settings = {"steps": steps, **settings}
@@ -452,7 +451,7 @@ def _presets_of(study: Study) -> Callable[[str, str, Mapping[str, Any]], list[Pa
     """
     if not study.presets:
         return lambda *_: []
-    from tddelta.deep.presets import read_preset
+    from tddelta.deep.config import read_preset
 
     files = [read_preset(path) for path in study.presets]
 

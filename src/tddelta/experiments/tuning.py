@@ -681,7 +681,7 @@ class _Search:
         """Compare the best trial with the preset on the evaluation seeds, and write the preset file."""
         import optuna
 
-        from tddelta.deep.presets import write_preset
+        from tddelta.deep.config import write_preset
 
         over = self._over()
         states = [trial.state.name for trial in over]

@@ -2,23 +2,21 @@
 
 import base64
 import io
-import json
 import math
 import re
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from PIL import Image
 
 import tddelta
 from tddelta._plain import as_whole
+from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError
-from tddelta.inspector.recordings import LARGEST_SIDE, Critic, Recording
+from tddelta.inspector import LARGEST_SIDE, Critic, Recording
 from tddelta.queries import value_at
 
 MOST_PIXELS, MOST_BYTES = 128_000_000, 9_000_000
@@ -37,7 +35,7 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     Args:
         recording: The game, and one critic or two.
         step: Where the cursor stands at first.
-        provenance: How it was made, for the last line.
+        provenance: Sentence on how it was made, for the last line.
 
     Returns:
         The file's text; the same recording gives the same text.
@@ -45,12 +43,11 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
     Raises:
         ConfigError: The recording has no such step.
     """
-    step = as_whole(step)
-    if type(step) is not int or not 0 <= step < len(recording):
-        raise ConfigError(f"the recording has steps 0 … {len(recording) - 1}; got {step}: name one of them")
+    _check_step(recording, step := as_whole(step))
     pictures = recording.pictures
     frames = None if pictures is None else packed_pictures(pictures)
-    title = _title(recording)
+    names = " beside ".join(critic.name for critic in recording.critics)
+    title = f"{names} on {recording.environment}" if recording.environment else names
     data = {
         "steps": len(recording),
         "step": step,
@@ -62,42 +59,29 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
         "critics": [_critic(recording, critic) for critic in recording.critics],
         "frames": frames,
     }
-    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    folder = files("tddelta.inspector") / "templates"
-    parts = {
-        name: Markup("\n".join((folder / file).read_text(encoding="utf-8") for file in names))
-        for name, names in _PARTS.items()
-    }
     environment = Environment(
         loader=PackageLoader("tddelta.inspector", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+    environment.filters["horizon_text"] = horizon_text
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("inspector.html.j2").render(
         title=title,
         lead=_lead(recording),
-        steps=len(recording),
+        recording=recording,
         frames=frames,
-        no_frames=recording.no_frames or "the recording has neither frames nor observations that are pictures",
-        learner_rewards=recording.learner_rewards is not None,
-        lives=recording.lives is not None,
-        critics=[
-            {
-                "name": critic.name,
-                "labels": critic.scales.labels,
-                "horizons": [horizon_text(horizon) for horizon in critic.scales.horizons],
-            }
-            for critic in recording.critics
-        ],
+        data=data,
         provenance=f"{provenance} Made by tddelta {tddelta.__version__}.".strip(),
-        data=Markup(text),
-        **parts,
     )
 
 
-_PARTS = {"style": ["inspector.css"], "script": ["numbers.js", "drawing.js", "inspector.js"]}
+def _check_step(recording: Recording, step: Any) -> None:
+    if type(step) is not int or not 0 <= step < len(recording):
+        raise ConfigError(f"the recording has steps 0 … {len(recording) - 1}; got {step}: name one of them")
 
 
 def horizon_text(horizon: float) -> str:
@@ -126,17 +110,14 @@ def _curve(critic: Critic) -> list[tuple[float, list[float]]]:
     if len(finite) < 2:
         return []
     trained = [math.log(1 / (1 - gamma)) for gamma in finite]
-    counts = [max(_BETWEEN, round(_BETWEEN * (high - low) / math.log(2))) for low, high in pairwise(trained)]
     points = [
-        np.linspace(low, high, count, endpoint=False)
-        for (low, high), count in zip(pairwise(trained), counts, strict=True)
+        np.linspace(low, high, max(_BETWEEN, round(_BETWEEN * (high - low) / math.log(2))), endpoint=False)
+        for low, high in pairwise(trained)
     ]
     where = [*np.concatenate(points), trained[-1]]
     asked = [min(max(1 - math.exp(-x), finite[0]), finite[-1]) for x in where]
     # value_at is linear in the components: those of V_z = 1 at one scale alone give its weight
-    units = np.eye(len(scales))
-    ones = np.diff(units, axis=1, prepend=0)
-    weights = value_at(ones, scales, asked)
+    weights = value_at(decompose(np.eye(len(scales))), scales, asked)
     return [(math.exp(x), [float(w) for w in column]) for x, column in zip(where, weights.T, strict=True)]
 
 
@@ -179,11 +160,6 @@ def _sheets(frames: npt.NDArray[np.uint8]) -> dict[str, Any]:
     return {"width": width, "height": height, "columns": columns, "sheets": sheets, "rounded": rounded}
 
 
-def _title(recording: Recording) -> str:
-    names = " beside ".join(critic.name for critic in recording.critics)
-    return f"{names} on {recording.environment}" if recording.environment else names
-
-
 def _lead(recording: Recording) -> str:
     ends = recording.terminated | recording.truncated
     if recording.lives is not None:  # to the learner the loss of a life may be an end; the game goes on
@@ -196,20 +172,8 @@ def _lead(recording: Recording) -> str:
 
 
 def table(recording: Recording, step: int) -> list[tuple[list[str], list[list[str]], str]]:
-    """The beliefs of every critic at one step.
-
-    Args:
-        recording: The game.
-        step: Which step.
-
-    Returns:
-        For each critic: the heads of the columns, the rows, and a sentence.
-
-    Raises:
-        ConfigError: The recording has no such step.
-    """
-    if not 0 <= step < len(recording):
-        raise ConfigError(f"the recording has steps 0 … {len(recording) - 1}; got {step}: name one of them")
+    """For each critic, heads of columns, rows and a sentence about one step; ConfigError if there is no such step."""
+    _check_step(recording, step)
     found = []
     for critic in recording.critics:
         scales, deltas, values = critic.scales, critic.deltas[step], critic.values[step]

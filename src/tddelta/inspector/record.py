@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ import numpy as np
 from tddelta._plain import whole
 from tddelta.deep import evaluation, ppo
 from tddelta.deep.atari import Protocol
-from tddelta.deep.evaluation import Play
-from tddelta.deep.host import Vector, spawned_seeds
+from tddelta.deep.evaluation import HostPlayer
+from tddelta.deep.host import HostEnvironment, Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, load
-from tddelta.deep.tasks import HostEnvironment
 from tddelta.errors import ConfigError, DataError
-from tddelta.inspector.recordings import Critic, Recording, from_observations, smaller
+from tddelta.inspector import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
 from tddelta.runs.reader import Mode
@@ -27,48 +26,38 @@ from tddelta.runs.recorder import RECORDED
 _SCREEN: dict[str, Any] = {"height": 210, "width": 160, "grey": False, "stack": 1}
 
 
-def game(policy: Policy, seed: int, steps: int, *, greedy: bool) -> dict[str, np.ndarray]:
-    """Play one game, to its end or for so many steps.
+def _host_game(policy: Policy, seed: int, steps: int, *, greedy: bool) -> dict[str, np.ndarray]:
+    """Arrays of a game in a host environment, up to its end or so many steps.
 
-    Args:
-        policy: The trained agent.
-        seed: Of the environment and the actions.
-        steps: At most so many.
-        greedy: Whether actions are the most probable ones.
-
-    Returns:
-        Arrays of a recording. Where the loss of a life is terminal for the learner, it is in `terminated`, too. Without
-        `frames`, `no_frames` says why the environment draws none.
-
-    Raises:
-        DataError: The colour screen does not follow the game.
+    Where the loss of a life is terminal for the learner, it is in `terminated`, too. Without `frames`, `no_frames` says
+    why the environment draws none.
     """
     environment = policy.config.environment_object()
     assert isinstance(environment, HostEnvironment)
-    screen = None if environment.rom is None else _Screen(environment, spawned_seeds(seed, "held-out", 1))
-    try:
-        with _silent_sound():
-            why_not = "" if screen is not None else _why_no_pictures(environment)
-            draws = screen is None and not why_not
-            with Play(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws) as play:
-                arrays = _played(play, steps, screen, draws=draws)
-    finally:
-        if screen is not None:
-            screen.close()
+    with ExitStack() as stack:
+        screen, why_not = None, ""
+        if environment.rom is not None:
+            screen = stack.enter_context(closing(_Screen(environment, spawned_seeds(seed, "held-out", 1))))
+        else:
+            stack.enter_context(_silent_sound())
+            why_not = _why_no_pictures(environment)
+        draws = screen is None and not why_not
+        player = HostPlayer(policy.config, policy.learned, 1, seed, "held-out", greedy=greedy, draws=draws)
+        arrays = _played(stack.enter_context(player), steps, screen, draws=draws)
     return arrays | {"no_frames": np.array(why_not)} if why_not else arrays
 
 
-def _played(play: Play, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
+def _played(player: HostPlayer, steps: int, screen: "_Screen | None", *, draws: bool) -> dict[str, np.ndarray]:
     rows: dict[str, list[Any]] = {}
     for _ in range(steps):
-        chosen = play.chosen()
-        row = {"observations": play.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
+        chosen = player.chosen()
+        row = {"observations": player.observations[0], "deltas": np.asarray(chosen.deltas)[0]}
         if screen is not None:
             row |= {"frames": screen.picture, "lives": screen.lives}
         elif draws:
-            row["frames"] = smaller(play.picture())
+            row["frames"] = smaller(player.picture())
         moves = np.asarray(chosen.moves)
-        moved = play.step(moves)
+        moved = player.step(moves)
         if screen is not None and screen.step(moves) != (moved.rewards[0], moved.over[0] | moved.truncated[0]):
             raise DataError("the screen in colour does not follow the game; tell us")
         row |= {"actions": np.asarray(chosen.actions)[0], "rewards": moved.rewards[0]}
@@ -97,15 +86,13 @@ def _why_no_pictures(environment: HostEnvironment) -> str:
 @contextmanager
 def _silent_sound() -> Iterator[None]:
     """Let pygame draw without opening a sound card: where there is none, its library complains on stderr."""
-    name = "SDL_AUDIODRIVER"
-    ours = name not in os.environ
-    if ours:
-        os.environ[name] = "dummy"
+    before = os.environ.get("SDL_AUDIODRIVER")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     try:
         yield
     finally:
-        if ours:
-            os.environ.pop(name, None)
+        if before is None:
+            os.environ.pop("SDL_AUDIODRIVER", None)
 
 
 class _Screen:
@@ -150,7 +137,7 @@ def record(
 
     Args:
         policy: The trained agent.
-        name: What to call its critic.
+        name: Name of its critic on the page.
         seed: Of the game; the same seed gives the same game.
         mode: "sampled" follows the policy, "greedy" its most probable action.
         steps: Longest recording, up to 10,000,000.
@@ -166,12 +153,12 @@ def record(
         raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
     import jax
 
-    config = policy.config
+    config, greedy = policy.config, mode == "greedy"
     environment = config.environment_object()
     if isinstance(environment, HostEnvironment):
-        arrays = game(policy, seed, steps, greedy=mode == "greedy")
+        arrays = _host_game(policy, seed, steps, greedy=greedy)
     else:
-        key, greedy = jax.random.key(seed), mode == "greedy"
+        key = jax.random.key(seed)
         _, rows, last = evaluation.device_streams(config, policy.learned, key, greedy, count=1, length=steps)
         arrays = evaluation.recording(config, rows, last, longest=steps)
         arrays |= {} if from_observations(arrays["observations"]) is not None else {"no_frames": _NO_PICTURE}
@@ -182,12 +169,7 @@ def record(
 
 
 def opinion(policy: Policy, recording: Recording, name: str) -> Critic:
-    """Beliefs of another agent's critic along a recorded game.
-
-    Args:
-        policy: The other agent.
-        recording: The game, with the observations.
-        name: What to call the critic.
+    """The critic of another agent, with its beliefs along a recorded game.
 
     Raises:
         ConfigError: The recording has no observations.
@@ -199,7 +181,7 @@ def opinion(policy: Policy, recording: Recording, name: str) -> Critic:
 
 
 def agent_at(path: str | os.PathLike[str], *, environment: Any = None, network: Any = None) -> tuple[Policy, str]:
-    """The agent of a run directory, of a folder with one run in it, or of one checkpoint.
+    """Load the agent of a run directory, of a folder with one run in it, or of one checkpoint.
 
     Args:
         path: The directory, or `RUN/checkpoints/NNNNNNNNNN`.
@@ -207,29 +189,25 @@ def agent_at(path: str | os.PathLike[str], *, environment: Any = None, network: 
         network: In place of the stored name; needed for networks of your own.
 
     Returns:
-        The agent, and what to call it.
+        The agent and its name.
 
     Raises:
         ConfigError: There is not exactly one run, or the environment or network has to be passed.
         CheckpointError: Nothing is saved there yet, or it is damaged.
     """
     place = Path(path)
-    if (place / "checkpoint.json").exists():
-        run = Run(place.absolute().parents[1])
-        return _from_checkpoint(run, place, environment, network), f"{_named(run)}, update {int(place.name):,}"
-    run = one_run(place)
-    return load(run, environment=environment, network=network), _named(run)
-
-
-def _named(run: Run) -> str:
-    return f"{run.agent}, seed {run.seed}"
-
-
-def _from_checkpoint(run: Run, place: Path, environment: Any, network: Any) -> Policy:
+    if not (place / "checkpoint.json").exists():
+        run = one_run(place)
+        return load(run, environment=environment, network=network), _named(run)
     import jax
 
+    run = Run(place.absolute().parents[1])
     config = config_of(run.config, environment=environment, network=network)
     stored, prefix = read(place).arrays, "learned."
     learned = {name.removeprefix(prefix): array for name, array in stored.items() if name.startswith(prefix)}
     shapes = jax.eval_shape(functools.partial(ppo.initial, config), jax.random.key(0))
-    return Policy(config, from_arrays(learned, shapes, str(place)))
+    return Policy(config, from_arrays(learned, shapes, str(place))), f"{_named(run)}, update {int(place.name):,}"
+
+
+def _named(run: Run) -> str:
+    return f"{run.agent}, seed {run.seed}"

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from PIL import Image, ImageDraw
 
 from tddelta._matplotlib import Figure, FigureCanvasAgg, own_style
 from tddelta.errors import MissingExtra
+from tddelta.inspector import Recording
 from tddelta.inspector.page import horizon_text
-from tddelta.inspector.recordings import Recording
 from tddelta.runs.files import ELSEWHERE, storing
 
 SIZE = (1280, 720)
@@ -54,31 +55,17 @@ def write_video(recording: Recording, path: Path, *, rate: int = RATE) -> None:
         temporary.touch()  # Python's words about a folder that cannot be written, in place of ffmpeg's
         try:
             # not through imageio_ffmpeg: it forks, which JAX warns of
-            done = _encoded(command, recording)
-            if done.returncode:
-                raise OSError(done.stderr.decode(errors="replace").strip() or f"ffmpeg ended with {done.returncode}")
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as encoder:
+                assert encoder.stdin is not None
+                with suppress(BrokenPipeError):  # it gave up; what it says is the reason
+                    for picture in pictures(recording):
+                        encoder.stdin.write(picture.tobytes())
+                _, said = encoder.communicate()
+            if encoder.returncode:
+                raise OSError(said.decode(errors="replace").strip() or f"ffmpeg ended with {encoder.returncode}")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def _encoded(command: list[str], recording: Recording) -> "subprocess.CompletedProcess[bytes]":
-    """Run the encoder over the pictures."""
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as encoder:
-        assert encoder.stdin is not None
-        assert encoder.stderr is not None
-        try:
-            for picture in pictures(recording):
-                encoder.stdin.write(picture.tobytes())
-            encoder.stdin.close()
-        except BrokenPipeError:  # it gave up; what it says is the reason
-            pass
-        except BaseException:
-            encoder.kill()
-            raise
-        said = encoder.stderr.read()
-        encoder.stdin = None
-    return subprocess.CompletedProcess(command, encoder.returncode, stderr=said)
 
 
 def pictures(recording: Recording) -> Iterator[npt.NDArray[np.uint8]]:
@@ -114,8 +101,8 @@ def _said(recording: Recording, values: list[npt.NDArray[Any]], t: int) -> list[
     """Step and V; with the names where there are two critics."""
     if len(values) == 1:
         return [f"step {t:,}   V {values[0][t, -1]:.4g}"]
-    named = [f"{_short(critic.name)}   V {v[t, -1]:.4g}" for critic, v in zip(recording.critics, values, strict=True)]
-    return [f"step {t:,}", *named]
+    named = zip(recording.critics, values, strict=True)
+    return [f"step {t:,}", *(f"{_short(critic.name)}   V {v[t, -1]:.4g}" for critic, v in named)]
 
 
 def _short(name: str) -> str:
@@ -131,9 +118,8 @@ def _beyond(recording: Recording) -> float:
 def colour(z: int, count: int) -> tuple[int, int, int]:
     """Colour of a scale, the page's."""
     at = z / (count - 1) * (len(_RAMP) - 1) if count > 1 else len(_RAMP) - 1
-    low = min(int(at), len(_RAMP) - 2)
-    mixed = [round(a + (b - a) * (at - low)) for a, b in zip(_RAMP[low], _RAMP[low + 1], strict=True)]
-    return mixed[0], mixed[1], mixed[2]
+    red, green, blue = (round(np.interp(at, range(len(_RAMP)), part)) for part in zip(*_RAMP, strict=True))
+    return red, green, blue
 
 
 @own_style()

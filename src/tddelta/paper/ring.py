@@ -30,6 +30,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from scipy import stats
 
 from tddelta import __version__, _plain, timescales
+from tddelta._arrays import FloatArray
 from tddelta._matplotlib import own_style
 from tddelta.errors import CheckpointError, ConfigError, DataError, StorageError
 from tddelta.experiments.plan import folder_of
@@ -38,7 +39,6 @@ from tddelta.report.statistics import bootstrap_difference, holm, welch_test
 from tddelta.report.tables import Column, Record, Table, markdown
 from tddelta.report.words import number, p_text
 from tddelta.runs.files import Arrays, read_arrays, read_json, replace, to_json
-from tddelta.tabular._checks import FloatArray
 from tddelta.timescales import TimeScales
 
 METHODS = ("single", "delta")

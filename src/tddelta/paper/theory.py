@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tddelta._arrays import FloatArray, IntArray
 from tddelta.errors import ConfigError, ContractionWarning
 from tddelta.paper.ring import RingPlan
 from tddelta.report import plots
 from tddelta.report.figures import Drawing, laid_out
 from tddelta.report.tables import Table
-from tddelta.tabular._checks import FloatArray, IntArray
 from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
 from tddelta.tabular.evaluation import Method, evaluate
 from tddelta.tabular.mdp import FiniteMDP

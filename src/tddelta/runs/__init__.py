@@ -27,8 +27,8 @@ cuts every file back to it first.
 from tddelta.runs.checkpoints import CHECKPOINT_SECONDS, Checkpoint
 from tddelta.runs.files import CONFIG_FORMAT, FORMAT, Arrays, is_being_written, read_parameters, set_aside
 from tddelta.runs.reader import Run, Runs, config_hash, find_runs, load_runs, one_run, readable_runs, run_path
+from tddelta.runs.recorder import RunWriter, append_evaluation, write_reward_density
 from tddelta.runs.trackers import TRACKERS, Logged, Track, Tracker, TrackerFactory, check_trackers
-from tddelta.runs.writer import RunWriter, append_evaluation, write_reward_density
 
 __all__ = [
     "CHECKPOINT_SECONDS",

@@ -17,7 +17,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ import numpy as np
 
 from tddelta import __version__
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError
-from tddelta.runs.files import Arrays, number_in, read_arrays, replace, storing, sync, to_json
+from tddelta.runs import files
+from tddelta.runs.files import NO_EPISODES, Arrays
 
 FORMAT = 1
 """The version of a checkpoint's layout. A reader refuses a newer one."""
@@ -62,30 +63,21 @@ class Checkpoint:
     arrays: Arrays = field(repr=False)
 
     def count(self, name: str) -> int:
-        """A counter of the record, such as "updates".
-
-        Raises:
-            CheckpointError: It is missing, or no whole number.
-        """
+        """A counter of the record, such as "updates"; CheckpointError where it has none."""
         value = self.record.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if not files.is_count(value):
             raise CheckpointError(f"{self.path / _RECORD} must count {name}; got {value!r}: it is of something else")
         return value
 
 
 class Pauses:
-    """Schedule of something that takes time, such as saving.
+    """Schedule of something that takes time, such as saving. `spent` counts the seconds that it took so far.
 
     Args:
-        seconds: Pause between two; longer where one takes more than `share` of it, and none if 0.
+        seconds: Pause between two, at least 0 (ConfigError otherwise); longer where one takes more than `share` of it,
+            and none if 0.
         at_once: Let the first be due without a pause.
         share: Of the time, in (0, 1]. What takes turns in saving one run shares `SHARE`.
-
-    Attributes:
-        spent: Seconds that it took so far, all times together.
-
-    Raises:
-        ConfigError: `seconds` is below 0 or not finite.
     """
 
     def __init__(self, seconds: float, *, at_once: bool = False, share: float = SHARE) -> None:
@@ -114,7 +106,7 @@ def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> N
     """Write a checkpoint, then drop all but the last two.
 
     Args:
-        run: Folder that the checkpoints belong to.
+        run: Folder that the checkpoints belong to, such as a run directory.
         number: Progress of the computation; the newest checkpoint has the largest.
         arrays: The state.
         record: Anything else that is needed, as strict JSON.
@@ -134,20 +126,20 @@ def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> N
     described["checksum"] = _checksum(described)
     folder = run / _FOLDER
     place, temporary = folder / f"{number:010}", folder / f".{number:010}.tmp"
-    with storing(place):
+    with files.storing(place):
         if not folder.is_dir():
             folder.mkdir()
-            sync(run)
+            files.sync(run)
         _remove(temporary)
         try:
             temporary.mkdir()
-            for name, text in ((_STATE, content), (_RECORD, to_json(described))):
-                (temporary / name).write_bytes(text)
-                sync(temporary / name)
-            sync(temporary)
+            (temporary / _STATE).write_bytes(content)
+            (temporary / _RECORD).write_bytes(files.to_json(described))
+            for written in (temporary / _STATE, temporary / _RECORD, temporary):
+                files.sync(written)
             _remove(place)  # one of the same moment: its state is the same
             temporary.rename(place)
-            sync(folder)
+            files.sync(folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -155,15 +147,12 @@ def save(run: Path, number: int, arrays: Arrays, record: Mapping[str, Any]) -> N
             _remove(old)
 
 
-def latest(run: str | os.PathLike[str], fits: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
-    """Read the newest whole checkpoint.
+def latest(run: str | os.PathLike[str], fits: Callable[[Checkpoint], object] | None = None) -> Checkpoint | None:
+    """Read the newest whole checkpoint, or None where there is none; a CheckpointWarning names each damaged one.
 
     Args:
-        run: Folder that the checkpoints belong to, such as a run directory.
+        run: As in `save`.
         fits: Raises CheckpointError where a checkpoint does not go with the rest of the folder.
-
-    Returns:
-        The checkpoint, or None where there is no usable one. A CheckpointWarning names each one that is damaged.
 
     Raises:
         CheckpointError: The newest whole one is of a newer format.
@@ -183,24 +172,12 @@ def latest(run: str | os.PathLike[str], fits: Callable[[Checkpoint], None] | Non
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read and check one checkpoint.
-
-    Args:
-        path: Its folder, `RUN/checkpoints/NNNNNNNNNN`.
-
-    Raises:
-        CheckpointError: It is missing, damaged, or of a newer format; it names the file.
-    """
+    """Read one checkpoint, given its folder; CheckpointError where it is missing, damaged, or of a newer format."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    path = Path(path)
-    record = _read_record(path / _RECORD)
-    state = path / _STATE
-    try:
-        content = state.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{state} cannot be read ({error.strerror or error})") from error
+    path, state = Path(path), Path(path, _STATE)
+    record, content = _read_record(path / _RECORD), _content(state)
     if len(content) != record.get("bytes"):
         raise CheckpointError(f"{state} is damaged: it has {len(content)} bytes in place of {record.get('bytes')}")
     if hashlib.sha256(content).hexdigest() != record.get("sha256"):
@@ -216,7 +193,7 @@ def discard(run: Path, *, newer_than: int = -1) -> None:
     folder = run / _FOLDER
     if not folder.is_dir():
         return
-    with storing(folder):
+    with files.storing(folder):
         for path in list(folder.iterdir()):
             if path.name.startswith(".") or (path.name.isdecimal() and int(path.name) > newer_than):
                 _remove(path)
@@ -241,14 +218,19 @@ def _remove(path: Path) -> None:
         shutil.rmtree(hidden)
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> bytes:
     try:
-        record = json.loads(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged, not JSON ({error})") from error
-    if not isinstance(record, dict) or record.get("checksum") != _checksum(record):
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record = files.json_object(_content(path))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged, {error}") from error
+    if record.get("checksum") != _checksum(record):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong")
     version = record.get("format")
     if not isinstance(version, int) or record.get("complete") is not True:
@@ -267,14 +249,16 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
+# ---------------------------------------------------------------- of a training run
+
+
 _OF_THE_END = ("fault.json", "rollout.npz", "critic.npz")  # files of a run that is over
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse symbolic links in a run directory to go on in: what they lead to would be cut back or written to.
+    """Refuse (ConfigError) symbolic links in a run directory: what they lead to would be cut back or written to.
 
-    Raises:
-        ConfigError: There is one. Those that W&B makes among its own files do not count.
+    Those that W&B makes among its own files do not count.
     """
     for folder, folders, names in os.walk(path):
         for place in (Path(folder, name) for name in (*folders, *names)):
@@ -287,85 +271,62 @@ def refuse_links(path: Path) -> None:
             folders.remove("wandb")
 
 
-def usable(path: Path, checkpoint: Checkpoint) -> None:
-    """Check that the other files of a run directory reach as far as a checkpoint.
+def before(path: Path, checkpoint: Checkpoint) -> tuple[list[bytes], Arrays]:
+    """Lines of the evaluations, and training episodes, of a run directory up to a checkpoint.
 
     Raises:
-        CheckpointError: Rows or episodes from before the checkpoint are missing or damaged.
+        CheckpointError: These, or rows of the metrics, are missing or damaged.
     """
     counts = {name: checkpoint.count(name) for name in ("updates", "steps", "episodes", "metrics_bytes", "evaluations")}
-    rows = path / "metrics.jsonl"
-    with rows.open("rb") if rows.exists() else open(os.devnull, "rb") as file:
-        lines = file.read(counts["metrics_bytes"]).splitlines()
-    if len(lines) != counts["updates"] or (lines and _row(lines[-1]).get("update") != counts["updates"]):
+    rows, file = path / "metrics.jsonl", path / "episodes.npz"
+    lines = rows.read_bytes()[: counts["metrics_bytes"]].splitlines() if rows.exists() else []
+    if len(lines) != counts["updates"] or (lines and files.number_in(_row(lines[-1]), "update") != counts["updates"]):
         raise CheckpointError(f"{rows} lacks rows of the {counts['updates']} updates before {checkpoint.path}")
-    if evaluations_until(path, counts["steps"])[1] < counts["evaluations"]:
+    evaluations = evaluations_until(path, counts["steps"])
+    if len(evaluations) < counts["evaluations"]:
         raise CheckpointError(f"{path / 'evaluations.jsonl'} lacks some of the evaluations before {checkpoint.path}")
-    _episodes(path, counts["episodes"])
+    count = counts["episodes"]
+    arrays = {**NO_EPISODES, **((files.read_arrays(file) or {}) if count else {})}
+    episodes = {name: arrays[name] for name in NO_EPISODES}
+    if any(one.ndim != 1 or one.dtype.kind not in "iuf" or len(one) < count for one in episodes.values()):
+        raise CheckpointError(f"{file} lacks some of the {count} episodes before the checkpoint")
+    return evaluations, {name: one[:count] for name, one in episodes.items()}
 
 
 def cut_back(path: Path, checkpoint: Checkpoint) -> Arrays:
-    """Remove from a run directory what was written after a checkpoint.
+    """Remove from a run directory what was written after a checkpoint; return the training episodes before it.
 
     Evaluations of the very step of the checkpoint stay: they may come from `tddelta evaluate`.
-
-    Returns:
-        The training episodes up to the checkpoint.
     """
-    episodes = _episodes(path, checkpoint.count("episodes"))
-    rows = path / "metrics.jsonl"
-    with storing(rows):
+    evaluations, episodes = before(path, checkpoint)
+    rows, file, kept = path / "metrics.jsonl", path / "evaluations.jsonl", b"".join(evaluations)
+    with files.storing(rows):
         os.truncate(rows, checkpoint.count("metrics_bytes"))
-        sync(rows)
-        kept, _ = evaluations_until(path, checkpoint.count("steps"))
-        file = path / "evaluations.jsonl"
+        files.sync(rows)
         if not kept:
             file.unlink(missing_ok=True)
         elif kept != file.read_bytes():
-            replace(file, kept)
-        for name in _OF_THE_END:
-            (path / name).unlink(missing_ok=True)
-        for unfinished in path.glob(".*.tmp"):
-            unfinished.unlink()
+            files.replace(file, kept)
+        for leftover in (*(path / name for name in _OF_THE_END), *path.glob(".*.tmp")):
+            leftover.unlink(missing_ok=True)
     discard(path, newer_than=checkpoint.count("updates"))
     return episodes
 
 
-def _episodes(path: Path, count: int) -> Arrays:
-    """The first training episodes, so many."""
-    file = path / "episodes.npz"
-    none: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
-    arrays = (read_arrays(file) or none) if count else none
-    found = [arrays[name] for name in none if name in arrays]
-    whole = [one for one in found if one.ndim == 1 and one.dtype.kind in "iuf" and len(one) >= count]
-    if len(whole) < len(none):
-        raise CheckpointError(f"{file} lacks some of the {count} episodes before the checkpoint")
-    return {name: arrays[name][:count] for name in none}
-
-
-def evaluations_until(path: Path, steps: int) -> tuple[bytes, int]:
-    """Lines of the evaluations up to a number of environment steps, and how many they are.
-
-    Raises:
-        CheckpointError: The steps of one are no number.
-    """
+def evaluations_until(path: Path, steps: int) -> list[bytes]:
+    """Lines of the evaluations up to a number of environment steps; CheckpointError where the steps are no number."""
     file, kept = path / "evaluations.jsonl", []
-    content = file.read_bytes() if file.exists() else b""
-    for line in content.splitlines(keepends=True):
+    for line in file.read_bytes().splitlines(keepends=True) if file.exists() else ():
         row = _row(line) if line.endswith(b"\n") else {}
-        found = number_in(row, "steps")
+        found = files.number_in(row, "steps")
         if found is None and "steps" in row:
-            raise CheckpointError(
-                f"{file}: steps must be a number; got {row['steps']!r:.80}: delete that line, then go on"
-            )
+            raise CheckpointError(f"{file}: steps must be a number; got {row['steps']!r:.80}: delete that line")
         if found is not None and found <= steps:
             kept.append(line)
-    return b"".join(kept), len(kept)
+    return kept
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    return row if isinstance(row, dict) else {}
+    with suppress(ValueError):  # damaged
+        return files.json_object(line)
+    return {}

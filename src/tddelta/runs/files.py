@@ -9,13 +9,13 @@ import platform
 import sys
 import time
 import uuid
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -35,17 +35,11 @@ FORMER_NAMES = {"ppo-delta-bootstrap": "ppo-delta", "ppo-delta": "ppo-delta-diff
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by name."""
 
+NO_EPISODES: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
+"""Content of `episodes.npz` before any episode has ended."""
+
 STATES = ("running", "finished", "interrupted", "failed")
 """States of a run in `status.json`."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-UNREADABLE = (
-    *(OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-"""Exceptions of NumPy for an archive that is cut short, damaged, of another kind, or a pickle."""
 
 
 def plain(value: Any) -> Any:
@@ -61,9 +55,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-GO_ON = "then go on"
-"""Advice for a run, once its files can be written again."""
-
 ELSEWHERE = "or name another place"
 """Advice for a file that belongs to no run."""
 
@@ -74,7 +65,7 @@ def replace(
     *,
     durable: bool = True,
     alone: bool = True,
-    again: str = GO_ON,
+    again: str = "then go on",
 ) -> None:
     """Write a whole file, its content or by a function, under a temporary name beside `path`, then rename it.
 
@@ -105,30 +96,25 @@ def _no_link(path: str, flags: int) -> int:
 
 
 @contextmanager
-def storing(path: Path, again: str = GO_ON) -> Iterator[None]:
-    """Turn what the system says when `path` cannot be written into a sentence that says what to do.
+def storing(path: Path, again: str = "then go on") -> Iterator[None]:
+    """Turn an OSError about a file or folder that cannot be written into a StorageError that says what to do.
 
-    Args:
-        path: The file or folder that is written.
-        again: The last words of the sentence: how to go on once the cause is gone.
-
-    Raises:
-        StorageError: In place of an OSError.
+    `again` ends its sentence: how to go on once the cause is gone.
     """
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
-        if error.errno in _FULL:
-            advice = "free some space there"
-        elif error.errno in _FORBIDDEN:
-            advice = "make its folder writable"
-        elif error.errno == errno.ELOOP:
-            advice = "remove the symbolic link in its place"
-        else:
-            advice = "check that its folder still exists and can be reached"
+        advice = _ADVICE.get(error.errno or 0, "check that its folder still exists and can be reached")
         raise StorageError(f"{path} cannot be written ({error.strerror or error}): {advice}, {again}") from error
+
+
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make its folder writable"),
+    errno.ELOOP: "remove the symbolic link in its place",
+}
 
 
 def sync(path: Path) -> None:
@@ -158,31 +144,35 @@ def encoded(json_text: str) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; CheckpointError names the file when there is none."""
     try:
-        value = json.loads(path.read_bytes())
+        return json_object(path.read_bytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: the run directory is incomplete, so train it again") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged, not JSON ({error}): train this run again") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged, {error}: train this run again") from error
+
+
+def json_object(content: bytes) -> dict[str, Any]:
+    """The JSON object in a file or a line; a ValueError says what it holds instead."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a {type(value).__name__}, not a JSON object: it is no file of tddelta")
+        raise ValueError(f"not a JSON object but a {type(value).__name__}")
     return value
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """Read a `status.json`: `state`, `steps`, `updates`, `episodes`, `message`.
-
-    Raises:
-        CheckpointError: It is missing, damaged, or something in it is of another kind than it must be.
-    """
+    """Read a `status.json`; CheckpointError where it is missing, damaged, or has an entry of another kind."""
     lost = not path.exists() and (path.parent / "checkpoints").is_dir()  # what is saved can go on all the same
     read = {"state": "interrupted"} if lost else read_json(path)
     status: dict[str, Any] = {"steps": 0, "updates": 0, "episodes": 0, "message": None, **read}
-    fit = {
+    kinds: dict[str, tuple[bool, str]] = {
         "state": (status.get("state") in STATES, f"one of {', '.join(STATES)}"),
         "message": (isinstance(status["message"], str | None), "a text or null"),
-        **{name: (_counts(status[name]), "a whole number >= 0") for name in ("steps", "updates", "episodes")},
+        **{name: (is_count(status[name]), "a whole number >= 0") for name in ("steps", "updates", "episodes")},
     }
-    for name, (fits, kind) in fit.items():
+    for name, (fits, kind) in kinds.items():
         if not fits:
             raise CheckpointError(
                 f"{path}: {name} must be {kind}; got {status.get(name)!r:.80}: it is damaged or of something else, so "
@@ -191,7 +181,8 @@ def read_status(path: Path) -> dict[str, Any]:
     return status
 
 
-def _counts(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a value from a file is a whole number that counts something."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
@@ -228,12 +219,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         if not line.endswith(b"\n"):
             break  # a crash cut it short, or it is being written at this moment
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path} is damaged in line {number} ({error}): delete that line") from error
-        if not isinstance(row, dict):
-            raise CheckpointError(f"{path} line {number} is not a JSON object: it is no file of tddelta")
-        rows.append(row)
+            rows.append(json_object(line))
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged in line {number}, {error}: delete that line") from error
     return rows
 
 
@@ -244,18 +232,23 @@ def read_arrays(path: Path) -> Arrays | None:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except UNREADABLE as error:
+    # what NumPy raises of an archive that is cut short, damaged, of another kind, or a pickle
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        RuntimeError,
+        BadZipFile,
+        zlib.error,
+    ) as error:
         raise CheckpointError(f"{path} is no archive of plain arrays, or damaged ({error}): train it again") from error
 
 
 def read_parameters(path: str | os.PathLike[str]) -> Arrays:
-    """Read `parameters.safetensors`.
-
-    Args:
-        path: The file, or its run directory.
-
-    Returns:
-        The tensors by name, as NumPy arrays.
+    """Read the tensors of a `parameters.safetensors`, by name, given the file or its run directory.
 
     Raises:
         CheckpointError: The file is missing, damaged, of another kind, or of a newer format.
@@ -294,7 +287,9 @@ def upgraded_config(config: Mapping[str, Any]) -> dict[str, Any]:
     settings, agent = config.get("settings"), config.get("agent")
     if config.get("format") not in (1, 2) or not isinstance(settings, Mapping) or not isinstance(agent, Mapping):
         return dict(config)
-    return {**config, "format": CONFIG_FORMAT, "settings": upgraded(settings), "agent": _upgraded_agent(agent)}
+    settings, agent = upgraded(settings), _upgraded_agent(agent)
+    settings |= {"agent": agent["name"]} if "agent" in settings else {}
+    return {**config, "format": CONFIG_FORMAT, "settings": settings, "agent": agent}
 
 
 def _upgraded_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
@@ -362,19 +357,11 @@ except ImportError:  # pragma: no cover
 HAS_LOCKS = fcntl is not None
 """True where the system has locks on files."""
 
-_PATIENCE = 1.0  # seconds; who only looks whether a directory is locked holds the lock for a moment
+_PATIENCE = 1.0  # seconds; who asks whether a directory is locked holds the lock for a moment
 
 
 def lock(path: Path) -> IO[bytes] | None:
-    """Lock a run directory until the file that is returned is closed.
-
-    Returns:
-        The file that holds the lock; None where the directory has no `timing.jsonl`.
-
-    Raises:
-        ConfigError: Another writer has the directory open.
-        StorageError: The directory cannot be written to.
-    """
+    """Lock a run directory as `lock_file` does; None where it has no `timing.jsonl`."""
     place = path / "timing.jsonl"
     return lock_file(place, "choose another folder with out=") if place.is_file() else None
 
@@ -388,70 +375,53 @@ def lock_file(place: Path, advice: str, *, shared: bool = False) -> IO[bytes]:
         shared: Let others that share it have the lock at the same time.
 
     Raises:
-        ConfigError: It is locked.
+        ConfigError: Another writer has the lock.
         StorageError: The folder cannot be written to.
     """
     with storing(place):
         file = place.open("ab")  # network file systems lock only what is open for writing
-    try:
-        if _locked(file, shared=shared) and _same(file, place):
-            return file
-        raise ConfigError(f"{place.parent} is being written by another process: wait for it, or {advice}")
-    except BaseException:
-        file.close()
-        raise
-
-
-def _locked(file: IO[bytes], *, shared: bool) -> bool:
     deadline = time.monotonic() + _PATIENCE
-    while HAS_LOCKS:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        except OSError:  # a file system without locks
-            break
-    return True
+    while not (locked := _lock(file, shared=shared)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with suppress(OSError):  # the folder's writer may have renamed it meanwhile
+        if locked and os.path.samestat(os.fstat(file.fileno()), place.stat()):
+            return file
+    file.close()
+    raise ConfigError(f"{place.parent} is being written by another process: wait for it, or {advice}")
 
 
-def _same(file: IO[bytes], place: Path) -> bool:
-    """False where the writer of a folder renamed it meanwhile."""
+def _lock(file: IO[bytes], *, shared: bool) -> bool:
+    """Lock a file unless another process has; without effect on a system or a file system without locks."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), place.stat())
-    except OSError:
-        return False
+        if HAS_LOCKS:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
 
 
 def is_being_written(path: str | os.PathLike[str]) -> bool | None:
     """Tell whether a writer has this run directory open; None where the system has no file locks to tell it by."""
     try:
         with (Path(path) / "timing.jsonl").open("rb") as file:
-            if HAS_LOCKS:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not _lock(file, shared=True) if HAS_LOCKS else None
     except OSError:
         return False
-    return False if HAS_LOCKS else None
 
 
 def set_aside(path: Path) -> Path | None:
     """Rename an unfinished run directory to `seed-N.unfinished-K` beside it; None where there is none."""
     if not path.exists():
         return None
-    number = 1
-    while (aside := path.with_name(f"{path.name}.unfinished-{number}")).exists():
-        number += 1
+    names = (path.with_name(f"{path.name}.unfinished-{number}") for number in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
     with storing(path):
         path.rename(aside)
     return aside
 
 
 def origin(command: Sequence[str], packages: Iterable[str], device: str) -> dict[str, Any]:
-    """Return command, versions and machine, for the "start" and "resume" lines of `timing.jsonl`.
+    """Return what the "start" and "resume" lines of `timing.jsonl` hold: command, versions and machine.
 
     Args:
         command: The command line; empty for that of this Python process.
@@ -464,12 +434,8 @@ def origin(command: Sequence[str], packages: Iterable[str], device: str) -> dict
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # used from its source tree, or not needed here
             continue
-    machine = {
-        "processor": _processor(),
-        "cores": available_cores(),
-        "device": device,
-        "system": platform.platform(),
-    }
+    system = platform.platform()
+    machine = {"processor": _processor(), "cores": available_cores(), "device": device, "system": system}
     return {"command": list(command) or ["python", *sys.argv], "versions": versions, "machine": machine}
 
 

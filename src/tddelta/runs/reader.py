@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import heapq
 import json
 import os
 import re
@@ -16,19 +15,8 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError
-from tddelta.runs.files import (
-    CONFIG_FORMAT,
-    FORMER_NAMES,
-    Arrays,
-    check_format,
-    downgraded,
-    plain,
-    read_arrays,
-    read_json,
-    read_rows,
-    read_status,
-    upgraded_config,
-)
+from tddelta.runs import files
+from tddelta.runs.files import CONFIG_FORMAT, FORMER_NAMES, NO_EPISODES, Arrays
 from tddelta.timescales import TimeScales
 
 Mode = Literal["sampled", "greedy"]
@@ -38,7 +26,7 @@ _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that
 
 
 def run_path(out: str | os.PathLike[str], environment: str, agent_label: str, seed: int) -> Path:
-    """Return `OUT/ENV/AGENT/seed-N`, with every character that is unsafe in a file name replaced by "-".
+    """Return `OUT/ENV/AGENT/seed-N`, with "-" for every character that is unsafe in a file name.
 
     Raises:
         ConfigError: The system's encoding of file names lacks a character.
@@ -57,8 +45,8 @@ def run_path(out: str | os.PathLike[str], environment: str, agent_label: str, se
 def config_hash(config: Mapping[str, Any]) -> str:
     """Return eight hexadecimal digits that tell one configuration from another, whatever the seed."""
     settings = {key: value for key, value in config.items() if key != "seed"} | {"format": 1}
-    settings["settings"] = downgraded(plain(config.get("settings", {})))
-    text = json.dumps(plain(settings), sort_keys=True, separators=(",", ":"))
+    settings["settings"] = files.downgraded(files.plain(config.get("settings", {})))
+    text = json.dumps(files.plain(settings), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -98,13 +86,13 @@ def _runs_at(given: Path) -> list[Path]:
     if not given.exists():
         raise ConfigError(f"{given} does not exist: name a run directory or a folder above some")
     runs, logs = [], []
-    for folder, folders, files in os.walk(given):
-        ours = "config.json" in files and _is_ours(Path(folder, "config.json"))
+    for folder, folders, names in os.walk(given):
+        ours = "config.json" in names and _is_ours(Path(folder, "config.json"))
         if ours is not False:
             runs.append(Path(folder))
         if ours:
             folders.clear()
-        elif any(name.endswith(MONITOR) for name in files):
+        elif any(name.endswith(MONITOR) for name in names):
             logs.append(Path(folder))
         folders[:] = sorted(name for name in folders if not name.startswith(".") and ".unfinished" not in name)
     # The logs of the environments of a run of ours are that run once more.
@@ -118,7 +106,7 @@ def _runs_at(given: Path) -> list[Path]:
 def _is_ours(path: Path) -> bool | None:
     """Tell whether a config.json is of a run; None if it is damaged: that is for its reader to report."""
     try:
-        return {"format", "environment", "agent"} <= set(read_json(path))
+        return {"format", "environment", "agent"} <= set(files.read_json(path))
     except CheckpointError:
         return None
 
@@ -134,33 +122,33 @@ def _monitor_files(folder: Path) -> list[Path]:
 
 
 def _read_monitors(folder: Path) -> tuple[dict[str, Any], dict[str, Any], Arrays]:
-    """Read a folder of monitor logs as a run; a last line that was cut short is ignored.
+    """Configuration, status and episodes of a folder of monitor logs; a last line that was cut short is ignored.
 
     `ppo/CartPole-v1_2` (as the RL Zoo lays runs out) and `ppo/seed-2` are number 2 of `ppo`; a folder that ends in no
-    number, or stands alone, is the agent itself, number 0.
-
-    Returns:
-        Configuration, status and episodes as a `Run` has them. A log does not say whether anything was still to come.
-        Episodes are in the order in which they ended: that of the lines in a file, by the clock among several files.
+    number, or stands alone, is the agent itself, number 0. A log does not say whether anything was still to come.
     """
-    name, logs = None, []
+    name, logs = None, [np.zeros((0, 3))]
     for path in _monitor_files(folder):
         try:
-            text = path.read_text(encoding="utf-8")
-            head, _, table = text.partition("\n")
+            head, _, table = path.read_text(encoding="utf-8").partition("\n")
             header = json.loads(head.removeprefix("#"))
             # Without a line break at its end the last line is still being written.
-            lines = table[: table.rfind("\n") + 1].splitlines()
-            logs.append(_in_order(float(header.get("t_start", 0.0)), csv.DictReader(lines)))
+            lines = csv.DictReader(table[: table.rfind("\n") + 1].splitlines())
+            log = np.array([(float(row["t"]), float(row["r"]), int(row["l"])) for row in lines]).reshape(-1, 3)
+            # A second process that goes on with a file starts its clock anew: its times count from the last before.
+            last = np.concatenate(([0.0], log[:, 0]))[: len(log)]
+            restarts = np.where(log[:, 0] < last, last, 0.0).cumsum()
+            log[:, 0] += float(header.get("t_start", 0.0)) + restarts
+            logs.append(log)
             name = name or header.get("env_id")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} is not a monitor log of Stable-Baselines3, or damaged ({error}): leave it out"
             ) from error
-    rows = list(heapq.merge(*logs, key=lambda row: row[0]))
-    _, returns, lengths = zip(*rows, strict=True) if rows else ((), (), ())
-    counted = np.asarray(lengths, np.int64)
-    episodes: Arrays = {"steps": counted.cumsum(), "returns": np.asarray(returns, np.float64), "lengths": counted}
+    ended = np.concatenate(logs)
+    ended = ended[ended[:, 0].argsort(kind="stable")]  # by the clock; lines of a file stay in order
+    lengths = ended[:, 2].astype(np.int64)
+    episodes: Arrays = {"steps": lengths.cumsum(), "returns": ended[:, 1].copy(), "lengths": lengths}
     environment, place = name or "environment", folder.absolute()
     found = _NUMBERED.fullmatch(place.name)
     numbered = found if found is not None and found["name"] in (environment, "seed", "run", "") else None
@@ -169,28 +157,13 @@ def _read_monitors(folder: Path) -> tuple[dict[str, Any], dict[str, Any], Arrays
         "environment": environment,
         "agent": {"name": place.name if numbered is None else place.parent.name},
         "seed": 0 if numbered is None else int(numbered["number"]),
-        "steps": int(counted.sum()),
+        "steps": int(lengths.sum()),
         "settings": {},
         "scales": {"gammas": [1.0]},
         "scales_known": False,
     }
-    counts = {"steps": int(counted.sum()), "updates": 0, "episodes": len(rows)}
+    counts = {"steps": config["steps"], "updates": 0, "episodes": len(lengths)}
     return config, {"state": "finished", **counts, "message": "episodes from a monitor log"}, episodes
-
-
-def _in_order(started: float, lines: Iterable[dict[str, str]]) -> list[tuple[float, float, int]]:
-    """Time, return and length of every episode, with times that never fall.
-
-    A second process that goes on with a file starts its clock anew: its times count from the last one before.
-    """
-    rows, before = [], 0.0
-    for row in lines:
-        time = float(row["t"])
-        if time < before:
-            started += before
-        before = time
-        rows.append((started + time, float(row["r"]), int(row["l"])))
-    return rows
 
 
 class Run:
@@ -212,8 +185,8 @@ class Run:
         if _monitor_files(self.path) and (not config.exists() or _is_ours(config) is False):
             self.config, self.status, self.episodes = _read_monitors(self.path)
             return
-        self.config = upgraded_config(read_json(config))
-        check_format(config, self.config.get("format"), CONFIG_FORMAT)
+        self.config = files.upgraded_config(files.read_json(config))
+        files.check_format(config, self.config.get("format"), CONFIG_FORMAT)
         missing = [key for key in ("environment", "agent", "seed", "settings", "scales") if key not in self.config]
         if missing:
             raise CheckpointError(f"{config} lacks {', '.join(missing)}: it is no complete config of a run")
@@ -250,51 +223,47 @@ class Run:
     @cached_property
     def status(self) -> dict[str, Any]:
         """`state` (running, finished, interrupted or failed), `steps`, `updates`, `episodes`, `message`."""
-        return read_status(self.path / "status.json")
+        return files.read_status(self.path / "status.json")
 
     @cached_property
     def metrics(self) -> Arrays:
         """One array per metric, one element per update; NaN where a metric has no value."""
-        rows = read_rows(self.path / "metrics.jsonl")
+        rows = files.read_rows(self.path / "metrics.jsonl")
         names = dict.fromkeys(name for row in rows for name in row) or _COUNTERS
-        return {
-            name: np.array([row[name] for row in rows], np.int64)
-            if name in _COUNTERS
-            else np.array([np.nan if row.get(name) is None else row[name] for row in rows], np.float64)
-            for name in names
-        }
+        whole = {name: np.array([row[name] for row in rows], np.int64) for name in names if name in _COUNTERS}
+        # NumPy makes NaN of None
+        return {name: whole.get(name, np.array([row.get(name) for row in rows], np.float64)) for name in names}
 
     @cached_property
     def timing(self) -> list[dict[str, Any]]:
         """Wall-clock times, versions, machine and command: the events of `timing.jsonl`."""
-        return read_rows(self.path / "timing.jsonl")
+        return files.read_rows(self.path / "timing.jsonl")
 
     @cached_property
     def episodes(self) -> Arrays:
         """`steps` (environment steps at the end of each training episode), `returns`, `lengths`, in order of steps."""
-        empty: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
-        return read_arrays(self.path / "episodes.npz") or empty
+        return files.read_arrays(self.path / "episodes.npz") or dict(NO_EPISODES)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """The evaluations so far, one mapping each."""
-        return read_rows(self.path / "evaluations.jsonl")
+        return files.read_rows(self.path / "evaluations.jsonl")
 
     @property
     def reward_density(self) -> dict[str, Any] | None:
         """Rewards other than 0 per 100 steps, `trained` and `random`, with `steps` and `seed`; or None."""
         path = self.path / "reward_density.json"
-        return read_json(path) if path.exists() else None
+        return files.read_json(path) if path.exists() else None
 
     @cached_property
     def rollout(self) -> Arrays | None:
         """One recorded episode of the final policy, or None."""
-        return read_arrays(self.path / "rollout.npz")
+        return files.read_arrays(self.path / "rollout.npz")
 
     @cached_property
     def critic(self) -> Arrays | None:
         """`predicted` and `realised` values (N, Z) of held-out states at `gammas` (Z,), or None."""
-        return read_arrays(self.path / "critic.npz")
+        return files.read_arrays(self.path / "critic.npz")
 
 
 class Runs(Sequence[Run]):
@@ -356,33 +325,27 @@ class Runs(Sequence[Run]):
         return self._tidy(logged, dict.fromkeys(("update", "steps", name)))
 
     def _tidy(self, tables: Sequence[Arrays], columns: Iterable[str]) -> Arrays:
-        columns = list(columns)
         lengths = [len(table["steps"]) if "steps" in table else 0 for table in tables]
-        tidy: Arrays = {
-            "environment": np.repeat(np.array([run.environment for run in self._runs], np.str_), lengths),
-            "agent": np.repeat(np.array([run.agent for run in self._runs], np.str_), lengths),
-            "seed": np.repeat(np.array([run.seed for run in self._runs], np.int64), lengths),
+        kinds: dict[str, Any] = {"environment": np.str_, "agent": np.str_, "seed": np.int64}
+        whose = {name: np.array([getattr(run, name) for run in self._runs], kind) for name, kind in kinds.items()}
+        full = [table for table, length in zip(tables, lengths, strict=True) if length]
+        return {
+            **{name: np.repeat(column, lengths) for name, column in whose.items()},
+            **{name: np.concatenate([table[name] for table in full] or [np.zeros(0)]) for name in columns},
         }
-        for column in columns:
-            parts = [table[column] for table, length in zip(tables, lengths, strict=True) if length]
-            tidy[column] = np.concatenate(parts) if parts else np.zeros(0)
-        return tidy
 
 
 def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     """Load every run at or below the given paths, in order of environment, agent and seed.
 
-    Args:
-        *paths: Run directories, folders above them, or files within them. A run whose `config.json` cannot be
-            read is left out: a CheckpointWarning names it.
+    Their files are read when they are first asked for.
 
-    Returns:
-        The runs. Their files are read when they are first asked for.
+    Args:
+        *paths: As in `find_runs`. A run whose `config.json` cannot be read is left out: a CheckpointWarning names it.
 
     Raises:
-        ConfigError: There is no run at or below a path.
+        ConfigError: There is no run at or below a path, or two have the same environment, agent and seed.
         CheckpointError: The `config.json` of every run is damaged or of a newer format.
-        ConfigError: Two runs have the same environment, agent and seed.
     """
     runs = readable_runs(*paths)
     for sentence in runs.left_out:
@@ -391,17 +354,12 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
 
 
 def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
-    """Load runs like `load_runs`, without a warning: whoever calls tells of `left_out`."""
+    """Load runs like `load_runs`, without a warning: `left_out` of the result says what the caller should tell."""
     return Runs(*_readable(*paths))
 
 
 def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> Run:
-    """The one run at or below a path; a CheckpointWarning names those that cannot be read.
-
-    Raises:
-        ConfigError: There is none, or there are several.
-        CheckpointError: The `config.json` of every run is damaged or of a newer format.
-    """
+    """Load the one run at or below a path, like `load_runs`; a ConfigError that ends in `advice` if there are more."""
     runs, left_out = _readable(path)
     if len(runs) > 1:
         raise ConfigError(f"{path} has {len(runs)} runs, {runs[0].path} among them: {advice}")

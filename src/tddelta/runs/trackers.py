@@ -11,12 +11,12 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from tddelta._plain import closest
 from tddelta.errors import ConfigError, MissingExtra, TrackingWarning
 from tddelta.runs.files import number_in, read_json, read_rows, replace, to_json
 
@@ -72,13 +72,7 @@ Track = str | TrackerFactory | Iterable[str | TrackerFactory]
 
 
 def check_trackers(track: Track) -> tuple[str | TrackerFactory, ...]:
-    """Refuse trackers that are unknown or cannot work here, before a run starts.
-
-    Args:
-        track: Names, or functions that make a tracker.
-
-    Returns:
-        Each of them once.
+    """Refuse trackers that are unknown or cannot work here, before a run starts; return each of them once.
 
     Raises:
         ConfigError: A name is unknown, or Weights & Biases has no account to log to.
@@ -89,9 +83,7 @@ def check_trackers(track: Track) -> tuple[str | TrackerFactory, ...]:
         if callable(one):
             continue
         if one not in TRACKERS:
-            close = get_close_matches(str(one), TRACKERS, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"use {' or '.join(TRACKERS)}"
-            raise ConfigError(f"unknown tracker {one!r}: {advice}")
+            raise ConfigError(f"unknown tracker {one!r}: {closest(str(one), tuple(TRACKERS))}")
         if find_spec(_PACKAGES[one]) is None:
             raise MissingExtra(f'tracking with {one} needs {_PACKAGES[one]}: pip install "tddelta[track]"')
     if "wandb" in chosen:
@@ -129,12 +121,9 @@ class Tracking:
     """
 
     def __init__(
-        self,
-        track: Sequence[str | TrackerFactory],
-        path: Path,
-        config: Mapping[str, Any],
-        steps: int = 0,
+        self, track: Sequence[str | TrackerFactory], path: Path, config: Mapping[str, Any], steps: int = 0
     ) -> None:
+        self._path = path
         self._followers: list[_Follower] = []
         for one in track:
             name, make = (getattr(one, "__name__", str(one)), one) if callable(one) else (one, TRACKERS[one])
@@ -142,56 +131,49 @@ class Tracking:
                 tracker = make(path, config)
                 if not isinstance(tracker, Tracker):  # a function of somebody's own made it
                     raise TypeError(f"{type(tracker).__name__} lacks methods of a Tracker")
-                logged = tracker.start(steps)
+                self._followers.append(_Follower(name, tracker, tracker.start(steps)))
             except Exception as error:
-                _warn(name, path, error)
-                continue
-            self._followers.append(_Follower(name, tracker, logged))
-        self._path = path
+                self._warn(name, error)
         if steps and self._followers:
             self._repeat(steps)
 
     def _repeat(self, steps: int) -> None:
         """Tell what the run directory holds up to `steps`, in order; each tracker is told only what it lacks."""
-        tell = (lambda row: self.metrics([row]), self.timing, self.evaluation)
-        written: list[Sequence[Row]] = [
-            read_rows(self._path / "metrics.jsonl"),
-            _blocks(read_rows(self._path / "timing.jsonl")),
-            read_rows(self._path / "evaluations.jsonl"),
-        ]
-        known = [(number_in(row, "steps"), kind, row) for kind, rows in enumerate(written) for row in rows]
-        due = [(at, kind, row) for at, kind, row in known if at is not None and at <= steps]
-        for _, kind, row in sorted(due, key=lambda one: one[:2]):
-            tell[kind](row)
+        told: dict[str, Callable[[Row], None]] = {
+            "metrics.jsonl": lambda row: self.metrics([row]),
+            "timing.jsonl": self.timing,
+            "evaluations.jsonl": self.evaluation,
+        }
+        known = [(_steps(row), tell, row) for name, tell in told.items() for row in _of_the_run(self._path / name)]
+        for at, tell, row in sorted(known, key=lambda one: one[0]):
+            if 0 <= at <= steps:
+                tell(row)
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """Tell of updates."""
-
-        def tell(follower: _Follower) -> None:
-            new = [row for row in rows if row["steps"] > follower.logged.metrics]
-            if new:
-                follower.tracker.metrics(new)
-                follower.logged = follower.logged._replace(metrics=new[-1]["steps"])
-
-        self._each(tell)
+        self._tell("metrics", rows, lambda tracker, new: tracker.metrics(new))
 
     def evaluation(self, row: Row) -> None:
         """Tell of an evaluation."""
+        self._tell("evaluations", [row], lambda tracker, _: tracker.evaluation(row))
 
-        def tell(follower: _Follower) -> None:
-            if row["steps"] > follower.logged.evaluations:
-                follower.tracker.evaluation(row)
-                follower.logged = follower.logged._replace(evaluations=row["steps"])
+    def _tell(self, kind: str, rows: Sequence[Row], tell: Callable[[Tracker, Sequence[Row]], None]) -> None:
+        """Tell every tracker the rows that it lacks, if any."""
 
-        self._each(tell)
+        def follow(follower: _Follower) -> None:
+            new = [row for row in rows if row["steps"] > getattr(follower.logged, kind)]
+            if new:
+                tell(follower.tracker, new)
+                follower.logged = follower.logged._replace(**{kind: new[-1]["steps"]})
+
+        self._each(follow)
 
     def timing(self, row: Row) -> None:
         """Tell of an event of `timing.jsonl`: blocks of updates say how fast they were."""
-        if row.get("event") != "block":
-            return
-        steps, speed = row["steps"], row["steps_per_second"]
-        # steps that a tracker has already have their speed, too
-        self._each(lambda one: one.tracker.speed(steps, speed) if steps >= one.logged.metrics else None)
+        steps, speed = _steps(row), number_in(row, "steps_per_second")
+        if row.get("event") == "block" and speed is not None:
+            # steps that a tracker has already have their speed, too
+            self._each(lambda one: one.tracker.speed(steps, speed) if steps >= one.logged.metrics else None)
 
     def close(self, state: str) -> None:
         """Tell that the run ends."""
@@ -204,28 +186,30 @@ class Tracking:
                 tell(follower)
             except Exception as error:
                 self._followers.remove(follower)
-                _warn(follower.name, self._path, error)
+                self._warn(follower.name, error)
+
+    def _warn(self, name: str, error: Exception) -> None:
+        text = (
+            f"{self._path} is no longer tracked by {name} ({type(error).__name__}: {error}): the run goes on, and its "
+            "directory has everything; what is missing follows when the run is resumed"
+        )
+        warnings.warn(text, TrackingWarning, stacklevel=2)
 
 
-def _blocks(timing: Iterable[Row]) -> list[Row]:
-    """Blocks of updates, without those that were trained again after a break."""
-    found: list[Row] = []
-    for row in timing:
-        steps = number_in(row, "steps")
-        if steps is not None and row.get("event") == "resume":
-            found = [block for block in found if block["steps"] <= steps]
-        elif steps is not None and row.get("event") == "block" and number_in(row, "steps_per_second") is not None:
-            found.append(row)
-    return found
+def _steps(row: Row) -> int:
+    """Environment steps of a row; -1 where it names none."""
+    steps = number_in(row, "steps")
+    return -1 if steps is None else int(steps)
 
 
-def _warn(name: str, path: Path, error: Exception) -> None:
-    warnings.warn(
-        f"{path} is no longer tracked by {name} ({type(error).__name__}: {error}): the run goes on, and its directory "
-        "has everything; what is missing follows when the run is resumed",
-        TrackingWarning,
-        stacklevel=2,
-    )
+def _of_the_run(file: Path) -> list[Row]:
+    """Rows of a file without those that were trained again after a break."""
+    kept: list[Row] = []
+    for row in read_rows(file):
+        if row.get("event") == "resume" and _steps(row) >= 0:
+            kept = [one for one in kept if _steps(one) <= _steps(row)]
+        kept.append(row)
+    return kept
 
 
 FLUSH_SECONDS = 10.0
@@ -282,9 +266,7 @@ class TensorBoard:
         self._events.close()
 
     def _write(self, numbers: Mapping[str, float], steps: int) -> None:
-        summary = import_module("tensorboardX.proto.summary_pb2").Summary
-        values = [summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
-        self._add(steps, summary=summary(value=values))
+        self._add(steps, summary={"value": [{"tag": tag, "simple_value": value} for tag, value in numbers.items()]})
 
     def _add(self, steps: int, **content: Any) -> None:
         event = import_module("tensorboardX.proto.event_pb2").Event

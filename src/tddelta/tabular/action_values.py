@@ -9,21 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain, timescales
+from tddelta._arrays import FloatArray, IntArray
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, ShapeError
+from tddelta.errors import ConfigError
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import FloatArray, IntArray
-from tddelta.tabular.loops import compiled, component_errors, over_blocks, seed_by_seed, weight
+from tddelta.tabular.loops import (
+    check_initial,
+    check_step_sizes,
+    compiled,
+    component_errors,
+    over_blocks,
+    seed_by_seed,
+    weight,
+)
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
-from tddelta.tabular.sampling import Choice
-from tddelta.timescales import TimeScales
+from tddelta.tabular.sampling import Choice, check_seeds
+from tddelta.timescales import TimeScales, needed
 
 Method = Literal["sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa_lambda", "watkins"]
 """Methods by name: see `control`."""
 
 METHODS: tuple[str, ...] = get_args(Method)
-"""The same, as a tuple."""
 
 # What follows a step in its target: the next action, the mean over the policy, the best action, or more steps.
 _SARSA, _EXPECTED, _GREEDY, _WINDOWS = 0, 1, 2, 3
@@ -114,22 +120,18 @@ def control(
             a line from the one number to the other.
         seeds: Seeds, N of them, or a number N for the seeds 0 to N − 1.
         steps: Steps of each seed, over all episodes.
-        time_limit: Steps after which an episode is truncated; None means never.
+        time_limit: As in `evaluate`.
         initial_deltas: Components to begin with, shape (S, A, Z) or (N, S, A, Z). None means zeros.
-        threads: Threads; None means one per core. The result does not depend on it.
-        checkpoint: Folder in which the seeds that are done are saved. A call with the same arguments goes on from
-            there and returns the same bytes as one without a break; see `evaluate`.
-        checkpoint_every: Seconds between two checkpoints at least; more where one takes over a hundredth of that.
+        threads: As in `evaluate`.
+        checkpoint: As in `evaluate`.
+        checkpoint_every: As in `evaluate`.
 
     Returns:
         Components, the greedy policy, its exact value and that of the best one, and the episodes.
 
     Raises:
-        ConfigError: A setting is out of range, or missing for the method; γ_Z is 1 and the optimal values do not
-            converge; the checkpoint is of a call with other arguments.
-        ShapeError: `initial_deltas` has another shape.
-        CheckpointError, StorageError: The checkpoint is of a newer format, or cannot be written.
-        MissingExtra: numba is not installed.
+        ConfigError, ShapeError, CheckpointError, StorageError, MissingExtra: As `evaluate`; also a ConfigError if γ_Z
+            is 1 and the optimal values do not converge.
 
     Example:
         >>> walk = FiniteMDP(
@@ -147,16 +149,16 @@ def control(
     """
     scales = TimeScales.of(scales)
     check_mdp(mdp)
-    _checks.method(method, METHODS)
-    alphas, decaying = _checks.step_sizes([step_size], len(scales))
-    numbers = _checks.seeds(seeds)
+    _plain.one_of("method", method, METHODS)
+    alphas, decaying = check_step_sizes([step_size], len(scales))
+    numbers = check_seeds(seeds)
     length = _plain.whole("steps", steps)
     limit = -1 if time_limit is None else _plain.whole("time_limit", time_limit)
     epsilons = _epsilons(epsilon)
     model = _model(method, scales, length)
     learn = _n_step if method == "n_step_sarsa" else _one_step
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))
-    tables = _tables(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)))
+    tables = check_initial(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)), "N", "S, A, Z")
     tables[:, mdp.terminal] = 0.0
     first, move = Choice(mdp.start), Choice(mdp.transition)
     chances = map(np.ascontiguousarray, (first.outcomes, first.bounds, move.outcomes, move.bounds))
@@ -216,9 +218,9 @@ def _model(method: str, scales: TimeScales, length: int) -> tuple[Any, ...]:
     """Discounts, trace decays and windows for the compiled loop."""
     gammas, decays, windows = np.array(scales.gammas), np.zeros(len(scales)), np.ones(1, np.int64)
     if method in ("sarsa_lambda", "watkins"):
-        decays = np.array(_checks.needed(scales.trace_decays, "trace_decays", "lam=0.9", method))
+        decays = np.array(needed(scales, "trace_decays", f"method {method!r}"))
     if method == "n_step_sarsa":
-        given = _checks.needed(scales.n_steps, "n_steps", "n_step=4", method)
+        given = needed(scales, "n_steps", f"method {method!r}")
         # longer ones never fill either, and flush the same
         windows = np.array([min(window, length + 1) for window in given])
     powers = gammas[:, None] ** np.arange(windows.max() + 1)
@@ -240,17 +242,6 @@ def _epsilons(value: Any) -> FloatArray:
     if len(pair) != 2:
         raise ConfigError(f"epsilon must be a number, or a pair (first, last); got {value!r}: pass one of the two")
     return np.array([timescales.unit_number("epsilon", number) for number in pair])
-
-
-def _tables(value: Any, shape: tuple[int, ...]) -> FloatArray:
-    """Components to begin with: a new array (N, S, A, Z)."""
-    array = np.zeros(shape) if value is None else _checks.array_of("initial_deltas", value)
-    if array.dtype.kind not in "iuf" or array.shape not in (shape, shape[1:]):
-        raise ShapeError(
-            f"initial_deltas must have shape (S, A, Z) = {shape[1:]} or (N, S, A, Z) = {shape}; got {array.dtype} of "
-            f"shape {array.shape}: use add_scale where the ladder has grown"
-        )
-    return np.array(np.broadcast_to(array, shape), np.float64, order="C")
 
 
 # ---------------------------------------------------------------- compiled loops

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain, timescales
+from tddelta._arrays import FloatArray, numbers
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import FloatArray
 from tddelta.tabular.mdp import FiniteMDP, reaching
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Kind = Literal["published", "worst_case", "known_range"]
 """Which error bound: as the paper states it, or one of the two that hold."""
@@ -43,15 +42,11 @@ class PhasedBound(NamedTuple):
         return float(self.noise.sum())
 
     def after(self, errors: npt.ArrayLike) -> FloatArray:
-        """Bounds of Δ^z_t after one phase; their sum over the last axis bounds the error of V_Z.
+        """Bounds of Δ^z_t after one phase, from errors Δ^z_{t−1}, both of shape (*batch, Z), or a ShapeError.
 
-        Args:
-            errors: Δ^z_{t−1}, shape (*batch, Z), like the bounds.
-
-        Raises:
-            ShapeError: The last axis has another length than Z.
+        Their sum over the last axis bounds the error of V_Z.
         """
-        given = _checks.numbers("errors", errors)
+        given = numbers("errors", errors)
         if given.shape[-1:] != self.noise.shape:
             raise ShapeError(
                 f"errors must have {len(self.noise)} entries on the last axis, one per component; "
@@ -60,18 +55,12 @@ class PhasedBound(NamedTuple):
         return self.epsilon * self.noise + given @ self.carry.T
 
     def phases(self, errors: npt.ArrayLike, count: int) -> FloatArray:
-        """Bounds after 0, 1, …, `count` phases, each from the one before, shape (count + 1, Z).
+        """Bounds after 0, 1, …, `count` ≥ 1 phases, (count + 1, Z), from errors Δ^z, (Z,), before the first.
 
-        With fresh samples in every phase all hold together with probability 1 − count · δ.
-
-        Args:
-            errors: Δ^z before the first phase, shape (Z,).
-            count: Number of phases ≥ 1.
-
-        Raises:
-            ShapeError, ConfigError: The shape is not (Z,), or `count` is no whole number ≥ 1.
+        Each follows from the one before; with fresh samples in every phase all hold together with probability
+        1 − count · δ. A ShapeError or ConfigError for another shape or count.
         """
-        bounds = [_checks.numbers("errors", errors)]
+        bounds = [numbers("errors", errors)]
         for _ in range(_plain.whole("count", count)):
             bounds.append(self.after(bounds[-1]))
         return np.stack(bounds)
@@ -123,14 +112,11 @@ def error_bound(
     Reference:
         Romoff et al. 2019, Theorems 3 and 4; Kearns and Singh 2000.
     """
-    if kind not in get_args(Kind):
-        raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}; got {kind!r}: only published is false")
+    _plain.one_of("kind", kind, get_args(Kind))
     n, chance = _plain.whole("samples", samples), timescales.unit_number("probability", probability)
     if not 0 < chance < 1:
         raise ConfigError(f"probability must be above 0 and below 1; got {chance}: .05 is usual")
-    gammas, windows = np.array(scales.gammas), scales.n_steps
-    if windows is None:
-        raise ConfigError("error_bound needs n-step windows; these scales have none: pass n_step=, as in n_step=16")
+    gammas, windows = np.array(scales.gammas), needed(scales, "n_steps", "error_bound")
     if gammas[-1] == 1:
         raise ConfigError("the error bounds need discounts below 1; got 1.0: values have no bound at gamma=1")
     if kind == "published" and list(windows) != sorted(windows):
@@ -158,7 +144,7 @@ def _ranges(gammas: FloatArray, kind: str, states: Any, values: Any) -> tuple[in
         return _plain.whole("states", states), largest, np.diff(largest, prepend=0.0)
     if values is None:
         raise ConfigError("the known-range bound needs exact values: pass values=mdp.exact_values(scales.gammas)")
-    exact = _checks.numbers("values", values)
+    exact = numbers("values", values)
     if exact.ndim != 2 or exact.shape[1] != len(gammas) or not len(exact):
         raise ShapeError(
             f"values must have shape (S, Z) with a state at least and Z = {len(gammas)} discounts; got {exact.shape}: "
@@ -188,23 +174,17 @@ def lambda_operator(mdp: FiniteMDP, deltas: npt.ArrayLike, scales: TimeScales) -
     Reference:
         Romoff et al. 2019, Theorem 2.
     """
-    table = _checks.numbers("deltas", deltas)
-    if table.shape != (mdp.states, len(scales)):
-        raise ShapeError(
-            f"deltas must have shape (S, Z) = {(mdp.states, len(scales))}; got {table.shape}: one component per "
-            "state and discount"
-        )
-    if scales.trace_decays is None:
-        raise ConfigError("lambda_operator needs trace decays; these scales have none: pass lam=, as in lam=0.95")
-    transition = mdp.state_transition
-    if 1 in scales.trace_decays and not reaching(transition, mdp.terminal).all():
+    shape = mdp.states, len(scales)
+    table = numbers("deltas", deltas, shape, f"(S, Z) = {shape}", "one component per state and discount")
+    decays, transition = needed(scales, "trace_decays", "lambda_operator"), mdp.state_transition
+    if 1 in decays and not reaching(transition, mdp.terminal).all():
         raise ConfigError(
             "the λ-return with trace decay 1 does not converge, as some states never reach an end: pass a smaller lam"
         )
     table = np.where(mdp.terminal[:, None], 0.0, table)
     values = compose(table)
     targets = np.empty_like(table)
-    for z, (gamma, decay) in enumerate(zip(scales.gammas, scales.trace_decays, strict=True)):
+    for z, (gamma, decay) in enumerate(zip(scales.gammas, decays, strict=True)):
         bootstrap = gamma * table[:, z]
         if z:
             bootstrap += (gamma - scales.gammas[z - 1]) * values[:, z - 1]
@@ -226,21 +206,11 @@ def counterexample() -> FiniteMDP:
 def counterexample_probability(
     scales: TimeScales | None = None, kind: Kind = "published", *, samples: int = 50, probability: float = 0.05
 ) -> float:
-    """Chance that one phase of learning, started from exact values, breaks a bound on `counterexample`.
+    """Chance that one phase of learning, started from exact values, breaks a bound on `counterexample`: exact.
 
-    The sum of the components' errors in state 0 is γ_Z/(1−γ_Z) times the mean of n coins ±1, whatever the windows.
-
-    Args:
-        scales: Discounts below 1 and `n_steps`; None means the single estimator with γ = .9 and k = 1.
-        kind: As for `error_bound`.
-        samples: Trajectories n ≥ 1.
-        probability: δ, which the chance should not exceed.
-
-    Returns:
-        The exact probability.
-
-    Raises:
-        ConfigError: As for `error_bound`.
+    The sum of the components' errors in state 0 is γ_Z/(1−γ_Z) times the mean of n coins ±1, whatever the windows. The
+    arguments, and the errors that they may raise, are those of `error_bound`: the chance should not exceed
+    `probability`. No `scales` mean the single estimator with γ = .9 and k = 1.
 
     Example:
         >>> round(counterexample_probability(), 4), round(counterexample_probability(kind="known_range"), 4)

@@ -13,17 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain, timescales
-from tddelta._arrays import check_scales
-from tddelta._naming import blamed, reference
+from tddelta._arrays import BoolArray, FloatArray, IntArray, array_of, check_scales, numbers
+from tddelta._plain import blamed, reference
 from tddelta.decomposition import compose
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.runs import CHECKPOINT_SECONDS, Arrays
-from tddelta.tabular import _checks, n_step
-from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
-from tddelta.tabular.loops import compiled, component_errors, over_blocks, seed_by_seed
+from tddelta.tabular import n_step
+from tddelta.tabular.loops import (
+    check_initial,
+    check_record,
+    check_step_sizes,
+    compiled,
+    component_errors,
+    over_blocks,
+    seed_by_seed,
+)
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
-from tddelta.tabular.sampling import Trajectory, check_trajectory, sample, sample_paths
-from tddelta.timescales import TimeScales
+from tddelta.tabular.sampling import Trajectory, check_seeds, check_trajectory, sample, sample_paths
+from tddelta.timescales import TimeScales, needed
 
 Method = Literal[
     "td0", "n_step", "lambda_return", "lambda_difference", "traces", "true_online", "phased", "linear"
@@ -31,7 +38,6 @@ Method = Literal[
 """Methods with a name: see `evaluate`."""
 
 METHODS: tuple[str, ...] = get_args(Method)
-"""The same, as a tuple."""
 
 Record = str | Iterable[int]
 """What is kept of the errors: "final", "curve", or steps up to which they are averaged."""
@@ -171,26 +177,27 @@ def evaluate(
     )  # fmt: skip
     given = None if trajectory is None else check_trajectory(trajectory, mdp.terminal)
     if given is None:
-        numbers = _checks.seeds(1 if seeds is None else seeds)
+        streams = check_seeds(1 if seeds is None else seeds)
         length = 1000 if steps is None else _plain.whole("steps", steps)
     else:
-        numbers, length = tuple(range(len(given.states))), given.states.shape[1]
+        streams, length = tuple(range(len(given.states))), given.states.shape[1]
     default = 1.0 if method == "phased" else 0.1
-    alphas, decaying = _checks.step_sizes(default if step_sizes is None else step_sizes, len(scales))
-    columns, strengths, width = _checks.features(features, mdp.states)
-    points, averaged = _checks.recorded(record, length)
+    alphas, decaying = check_step_sizes(default if step_sizes is None else step_sizes, len(scales))
+    columns, strengths, width = _features(features, mdp.states)
+    points, averaged = check_record(record, length)
     exact = mdp.exact_values(scales.gammas)
-    before = initial_deltas if isinstance(initial_deltas, TabularResult) else None
-    if before is not None:
-        initial_deltas = before.deltas if before.weights is None else before.weights
-    shape = len(alphas), len(numbers), width, len(scales)
+    visits = np.zeros((len(streams), mdp.states), np.int64)
+    if isinstance(initial_deltas, TabularResult):
+        visits += _visits(initial_deltas, visits.shape)
+        initial_deltas = initial_deltas.deltas if initial_deltas.weights is None else initial_deltas.weights
+    shape = len(alphas), len(streams), width, len(scales)
     task = _Task(
         mdp=mdp,
         scales=scales,
         method=method,
         step_sizes=alphas,
         decaying=decaying,
-        seeds=numbers,
+        seeds=streams,
         given=given,
         length=length,
         time_limit=time_limit,
@@ -203,28 +210,17 @@ def evaluate(
         points=points,
         averaged=averaged,
         threads=None if threads is None else _plain.whole("threads", threads),
-        weights=_checks.weights(initial_deltas, shape, "states" if features is None else "features"),
-        visits=_checks.visits(None if before is None else before.visits, len(numbers), mdp.states),
-        errors=np.zeros((2, len(alphas), len(numbers), len(points))),
+        weights=check_initial(
+            initial_deltas, shape, "step sizes, seeds", "states, scales" if features is None else "features, scales"
+        ),
+        visits=visits,
+        errors=np.zeros((2, len(alphas), len(streams), len(points))),
     )
     seed_by_seed(
-        task.learn, len(numbers), task.threads, checkpoint, checkpoint_every,
+        task.learn, len(streams), task.threads, checkpoint, checkpoint_every,
         arguments=task.arguments, state=task.state, restore=task.restore,
     )  # fmt: skip
-    deltas = np.einsum("sm,ansmz->ansz", strengths, task.weights[:, :, columns])
-    deltas[:, :, mdp.terminal] = 0.0
-    errors = task.errors[..., 0] if task.record == "final" else task.errors
-    return TabularResult(
-        scales=scales,
-        deltas=deltas,
-        rms_error=errors[0],
-        abs_error=errors[1],
-        step_sizes=np.where(decaying, np.nan, alphas),
-        seeds=numbers,
-        exact=exact,
-        visits=task.visits,
-        weights=None if features is None else task.weights,
-    )
+    return task.result(exact, features is None)
 
 
 def _check_use(method: Any, **given: Any) -> None:
@@ -232,26 +228,49 @@ def _check_use(method: Any, **given: Any) -> None:
     if callable(method):
         name = str(getattr(method, "__name__", "of your own"))
     else:
-        name = _checks.method(method, METHODS, also="a target function or ")
-
-    def unused(*arguments: str, why: str) -> None:
-        for one in arguments:
+        name = _plain.one_of("method", method, METHODS, also="a target function or ")
+    phased, offline = method == "phased", callable(method) or method in _OFFLINE
+    for unused, arguments, why in (
+        (phased, ("time_limit", "trajectory", "features", "chunk"), "it fills a table from short trajectories"),
+        (not phased, ("trajectories",), "'phased' samples from every state"),
+        (not offline, ("chunk",), "it does not learn offline"),
+        (method == "n_step", ("features",), "its loop is that of a table; use 'linear', 'true_online' or a λ-return"),
+        (given["trajectory"] is not None, ("seeds", "steps", "time_limit"), "the trajectory is given"),
+    ):
+        for one in arguments if unused else ():
             if given[one] is not None:
-                raise ConfigError(f"{one} has no meaning for method {name!r}; got {given[one]!r:.80}: {why}")
-
-    if method == "phased":
-        why = "it follows short trajectories from every state, to fill a table; leave it out"
-        unused("time_limit", "trajectory", "features", "chunk", why=why)
-    else:
-        unused("trajectories", why="'phased' samples from every state; leave it out")
-    if not callable(method) and method not in (*_OFFLINE, "phased"):
-        unused("chunk", why="it does not learn offline; leave it out")
-    if method == "n_step":
-        unused("features", why="its loop is that of a table; use 'linear', 'true_online' or a λ-return")
+                advice = f"{why}; leave it out"
+                raise ConfigError(f"{one} has no meaning for method {name!r}; got {given[one]!r:.80}: {advice}")
     if method == "linear" and given["features"] is None:
         raise ConfigError("method 'linear' needs features=, shape (S, F); got None: one_hot(range(S)) is a table")
-    if given["trajectory"] is not None:
-        unused("seeds", "steps", "time_limit", why="the trajectory is given; leave it out")
+
+
+def _features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
+    """Features of every state as numbers (S, M) and values (S, M), and how many there are; None is a table."""
+    if value is None:
+        return np.arange(states)[:, None], np.ones((states, 1)), states
+    matrix = array_of("features", value)
+    if matrix.dtype.kind not in "biuf" or matrix.ndim != 2 or len(matrix) != states or not matrix.shape[1]:
+        raise ShapeError(
+            f"features must have shape (S, F) with one row for each of the {states} states; got "
+            f"{matrix.dtype} of shape {matrix.shape}: features[s] are the features of state s"
+        )
+    matrix = numbers("features", matrix)
+    # Few features are active in a state where they come from tiles or groups, and only these are computed with.
+    active = matrix != 0
+    most = max(1, int(active.sum(axis=1).max()))
+    columns = np.ascontiguousarray(np.argsort(~active, axis=1, kind="stable")[:, :most])
+    return columns, np.ascontiguousarray(np.take_along_axis(matrix, columns, axis=1)), matrix.shape[1]
+
+
+def _visits(before: TabularResult, shape: tuple[int, int]) -> IntArray:
+    """Visits to go on from, (N, S)."""
+    if before.visits.shape[-1] != shape[-1]:
+        raise ShapeError(
+            f"initial_deltas must be of the same process, with {shape[-1]} states; got a result with "
+            f"{before.visits.shape[-1]}: pass its deltas or weights, as an array, to begin with them elsewhere"
+        )
+    return np.broadcast_to(before.visits, shape)
 
 
 def _chunk(chunk: Any, length: int, time_limit: int | None, mdp: FiniteMDP, given: Trajectory | None) -> int:
@@ -285,8 +304,7 @@ def add_scale(
         The longer ladder, and the components, shape (…, Z + 1), for `evaluate(…, initial_deltas=…)`.
 
     Raises:
-        ConfigError: The discount is not above the others, or what the scales need of it is missing.
-        ShapeError: The last axis of `deltas` does not have one entry per scale.
+        ConfigError, ShapeError: A number is missing, superfluous or out of range, or `deltas` are of other scales.
 
     Example:
         >>> scales, deltas = add_scale(TimeScales.from_gammas([0.5, 0.9]), np.ones((3, 2)), 0.99)
@@ -302,11 +320,11 @@ def add_scale(
         raise ConfigError(
             f"gamma must be above the longest discount so far, {scales.gammas[-1]}; got {gamma}: a ladder grows upwards"
         )
-    longer = TimeScales(
-        (*scales.gammas, gamma),
-        _extended("trace_decay", scales.trace_decays, trace_decay),
-        _extended("n_step", scales.n_steps, n_step),
-        scales.actor_trace_decay,
+    longer = replace(
+        scales,
+        gammas=(*scales.gammas, gamma),
+        trace_decays=_extended("trace_decay", scales.trace_decays, trace_decay),
+        n_steps=_extended("n_step", scales.n_steps, n_step),
     )
     return longer, np.concatenate([components, np.zeros_like(components[..., :1])], axis=-1)
 
@@ -325,8 +343,7 @@ def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple
         The shorter ladder, and the components, shape (…, Z − 1).
 
     Raises:
-        ConfigError: There is no such scale, or no other.
-        ShapeError: The last axis of `deltas` does not have one entry per scale.
+        ConfigError, ShapeError: There is no such scale, or no other; or `deltas` are of other scales.
 
     Example:
         >>> scales, deltas = remove_scale(TimeScales.from_gammas([0.5, 0.9, 0.99]), np.array([1.0, 2.0, 4.0]), 1)
@@ -344,20 +361,15 @@ def remove_scale(scales: TimeScales, deltas: npt.ArrayLike, index: int) -> tuple
     z %= len(scales)
     if z + 1 < len(scales):
         components[..., z + 1] += components[..., z]
-
-    def without(field: Any) -> Any:
-        return None if field is None else field[:z] + field[z + 1 :]
-
-    shorter = TimeScales(
-        without(scales.gammas), without(scales.trace_decays), without(scales.n_steps), scales.actor_trace_decay
-    )
+    ladders = {name: getattr(scales, name) for name in ("gammas", "trace_decays", "n_steps")}
+    shorter = replace(scales, **{name: ladder and ladder[:z] + ladder[z + 1 :] for name, ladder in ladders.items()})
     return shorter, np.delete(components, z, axis=-1)
 
 
 def _components_of(scales: TimeScales, deltas: Any) -> FloatArray:
     """A new array of components that belong to the scales."""
     check_scales(scales)
-    array = np.array(_checks.array_of("deltas", deltas))
+    array = np.array(array_of("deltas", deltas))
     if array.dtype.kind != "f" or array.shape[-1:] != (len(scales),):
         raise ShapeError(
             f"deltas must be floating point with one entry for each of the {len(scales)} scales on the last axis; got "
@@ -368,12 +380,11 @@ def _components_of(scales: TimeScales, deltas: Any) -> FloatArray:
 
 def _extended(name: str, before: tuple[Any, ...] | None, value: Any) -> tuple[Any, ...] | None:
     if (before is None) != (value is None):
-        have = "have none" if before is None else f"have {before}"
-        advice = "leave it out" if before is None else "pass the one of the new scale"
+        have, advice = (before, "pass the one of the new scale") if before else ("none", "leave it out")
         raise ConfigError(
-            f"{name} must be given if the other scales have one; got {value!r} where they {have}: {advice}"
+            f"{name} must be given if the other scales have one; got {value!r} where they have {have}: {advice}"
         )
-    return None if before is None else (*before, value)
+    return before and (*before, value)
 
 
 # ---------------------------------------------------------------- methods
@@ -435,13 +446,22 @@ class _Task:
             curves = np.cumsum(curves, axis=-1) / np.arange(1, self.length + 1)
         return curves[..., self.points - 1]
 
-    def decays(self) -> FloatArray:
-        """Trace decays of the scales; ConfigError if they have none."""
-        return np.array(_checks.needed(self.scales.trace_decays, "trace_decays", "lam=0.95", self.method))
-
-    def windows(self) -> tuple[int, ...]:
-        """Windows of the scales; ConfigError if they have none."""
-        return _checks.needed(self.scales.n_steps, "n_steps", "n_step=16", self.method)
+    def result(self, exact: FloatArray, table: bool) -> TabularResult:
+        """What was learned, beside the exact values; a table has no weights."""
+        deltas = np.einsum("sm,ansmz->ansz", self.strengths, self.weights[:, :, self.columns])
+        deltas[:, :, self.mdp.terminal] = 0.0
+        errors = self.errors[..., 0] if self.record == "final" else self.errors
+        return TabularResult(
+            scales=self.scales,
+            deltas=deltas,
+            rms_error=errors[0],
+            abs_error=errors[1],
+            step_sizes=np.where(self.decaying, np.nan, self.step_sizes),
+            seeds=self.seeds,
+            exact=exact,
+            visits=self.visits,
+            weights=None if table else self.weights,
+        )
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -476,8 +496,7 @@ class _Task:
 
 
 def _part_of(stream: Trajectory, rows: int | slice) -> Trajectory:
-    fields: Any = (field[rows] for field in stream)
-    return Trajectory(*fields)
+    return Trajectory._make(field[rows] for field in stream)
 
 
 def _over_runs(task: _Task, stream: Trajectory) -> None:
@@ -486,8 +505,9 @@ def _over_runs(task: _Task, stream: Trajectory) -> None:
     if method == "td0" or (method == "linear" and task.scales.trace_decays is None):
         decays, kind = np.zeros(len(task.scales)), _TD0
     else:
-        decays, kind = task.decays(), _TRUE_ONLINE if method == "true_online" else _TRACES
-    steps = stream.states, stream.rewards, stream.next_states, stream.terminated, stream.truncated
+        decays = np.array(needed(task.scales, "trace_decays", f"method {method!r}"))
+        kind = _TRUE_ONLINE if method == "true_online" else _TRACES
+    steps = stream.states, *stream[2:]  # without the actions
     model = task.columns, task.strengths, np.array(task.scales.gammas), decays
     rates = task.step_sizes, task.decaying, task.visits
     measure = task.exact_last, ~task.mdp.terminal, task.points, task.averaged
@@ -504,7 +524,7 @@ def _over_runs(task: _Task, stream: Trajectory) -> None:
 
 def _in_windows(task: _Task, stream: Trajectory) -> None:
     """n-step targets: Algorithm 1, see `n_step`."""
-    gammas, windows, weights = task.scales.gammas, task.windows(), task.weights
+    windows = needed(task.scales, "n_steps", f"method {task.method!r}")
     decaying: BoolArray = np.all(task.decaying, axis=1)
     if (task.decaying != decaying[:, None]).any():
         raise ConfigError(
@@ -517,24 +537,11 @@ def _in_windows(task: _Task, stream: Trajectory) -> None:
             "result with visits: pass its deltas, or constant step sizes"
         )
 
-    def learn(settings: slice, seeds: slice, threads: int | None) -> None:
-        learned = n_step.run(
-            _part_of(stream, seeds), gammas, windows, task.step_sizes[settings], task.exact_last,
-            counted=~task.mdp.terminal, decaying=decaying[settings], initial=weights[settings, seeds][0, 0],
-            record=task.record, threads=threads,
-        )  # fmt: skip
-        weights[settings, seeds] = learned.deltas
-        task.errors[:, settings, seeds] = learned.rms_error, learned.abs_error
-
-    def block(first: int, last: int) -> None:
-        for run in range(first, last):
-            a, n = divmod(run, len(task.seeds))
-            learn(slice(a, a + 1), slice(n, n + 1), 1)
-
-    if (weights == weights[0, 0]).all():
-        learn(slice(None), slice(None), task.threads)
-    else:  # one call per run: each has a table of its own to begin with
-        over_blocks(block, weights.shape[0] * len(task.seeds), task.threads)
+    learned = n_step.run(
+        stream, task.scales.gammas, windows, task.step_sizes, task.exact_last, counted=~task.mdp.terminal,
+        decaying=decaying, initial=task.weights, record=task.record, threads=task.threads,
+    )  # fmt: skip
+    task.weights[:], task.errors[:] = learned.deltas, (learned.rms_error, learned.abs_error)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what diverges does so as in the compiled loops
@@ -595,7 +602,7 @@ def _errors_of(task: _Task, tables: FloatArray) -> FloatArray:
 
 def _in_phases(task: _Task) -> None:
     """Phased learning: W_z ← W_z + α_z (mean of G^z − W_z) in all states at once, phase by phase."""
-    windows = task.windows()
+    windows = needed(task.scales, "n_steps", f"method {task.method!r}")
     if task.mdp.states * task.trajectories * max(windows) > _MOST:
         raise ConfigError(
             f"a phase must hold at most {_MOST:,} steps; got {task.mdp.states} states x {task.trajectories} "

@@ -13,9 +13,9 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from tddelta._plain import tidy
+from tddelta._arrays import BoolArray, FloatArray, IntArray
+from tddelta._plain import tidy, unquoted
 from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError
-from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 
 Column = npt.NDArray[Any]
 """A column: one entry per row, of any dtype."""
@@ -55,25 +55,15 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a log, episodes one after the other in the order in which they begin.
+    """The steps of a log, (T,), episodes one after the other in the order in which they begin."""
 
-    Attributes:
-        observations: Labels or features: one per row of the log, then those that only successor columns hold.
-        rows: Number of rows of the log.
-        places: Place in `observations` of the state of each step, which is its row, (T,).
-        successors: Place in `observations` of its successor; −1 where it terminated, (T,).
-        rewards: Rewards, (T,).
-        durations: Time that each step takes, (T,); None without time stamps. 1 where the step terminated.
-        episodes: Number of the episode of each step, 0, 1, …, never falling, (T,).
-    """
-
-    observations: list[Hashable] | FloatArray
-    rows: int
-    places: IntArray
-    successors: IntArray
+    observations: Column  # labels or features: one per row of the log, then those that only successor columns hold
+    rows: int  # of the log
+    places: IntArray  # place in `observations` of the state of each step, which is its row
+    successors: IntArray  # place in `observations` of its successor; −1 where it terminated
     rewards: FloatArray
-    durations: FloatArray | None
-    episodes: IntArray
+    durations: FloatArray | None  # time that each step takes, 1 where it terminated; None without time stamps
+    episodes: IntArray  # number of the episode of each step, 0, 1, …, never falling
 
     @property
     def last(self) -> BoolArray:
@@ -83,23 +73,12 @@ class Steps:
 
     def select(self, chosen: BoolArray) -> "Steps":
         """Some of the steps, with the same observations."""
-        names = ("places", "successors", "rewards", "durations", "episodes")
-        given = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: array[chosen] for name, array in given.items() if array is not None})
+        names = ["places", "successors", "rewards", "episodes"] + ["durations"] * (self.durations is not None)
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
 def read_steps(log: Any, names: Names) -> Steps:
-    """Read a log, and check every row.
-
-    Args:
-        log: See `_read_columns`.
-        names: Names of the columns, and how the rows are to be read.
-
-    Raises:
-        ConfigError: A column is missing.
-        DataError: A row cannot be used; the message has its number.
-        MissingExtra: A package for this kind of file is not installed.
-    """
+    """Read a log of any kind that `evaluate_log` takes, and check every row; a DataError has the row's number."""
     flagged = [name for name in (names.terminated, names.truncated, names.time) if name is not None]
     optional = [*names.following] + ([names.next_prefix + names.time] if names.time else [])
     columns = _read_columns(log, [names.episode, *names.observed, names.reward, *flagged], optional)
@@ -108,12 +87,13 @@ def read_steps(log: Any, names: Names) -> Steps:
     episode, last = _episodes(_labels(names.episode, columns[names.episode], np.ones(rows, bool)), names)
     step, terminated, cut = _ends(names, columns, episode, last)
     rewards = _numbers(names.reward, columns[names.reward], step)
-    beyond = last & cut  # the successor is in no row
-    _check_successors(names.following, columns, beyond)
-    observations = _observations(names, columns, step & ~last & ~terminated, beyond)
+    inner, beyond = step & ~last & ~terminated, last & cut  # the successor is in the next row, or in none
+    read = _features if names.features is not None else _label_column
+    now = read(names.observed, columns, np.ones(rows, bool))
+    later = _beyond("that state", names.following, columns, now, read, inner, beyond)
     durations, starts = None, np.zeros(episode[-1] + 1)
     if names.time is not None:
-        durations, starts = _durations(names, names.time, columns, last, step & ~terminated, beyond)
+        durations, starts = _durations(names, names.time, columns, last, inner, beyond)
 
     successors = np.where(terminated, -1, np.arange(1, rows + 1)).astype(np.int64)
     successors[beyond] = rows + np.arange(beyond.sum())
@@ -125,7 +105,7 @@ def read_steps(log: Any, names: Names) -> Steps:
     if not len(order):
         refuse(0, "holds no step: every row is the final observation of its episode", "pass last_row='step'")
     return Steps(
-        observations,
+        np.concatenate([now, later]),
         rows,
         order,
         successors[order],
@@ -170,10 +150,10 @@ def _ends(
     """Rows that are steps, those of them that terminated, and those that ended their episode otherwise."""
     maybe = last if names.last_row == "observation" else np.zeros_like(last)  # here flags may be missing
 
-    def read(name: str | None) -> BoolArray:
-        return np.zeros_like(last) if name is None else _flags(name, columns[name], maybe)
-
-    terminated, truncated = read(names.terminated), read(names.truncated)
+    terminated, truncated = (
+        np.zeros_like(last) if name is None else _flags(name, columns[name], maybe)
+        for name in (names.terminated, names.truncated)
+    )
     step = ~(maybe & ~terminated)
     following = np.append(step[1:], False) & ~last  # whether the next row is a step of the same episode
     middle = np.flatnonzero((terminated | truncated) & following)
@@ -187,8 +167,19 @@ def _ends(
     return step, terminated & step, step & ~terminated & ~following
 
 
-def _check_successors(following: tuple[str, ...], columns: dict[str, Column], beyond: BoolArray) -> None:
-    """Refuse steps whose successor is in no row and in no columns."""
+def _beyond(
+    what: str,
+    following: Sequence[str],
+    columns: dict[str, Column],
+    now: Column,
+    read: Callable[[Sequence[str], dict[str, Column], BoolArray], Column],
+    inner: BoolArray,
+    beyond: BoolArray,
+) -> Column:
+    """What successor columns say of the states after the last rows; for other rows the next one must agree.
+
+    `now` is what the columns of the states themselves say, of every row: labels, features or moments.
+    """
     absent = [name for name in following if name not in columns]
     if 0 < len(absent) < len(following):
         raise ConfigError(
@@ -198,69 +189,45 @@ def _check_successors(following: tuple[str, ...], columns: dict[str, Column], be
         refuse(
             np.flatnonzero(beyond),
             "the episode ends here without having terminated, so that the value of the state after it counts, and "
-            "that state is not known",
+            f"{what} is not known",
             f"add {', '.join(following)} to the log, or pass last_row='observation' to take the last row of such an "
             "episode as its final observation alone",
         )
-
-
-def _observations(
-    names: Names, columns: dict[str, Column], inner: BoolArray, beyond: BoolArray
-) -> list[Hashable] | FloatArray:
-    """Labels or features of all rows, then those of successors beyond the last rows.
-
-    Where the log names the successor of a row that is not the last, the next row must agree.
-    """
-    compared = inner | beyond if names.following[0] in columns else np.zeros_like(inner)
-    read = _tuples if names.features is None else _features
-    now = read(names.observed, columns, np.ones_like(inner))
-    later = read(names.following, columns, compared) if compared.any() else now
-    if names.features is None:
-        differs = np.array([said != found for said, found in zip(later, now[1:], strict=False)], dtype=bool)
-    else:
-        differs = np.any(later[:-1] != now[1:], axis=1)
-    wrong = np.flatnonzero((compared & inner)[:-1] & differs)
+    if absent:
+        return now[:0]
+    later = read(following, columns, inner | beyond)
+    differs = later[:-1] != now[1:]
+    wrong = np.flatnonzero(inner[:-1] & (differs if differs.ndim == 1 else differs.any(axis=1)))
     if len(wrong):
-        said, found = later[wrong[0]], now[wrong[0] + 1]
-        if names.features is not None:
-            said, found = said.tolist(), found.tolist()
-        refuse(wrong, f"{', '.join(names.following)} is {said!r}, but the next row of the episode has {found!r}", _GAP)
-    if names.features is None:
-        return [*now, *(later[row] for row in np.flatnonzero(beyond).tolist())]
-    return np.concatenate([now, later[beyond]])
+        said, found = later[wrong].tolist()[0], now[wrong + 1].tolist()[0]
+        refuse(wrong, f"{', '.join(following)} is {said!r}, but the next row of the episode has {found!r}", _GAP)
+    return later[beyond]
 
 
 def _durations(
-    names: Names, time: str, columns: dict[str, Column], last: BoolArray, going_on: BoolArray, beyond: BoolArray
+    names: Names, time: str, columns: dict[str, Column], last: BoolArray, inner: BoolArray, beyond: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
     """Duration of each step, 1 where it terminated since that counts for nothing, and the start of each episode."""
     stamps, origin = _moments(time, columns[time], np.ones_like(last))
-    later, inner, following = np.append(stamps[1:], 0.0), ~last, names.next_prefix + time
-    rise = "time stamps must rise within an episode: sort its rows, and give every step the time that it takes"
-    wrong = np.flatnonzero(inner & (later <= stamps))
-    if len(wrong):
-        now, before = later[wrong[0]], stamps[wrong[0]]
-        refuse(wrong + 1, f"{time} is {now:.12g}, not after {before:.12g} in the row before", rise)
-    if following in columns:
-        said, _ = _moments(following, columns[following], (inner & going_on) | beyond, origin)
-        wrong = np.flatnonzero(inner & going_on & (said != later))
+    following = names.next_prefix + time
+
+    def read(_: Sequence[str], columns: dict[str, Column], used: BoolArray) -> FloatArray:
+        return _moments(following, columns[following], used, origin)[0]
+
+    def check_rising(places: BoolArray, name: str, shift: int, where: str) -> None:
+        wrong = np.flatnonzero(places & (later <= stamps))
         if len(wrong):
-            found = later[wrong[0]]
             refuse(
-                wrong, f"{following} is {said[wrong[0]]:.12g}, but the next row of the episode has {found:.12g}", _GAP
+                wrong + shift,
+                f"{name} is {later[wrong[0]]:.12g}, not after {stamps[wrong[0]]:.12g} in {where}",
+                "time stamps must rise within an episode: sort its rows, and give every step the time that it takes",
             )
-        later = np.where(beyond, said, later)
-    elif beyond.any():
-        refuse(
-            np.flatnonzero(beyond),
-            "the episode ends here without having terminated, and the time of the state after it is not known",
-            f"add {following} to the log, or pass last_row='observation'",
-        )
-    wrong = np.flatnonzero(beyond & (later <= stamps))
-    if len(wrong):
-        now, before = later[wrong[0]], stamps[wrong[0]]
-        refuse(wrong, f"{following} is {now:.12g}, not after {before:.12g} in the same row", rise)
-    durations = np.where(going_on, (later - stamps) / names.time_unit, 1.0)
+
+    later = np.append(stamps[1:], 0.0)
+    check_rising(~last, time, 1, "the row before")
+    later[beyond] = _beyond("its time", [following], columns, stamps, read, inner, beyond)
+    check_rising(beyond, following, 0, "the same row")
+    durations = np.where(inner | beyond, (later - stamps) / names.time_unit, 1.0)
     return durations, stamps[np.append(True, last[:-1])]
 
 
@@ -312,8 +279,7 @@ def _flags(name: str, column: Column, optional: BoolArray) -> BoolArray:
     """Booleans, the numbers 0 and 1, or the words true and false; where optional, a missing one means False."""
     if column.ndim == 1 and column.dtype.kind in "biuf" and np.isin(column, (0, 1)).all():
         return np.equal(column, 1)
-    used = ~optional
-    used[[row for row in np.flatnonzero(optional).tolist() if not _is_missing(column[row])]] = True
+    used = ~optional | [not _is_missing(entry) for entry in column]
     return np.array([flag is True for flag in _read(name, column, used, _flag)])
 
 
@@ -331,7 +297,7 @@ def _moments(name: str, column: Column, used: BoolArray, origin: Any = None) -> 
     if column.dtype.kind == "M":
         column = column.astype("datetime64[us]").astype(object)
     given = next((entry for entry in column[used].tolist() if not _is_missing(entry)), None)
-    if not isinstance(given, datetime | str) or _is_number(given):
+    if not isinstance(given, datetime | str) or unquoted(given):
         return _numbers(name, column, used), None
 
     def seconds(entry: Any) -> float:
@@ -362,11 +328,9 @@ def _labels(name: str, column: Column, used: BoolArray) -> list[Any]:
 def _label(entry: Any) -> Hashable:
     if _is_missing(entry):
         raise _EntryError("is missing", _FIX)
+    if isinstance(entry, float) and not entry.is_integer():
+        raise _EntryError("is {}, a fraction and no label", "name columns of sensors with features=[...] and a model")
     if isinstance(entry, float):
-        if not entry.is_integer():
-            raise _EntryError(
-                "is {}, a fraction and no label", "name columns of sensors with features=[...] and a model"
-            )
         return int(entry)
     try:
         hash(entry)
@@ -375,24 +339,16 @@ def _label(entry: Any) -> Hashable:
     return entry  # type: ignore[no-any-return]
 
 
-def _tuples(names: Sequence[str], columns: dict[str, Column], used: BoolArray) -> list[Any]:
-    """Labels; of several columns tuples."""
+def _label_column(names: Sequence[str], columns: dict[str, Column], used: BoolArray) -> Column:
+    """Labels, (R,); of several columns tuples."""
     parts = [_labels(name, columns[name], used) for name in names]
-    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    return _array(parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)))
 
 
 def _features(names: Sequence[str], columns: dict[str, Column], used: BoolArray) -> FloatArray:
     """Sensor readings side by side, (R, F); a column may hold several."""
     wide = [(name, part) for name in names for part in columns[name].reshape(len(used), -1).T]
     return np.stack([_numbers(name, part, used) for name, part in wide], axis=1)
-
-
-def _is_number(entry: Any) -> bool:
-    try:
-        float(entry)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _is_missing(entry: Any) -> bool:
@@ -412,23 +368,7 @@ FORMATS = ".npz, .csv, .tsv, .parquet"
 
 
 def _read_columns(log: Any, wanted: Sequence[str], optional: Sequence[str]) -> dict[str, Column]:
-    """Read the columns that are wanted, and the optional ones that are there.
-
-    Args:
-        log: A mapping of arrays, a structured array, a pandas, Polars or pyarrow table, a path, the text "minari:ID",
-            or a Minari dataset. A dataset has the columns episode, state, reward, terminated, truncated and next_state,
-            the last two of which may be asked for by these names only.
-        wanted: Names of columns that must be there.
-        optional: Names of columns that may be there.
-
-    Returns:
-        The columns by name, all of one length ≥ 1.
-
-    Raises:
-        ConfigError: The log is of no such kind, the file does not exist, or a column is missing.
-        DataError: The file is empty or damaged, or its columns differ in length.
-        MissingExtra: Parquet or pyarrow without polars, or a Minari dataset by its name without minari.
-    """
+    """Columns that are wanted and optional ones that are there, of one length ≥ 1, of any log of `evaluate_log`."""
     pairs = _pairs(log, {*wanted, *optional})
     what = log if isinstance(log, str | Path) else "the log"
     if not pairs:
@@ -595,23 +535,26 @@ def _named_dataset(name: str) -> Any:
 
 def _minari(dataset: Any) -> _Pairs:
     """Columns of a Minari dataset, in which an episode of T steps has T + 1 observations."""
-    names = ("episode", "state", "reward", "terminated", "truncated", "next_state")
-    parts: list[list[Any]] = [[] for _ in names]
+    parts: dict[str, list[Any]] = {
+        name: [] for name in ("episode", "state", "reward", "terminated", "truncated", "next_state")
+    }
     for episode in dataset.iterate_episodes():
-        if not isinstance(episode.observations, np.ndarray):
+        seen, steps = episode.observations, len(episode.rewards)
+        what = f"episode {episode.id} of the Minari dataset has"
+        if not isinstance(seen, np.ndarray):
             raise DataError(
-                f"episode {episode.id} of the Minari dataset has {type(episode.observations).__name__} observations; "
-                "only arrays can be read: pass a mapping of the columns that you need"
+                f"{what} {type(seen).__name__} observations; only arrays can be read: pass a mapping of the columns "
+                "that you need"
             )
-        steps = len(episode.rewards)
-        if len(episode.observations) != steps + 1:
+        if len(seen) != steps + 1:
             raise DataError(
-                f"episode {episode.id} of the Minari dataset has {len(episode.observations)} observations for {steps} "
-                "steps; there must be one more than steps: record the dataset anew"
+                f"{what} {len(seen)} observations for {steps} steps; there must be one more than steps: record the "
+                "dataset anew"
             )
-        seen = episode.observations.reshape(steps + 1, -1)
+        seen = seen.reshape(steps + 1, -1)
         seen = seen[:, 0] if seen.shape[1] == 1 else seen
-        entries = (np.full(steps, episode.id), seen[:-1], episode.rewards)
-        for part, entry in zip(parts, (*entries, episode.terminations, episode.truncations, seen[1:]), strict=True):
+        flags = episode.terminations, episode.truncations
+        entries = np.full(steps, episode.id), seen[:-1], episode.rewards, *flags, seen[1:]
+        for part, entry in zip(parts.values(), entries, strict=True):
             part.append(np.asarray(entry))
-    return [(name, np.concatenate(part) if part else []) for name, part in zip(names, parts, strict=True)]
+    return [(name, np.concatenate(part) if part else []) for name, part in parts.items()]

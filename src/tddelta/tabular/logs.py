@@ -15,20 +15,20 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import linalg, sparse
 from scipy.sparse import linalg as sparse_linalg
 
 from tddelta import _plain
+from tddelta._arrays import BoolArray, FloatArray, IntArray
 from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, DataError
-from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 from tddelta.tabular.log_reading import LastRow, Names, Steps, read_steps
 from tddelta.tabular.mdp import reaching
 from tddelta.tabular.tiles import TileCoding, check_points
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, needed
 
 Method = Literal["lambda", "td0", "monte_carlo"]
 """Trace decays of the λ-returns: those of the scales, 0, or γ_z."""
@@ -38,7 +38,7 @@ Model = Literal["tiles", "linear"]
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How well values predict realised returns, per scale. NaN where a measure is not defined.
+    """How well values predict realised returns, per scale, (Z,). NaN where a measure is not defined.
 
     The return from a step is known if its episode terminated; where it was cut, if what comes after the cut counts for
     little: γ^{time to the cut} ≤ tolerance. Steps that fail this are left out at that scale and counted in `too_near`.
@@ -74,18 +74,12 @@ class Calibration:
     tolerance: float
 
     def bins(self, number: int = 10) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Means over groups of about equally many steps, in the order of the predicted value.
+        """Means over groups of about equally many steps, `number` ≥ 1 at each scale, by their predicted value.
 
         Equal predictions stay together, so that groups may be larger, smaller or empty.
 
-        Args:
-            number: Number of groups at each scale, at least 1.
-
         Returns:
             Mean predicted value, mean realised return, (Z, number) with NaN in empty groups, and numbers of steps.
-
-        Raises:
-            ConfigError: The number is no whole number of at least 1.
         """
         number = _plain.whole("number", number)
         scales = self.predicted.shape[1]
@@ -112,7 +106,8 @@ class LogValues:
     """Values of the policy that wrote a log, at every scale.
 
     Attributes:
-        scales: The time scales; in the units of time that `time_unit` chose, where there are time stamps.
+        scales: The time scales as they were given, also decays that `method` does not use; in the units of time that
+            `time_unit` chose, where there are time stamps.
         method: How values were fitted.
         model: "table" for labels, else "tiles" or "linear".
         states: The labels in training episodes, sorted where they can be; empty for features, (S,).
@@ -147,17 +142,13 @@ class LogValues:
         return decompose(self.values)
 
     def predict(self, observations: Any) -> FloatArray:
-        """Values of states or sensor readings that need not be in the log.
+        """Values V_z, (N, Z), of states or sensor readings that need not be in the log; NaN for labels without one.
 
         Args:
             observations: Labels, (N,), or features in the order of `features=`, (N, F).
 
-        Returns:
-            V_z, (N, Z); NaN for labels without a value.
-
         Raises:
-            ShapeError: Features are of another shape, or no numbers.
-            DataError: Features are not finite, or labels are none.
+            ShapeError, DataError: Features are of another shape, no numbers or not finite, or labels are none.
         """
         features, known = self._encoder.encode(observations)
         return np.where(known[:, None], features @ self._weights, np.nan)
@@ -191,13 +182,11 @@ def evaluate_log(
 ) -> LogValues:
     """Values at every scale of the policy that wrote a log; this is no off-policy evaluation.
 
-    Row t of an episode holds the state s_t, and the reward and the flags of the step out of s_t. The successor of a
-    step is the state of the next row. After the last row of an episode nothing counts if it terminated; otherwise the
-    state after it counts, and must be known in one of two ways, or the log is refused: from the column `next_state`
-    (`next_` before the name of the state column, or of every feature), or, with `last_row="observation"`, since the
-    last row of such an episode is its final observation and no step, so that its reward and flags are not looked at.
-    The rows of an episode must be one block. Nothing is repaired: a row that cannot be used is an error with its
-    number, counted from 1 without a header.
+    Row t of an episode holds the state s_t, and the reward and the flags of the step out of s_t; the rows of an episode
+    are one block. If an episode ends without having terminated, the state after its last row counts, and must be known
+    from the column `next_state` (`next_` before the name of the state column, or of every feature), or, with
+    `last_row="observation"`, since the last row of such an episode is its final observation and no step. Nothing is
+    repaired: a row that cannot be used is an error with its number. The page "TD(Δ) in ten minutes" shows all this.
 
     The last episodes are held out, in the order in which they begin by the time stamps, and where these are equal or
     missing in the order of the log. From the others V_z becomes the fixed point of regression on λ-returns with trace
@@ -213,8 +202,8 @@ def evaluate_log(
     Args:
         log: A mapping of arrays, a structured array, a pandas, Polars or pyarrow table, a path to a file (.npz, .csv,
             .tsv, .parquet), a Minari dataset, or "minari:NAME".
-        scales: The time scales, as of `TimeScales.of`, for "lambda" with trace decays: those of λ = 0.95 where they are
-            no `TimeScales`.
+        scales: The time scales, as of `TimeScales.of`. Their trace decays count for "lambda" only, so that all three
+            methods take the same scales; those of λ = 0.95 where `scales` is no `TimeScales`.
         features: Columns of continuous sensors, in place of `state`; a column may have two axes. Needs `model`.
         model: None for labels. "tiles": a weight for each tile that was visited, tiles over all features together, good
             for up to about three; outside of what was seen in training the nearest point counts. "linear": in the
@@ -273,7 +262,9 @@ def evaluate_log(
     columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated, "time": time}
     reading = {"time_unit": time_unit, "next_prefix": next_prefix, "last_row": last_row}
     names = _names(features, model, state, columns | reading)
-    _check_method(method, scales)
+    _plain.one_of("method", method, get_args(Method))
+    if method == "lambda":
+        needed(scales, "trace_decays", "method 'lambda', unlike 'td0' and 'monte_carlo',")
     settings = _of_model(model, tiles, tilings, ridge)
     share = _within("held_out", held_out, lambda number: 0 <= number < 1, "[0, 1)")
     if share == 0:
@@ -321,8 +312,8 @@ def evaluate_log(
 
 def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Names:
     """Names of the columns, and how the rows are to be read."""
-    if model not in (None, "tiles", "linear"):
-        raise ConfigError(f"model must be 'tiles' or 'linear', or None for labels; got {model!r}: pass one of these")
+    if model is not None:
+        _plain.one_of("model", model, get_args(Model), also="None for labels, or ")
     if features is not None:
         if model is None:
             raise ConfigError("features need a model; got None: pass model='tiles' or model='linear'")
@@ -334,17 +325,15 @@ def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Na
     for name in ("episode", "reward", "terminated", "truncated", "time"):
         if options[name] is not None or name in ("episode", "reward"):
             (options[name],) = _columns(name, [options[name]])
-    prefix, last_row, unit = (options[name] for name in ("next_prefix", "last_row", "time_unit"))
+    prefix, unit = options["next_prefix"], _plain.plain(options["time_unit"])
     if not isinstance(prefix, str) or not prefix:
         raise ConfigError(f"next_prefix must be a text; got {prefix!r}: pass what stands before the names, as 'next_'")
-    if last_row not in ("step", "observation"):
-        raise ConfigError(f"last_row must be 'step' or 'observation'; got {last_row!r}: pass one of the two")
-    unit = options["time_unit"] = _plain.plain(unit)
+    _plain.one_of("last_row", options["last_row"], get_args(LastRow))
     if not _plain.is_number(unit) or not 0 < unit < math.inf:
         raise ConfigError(f"time_unit must be a number above 0; got {unit!r}: pass the time that one step of γ takes")
     if unit != 1 and options["time"] is None:
         raise ConfigError(f"time_unit={unit} needs time stamps: name their column with time=")
-    return Names(state=labels, features=features, **options)
+    return Names(state=labels, features=features, **options | {"time_unit": unit})
 
 
 def _columns(name: str, value: Any) -> tuple[str, ...]:
@@ -356,16 +345,6 @@ def _columns(name: str, value: Any) -> tuple[str, ...]:
         if not isinstance(entry, str):
             raise ConfigError(f"{name} must be the name of a column; got {entry!r:.80}: pass text, as the log has it")
     return tuple(map(_plain.tidy, given))
-
-
-def _check_method(method: Any, scales: TimeScales) -> None:
-    if method not in ("lambda", "td0", "monte_carlo"):
-        raise ConfigError(f"method must be 'lambda', 'td0' or 'monte_carlo'; got {method!r}: pass one of these")
-    if method == "lambda" and scales.trace_decays is None:
-        raise ConfigError(
-            "method='lambda' needs trace decays; these scales have none: make them with lam=, as in lam=0.95, or pass "
-            "method='td0' or method='monte_carlo'"
-        )
 
 
 def _of_model(model: str | None, tiles: Any, tilings: Any, ridge: Any) -> tuple[int, int, float]:
@@ -518,23 +497,14 @@ _BLOCK = 2**23  # entries of the arrays on the way there
 
 
 class _Regression(NamedTuple):
-    """Steps of whole episodes, one after the other.
+    """Steps of whole episodes, one after the other."""
 
-    Attributes:
-        features: φ(s_t), sparse (T, D).
-        successors: φ(s'_t), sparse (T, D); rows of zeros where the step terminated.
-        rewards: r_t, (T,).
-        last: Whether step t is the last of its episode, (T,).
-        durations: τ_t, (T,), or None for 1.
-        penalty: κ of every feature, (D,).
-    """
-
-    features: Any
-    successors: Any
-    rewards: FloatArray
-    last: BoolArray
-    durations: FloatArray | None
-    penalty: FloatArray
+    features: Any  # φ(s_t), sparse (T, D)
+    successors: Any  # φ(s'_t), sparse (T, D); rows of zeros where the step terminated
+    rewards: FloatArray  # r_t, (T,)
+    last: BoolArray  # whether step t is the last of its episode, (T,)
+    durations: FloatArray | None  # τ_t, (T,), or None for 1
+    penalty: FloatArray  # κ of every feature, (D,)
 
 
 def _check_ends(problem: _Regression, scales: TimeScales, labels: tuple[Hashable, ...]) -> None:
@@ -643,31 +613,29 @@ def _calibrate(test: Steps, predicted: FloatArray, gammas: tuple[float, ...], to
     realised = _realised_returns(test, gammas, tolerance)
     unseen: BoolArray = np.asarray(np.isnan(predicted).any(axis=1))
     known: BoolArray = ~unseen[:, None] & np.isfinite(realised)
-    measures = np.full((5, len(gammas)), np.nan)
+    names = ("bias", "bias_error", "rmse", "explained_variance", "correlation")
+    measures = {name: np.full(len(gammas), np.nan) for name in names}
     for z in range(len(gammas)):
         said, got = predicted[known[:, z], z], realised[known[:, z], z]
         if not len(got):
             continue
         error = said - got
-        measures[:3, z] = error.mean(), _clustered(error, test.episodes[known[:, z]]), np.sqrt(np.mean(error**2))
+        measures["bias"][z], measures["rmse"][z] = error.mean(), np.sqrt(np.mean(error**2))
+        measures["bias_error"][z] = _clustered(error, test.episodes[known[:, z]])
         if _varies(got):
-            measures[3, z] = 1 - error.var() / got.var()
+            measures["explained_variance"][z] = 1 - error.var() / got.var()
             if _varies(said):
-                measures[4, z] = np.corrcoef(said, got)[0, 1]
+                measures["correlation"][z] = np.corrcoef(said, got)[0, 1]
     return Calibration(
-        len(np.unique(test.episodes)),
-        len(predicted),
-        int(unseen.sum()),
-        (~unseen).sum() - known.sum(axis=0),
-        known.sum(axis=0),
-        measures[0],
-        measures[1],
-        measures[2],
-        measures[3],
-        measures[4],
-        np.where(known, predicted, np.nan),
-        np.where(known, realised, np.nan),
-        tolerance,
+        episodes=len(np.unique(test.episodes)),
+        steps=len(predicted),
+        unseen=int(unseen.sum()),
+        too_near=(~unseen).sum() - known.sum(axis=0),
+        count=known.sum(axis=0),
+        predicted=np.where(known, predicted, np.nan),
+        realised=np.where(known, realised, np.nan),
+        tolerance=tolerance,
+        **measures,
     )
 
 

@@ -1,19 +1,22 @@
-"""How the compiled loops run: compilation, threads, checkpoints between seeds; and the arithmetic that they share."""
+"""What the learners share: compilation, arithmetic, checks of settings, threads, and checkpoints between seeds."""
 
 import hashlib
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast, no_type_check
 
 import numpy as np
 
 from tddelta import _plain
-from tddelta.errors import CheckpointError, ConfigError, MissingExtra
+from tddelta._arrays import BoolArray, FloatArray, IntArray, array_of
+from tddelta.errors import CheckpointError, ConfigError, MissingExtra, ShapeError
 from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint, Pauses
 from tddelta.runs.files import Arrays, available_cores, lock_file, storing
@@ -65,6 +68,66 @@ def weight(powers, z, n):
     return powers[z, n] - powers[z - 1, n] if z > 0 else powers[z, n]
 
 
+# ---------------------------------------------------------------- settings
+
+
+def check_step_sizes(value: Any, scales: int) -> tuple[FloatArray, BoolArray]:
+    """Step sizes (A, Z), and which of them are "1/n": these are 1, to be divided by the visits."""
+    value = _plain.plain(value)
+    settings = [value] if _single(value) else list(value)
+    if not settings:
+        raise ConfigError("step_sizes must name at least one; got none: pass, say, step_sizes=[0.1]")
+    rates = np.array([_rates(setting, scales) for setting in settings])
+    decaying = np.isnan(rates)
+    return np.where(decaying, 1.0, rates), decaying
+
+
+def _rates(setting: Any, scales: int) -> list[float]:
+    """One setting, a number for every scale; NaN where it is "1/n"."""
+    row = [_plain.as_real(rate) for rate in ([setting] * scales if _single(setting) else setting)]
+    fits = all(rate == "1/n" or (_plain.is_number(rate) and 0 < rate < math.inf) for rate in row)
+    if len(row) != scales or not fits:
+        raise ConfigError(
+            f"a step size must be a number above 0 or '1/n', or one of these for each of the {scales} scales; "
+            f"got {setting!r:.80}: pass, say, 0.1, or a tuple of {scales}"
+        )
+    return [math.nan if rate == "1/n" else rate for rate in row]
+
+
+def _single(value: Any) -> bool:
+    """Whether a setting is one entry, for all scales: a number or a text."""
+    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable)
+
+
+def check_record(value: Any, length: int) -> tuple[IntArray, bool]:
+    """Steps after which errors are noted, and whether they are averages up to there."""
+    whole = {"final": [length], "curve": range(1, length + 1)}
+    if isinstance(value, str) and value in whole:
+        return np.array(whole[value]), False
+    points = () if isinstance(value, str) else _plain.entries("record", value)
+    points = tuple(_plain.whole("record", point) for point in points)
+    if not points or points[-1] > length or any(a >= b for a, b in pairwise(points)):
+        raise ConfigError(
+            f"record must be 'final', 'curve' or increasing numbers of steps up to {length}; got {value!r}: "
+            "no average reaches beyond the data"
+        )
+    return np.array(points, np.int64), True
+
+
+def check_initial(value: Any, shape: tuple[int, ...], runs: str, own: str) -> FloatArray:
+    """Components, or weights of features, to begin with, in a new array of this shape, with axes (runs, own)."""
+    if value is None:
+        return np.zeros(shape)
+    array, alone = array_of("initial_deltas", value), shape[runs.count(",") + 1 :]
+    if array.dtype.kind in "iuf" and array.shape[-len(alone) :] == alone:
+        with suppress(ValueError):  # of another number of runs
+            return np.array(np.broadcast_to(array, shape), np.float64, order="C")
+    raise ShapeError(
+        f"initial_deltas must have shape ({own}) = {alone}, or ({runs}, {own}) = {shape}; got {array.dtype} of shape "
+        f"{array.shape}: use add_scale where the ladder has grown"
+    )
+
+
 # ---------------------------------------------------------------- threads
 
 
@@ -74,13 +137,9 @@ def thread_count(threads: int | None) -> int:
 
 
 def over_blocks(block: Callable[[int, int], Any], runs: int, threads: int | None, first: int = 0) -> None:
-    """Call `block(begin, end)` for ranges that together are `first` … first + runs − 1, on several threads.
+    """Call `block(begin, end)`, for runs begin ≤ i < end, for all from `first` to first + runs − 1, on threads.
 
-    Args:
-        block: Computes the runs begin ≤ i < end, which depend on no other.
-        runs: Number of runs.
-        threads: Threads; None means one per core. ConfigError unless at least 1.
-        first: Number of the first run.
+    No run depends on another. None means a thread per core; ConfigError unless there is at least 1.
     """
     workers = thread_count(threads)
     parts = 1 if workers == 1 else min(runs, 4 * workers)
@@ -116,14 +175,9 @@ def seed_by_seed(
         threads: Threads, or None: the first group has a seed for each.
         checkpoint: Folder of the checkpoints, which is made if need be; None learns all seeds at once.
         every: Seconds between two checkpoints.
-        arguments: All that the bytes depend on, by name; large arrays in tuples.
+        arguments: All that the bytes depend on, by name; large arrays in tuples. A ConfigError if those saved differ.
         state: The arrays to save once so many seeds are done.
         restore: Takes the number of seeds that are done, and their arrays.
-
-    Raises:
-        ConfigError: The checkpoints are of other arguments, or another process writes them.
-        CheckpointError: The newest checkpoint is of a newer format, or lacks arrays.
-        StorageError: A checkpoint cannot be written.
     """
     if checkpoint is None:
         learn(0, count)
@@ -137,10 +191,16 @@ def seed_by_seed(
         if found is not None:
             _check_arguments(place, found, described)
             done, saves = found.count("seeds_done"), found.count("saves")
-            with _whole(found):
+            try:
                 if done > count:
                     raise ValueError(f"{done} seeds are done")
                 restore(done, found.arrays)
+            except (LookupError, ValueError, TypeError) as error:  # arrays are missing, or of another shape
+                what = f"the array {error} is missing" if isinstance(error, KeyError) else str(error)
+                raise CheckpointError(
+                    f"{found.path} does not hold what its arguments need ({what}): remove it, or pass another folder "
+                    "with checkpoint="
+                ) from error
         while done < count:
             first, began = done, time.perf_counter()
             done = min(count, first + size)
@@ -152,19 +212,6 @@ def seed_by_seed(
                     saves += 1
                     record = {"saves": saves, "seeds_done": done, "arguments": described}
                     checkpoints.save(place, saves, state(done), record)
-
-
-@contextmanager
-def _whole(found: Checkpoint) -> Iterator[None]:
-    """Turn what NumPy says of arrays that are missing or of another shape into a CheckpointError."""
-    try:
-        yield
-    except (LookupError, ValueError, TypeError) as error:
-        what = f"the array {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise CheckpointError(
-            f"{found.path} does not hold what its arguments need ({what}): remove it, or pass another folder "
-            "with checkpoint="
-        ) from error
 
 
 def _check_arguments(place: Path, found: Checkpoint, arguments: Mapping[str, Any]) -> None:
@@ -199,17 +246,14 @@ def _described(arguments: Mapping[str, Any]) -> dict[str, Any]:
     def checked(value: Any) -> Any:
         if isinstance(value, FiniteMDP):
             value = (value.transition, value.reward, value.terminal, value.policy, value.start)
-        arrays = isinstance(value, tuple) and any(isinstance(item, np.ndarray) for item in value)
-        return _checksum(value) if arrays else value
+        if not (isinstance(value, tuple) and any(isinstance(item, np.ndarray) for item in value)):
+            return value
+        whole = hashlib.sha256()
+        for array in map(np.ascontiguousarray, value):
+            whole.update(f"{array.dtype}{array.shape}".encode())
+            whole.update(array.tobytes())
+        return whole.hexdigest()[:16]
 
     plain = {name: checked(value) for name, value in arguments.items()}
     found: dict[str, Any] = json.loads(json.dumps({"algorithm": ALGORITHM, **plain}))
     return found
-
-
-def _checksum(arrays: tuple[Any, ...]) -> str:
-    whole = hashlib.sha256()
-    for array in map(np.ascontiguousarray, arrays):
-        whole.update(f"{array.dtype}{array.shape}".encode())
-        whole.update(array.tobytes())
-    return whole.hexdigest()[:16]

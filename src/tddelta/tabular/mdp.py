@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain, timescales
-from tddelta._naming import blamed
+from tddelta._arrays import BoolArray, FloatArray, array_of, first_place, numbers
+from tddelta._plain import blamed
 from tddelta.decomposition import decompose
-from tddelta.errors import ConfigError, MissingExtra, ShapeError
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import BoolArray, FloatArray
+from tddelta.errors import ConfigError, DataError, MissingExtra, ShapeError
+from tddelta.timescales import TimeScales
+
+_ROUNDING = 1e-6  # float32 probabilities sum to one up to this
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -35,18 +37,14 @@ class FiniteMDP:
         start: State in which episodes start, or probabilities of shape (S,).
         names: Names of the states, for tables and figures; None numbers them.
 
-    Attributes:
-        transition: Probabilities, shape (S, A, S); terminal states lead to themselves.
-        reward: Rewards, shape (S, A, S); 0 in terminal states.
-        terminal: Which states end an episode, shape (S,).
-        policy: Probabilities of the actions, shape (S, A).
-        start: Probabilities of the first state, shape (S,).
-        names: Name of every state.
+    The attributes have the names of the arguments, in full: `transition` and `reward` (S, A, S), where terminal states
+    lead to themselves with reward 0, `terminal` (S,), `policy` (S, A), `start` (S,) and a name for every state.
 
     Raises:
         ShapeError: An array has a shape that does not fit.
         DataError: A probability is negative, a row does not sum to one, or a number is not finite.
-        ConfigError: A state or action does not exist, or an episode would start in a terminal state.
+        ConfigError: A state or action does not exist, or an episode would start in a terminal state; in `ring`,
+            `chain` and `random` a setting is out of range.
 
     Example:
         >>> loop = FiniteMDP([[1.0]], 1.0)
@@ -71,20 +69,19 @@ class FiniteMDP:
         start: npt.ArrayLike = 0,
         names: Iterable[str] | None = None,
     ) -> None:
-        probabilities, single = _checks.transition(transition)
-        ends = _checks.terminal(terminal, len(probabilities))
-        probabilities = _checks.stochastic("transition", probabilities, ends)
+        probabilities, single = _transition(transition)
+        ends = _terminal(terminal, len(probabilities))
+        probabilities = _stochastic("transition", probabilities, ends)
         probabilities[ends] = np.eye(len(ends))[ends, None]
-        rewards = _checks.reward(reward, probabilities.shape, single)
-        if ends.any():
-            rewards = np.where(ends[:, None, None], 0.0, rewards)
+        rewards = _reward(reward, probabilities.shape, single)
+        rewards[ends] = 0.0
         self._store(
             transition=probabilities,
             reward=rewards,
             terminal=ends,
-            policy=_checks.policy(policy, ends, probabilities.shape[1]),
-            start=_checks.start(start, ends),
-            names=_checks.names(names, len(ends)),
+            policy=_policy(policy, ends, probabilities.shape[1]),
+            start=_start(start, ends),
+            names=_names(names, len(ends)),
         )
 
     def _store(self, **fields: Any) -> None:
@@ -137,20 +134,10 @@ class FiniteMDP:
             array([[ 0.2228,  0.2384, -0.8115,  0.1421,  0.2082]])
         """
         transition, reward = self.state_transition, self.state_reward
-        return np.stack([_solve(transition, reward, gamma) for gamma in _checks.discounts(gammas)], axis=-1)
+        return np.stack([_solve(transition, reward, gamma) for gamma in TimeScales.from_gammas(gammas).gammas], axis=-1)
 
     def exact_deltas(self, gammas: Iterable[float]) -> FloatArray:
-        """Components of the exact values, W_0 = V_0 and W_z = V_z − V_{z−1}.
-
-        Args:
-            gammas: Discounts in [0, 1], strictly increasing.
-
-        Returns:
-            W_z(s), float64, shape (S, Z).
-
-        Raises:
-            ConfigError: As for `exact_values`.
-        """
+        """Components W_0 = V_0 and W_z = V_z − V_{z−1} of `exact_values`, with the same arguments, shape and errors."""
         return decompose(self.exact_values(gammas))
 
     def optimal_action_values(self, gamma: float) -> FloatArray:
@@ -189,37 +176,20 @@ class FiniteMDP:
         return action_values
 
     def greedy_policy(self, action_values: npt.ArrayLike) -> FloatArray:
-        """Policy that takes the action of largest value, the lowest index among equals.
+        """Policy, (S, A) for `with_policy`, that takes the action of largest value Q(s, a), the lowest among equals.
 
-        Args:
-            action_values: Q(s, a), shape (S, A).
-
-        Returns:
-            Probabilities of 0 and 1, shape (S, A), for `with_policy`.
-
-        Raises:
-            ShapeError, DataError: The shape is not (S, A), or a value is not finite.
+        A ShapeError or DataError if the values have not the shape (S, A), or are not finite.
         """
-        array = _checks.numbers("action_values", action_values)
-        if array.shape != (self.states, self.actions):
-            raise ShapeError(
-                f"action_values must have shape (S, A) = {(self.states, self.actions)}; got {array.shape}: pass "
-                "one value per state and action"
-            )
+        shape = self.states, self.actions
+        advice = "pass one value per state and action"
+        array = numbers("action_values", action_values, shape, f"(S, A) = {shape}", advice)
         policy: FloatArray = np.eye(self.actions)[array.argmax(axis=1)]
         return policy
 
     def with_policy(self, policy: npt.ArrayLike | None) -> "FiniteMDP":
-        """Return the same process under another policy; the large arrays are shared.
-
-        Args:
-            policy: As for `FiniteMDP`.
-
-        Raises:
-            ShapeError, DataError, ConfigError: As for `FiniteMDP`.
-        """
+        """Return the same process under another policy, as for `FiniteMDP`; the large arrays are shared."""
         other = object.__new__(type(self))
-        other._store(**vars(self) | {"policy": _checks.policy(policy, self.terminal, self.actions)})
+        other._store(**vars(self) | {"policy": _policy(policy, self.terminal, self.actions)})
         return other
 
     # ------------------------------------------------------------ well-known processes
@@ -244,9 +214,6 @@ class FiniteMDP:
         Returns:
             The process, one action, starting in state 0, without an end.
 
-        Raises:
-            ConfigError: A setting is out of range.
-
         Reference:
             Romoff et al. 2019, section 6.1; Kearns and Singh 2000.
         """
@@ -256,16 +223,8 @@ class FiniteMDP:
         ahead = np.roll(np.eye(states), 1, axis=1)
         sign = np.zeros(states)
         sign[2], sign[3] = 1.0, -1.0
-        if reward_on == "entered":
-            reward = np.broadcast_to(sign, (states, states))
-        elif reward_on == "edges":
-            reward = ahead * sign
-        elif reward_on == "left":
-            reward = np.broadcast_to(sign[:, None], (states, states))
-        else:
-            raise ConfigError(
-                f"reward_on must be one of entered, edges, left; got {reward_on!r}: entered is the default"
-            )
+        rewards = {"entered": sign[None] + 0 * ahead, "edges": ahead * sign, "left": sign[:, None] + 0 * ahead}
+        reward = rewards[_plain.one_of("reward_on", reward_on, list(rewards))]
         return cls((1 - slip) * ahead + slip * np.eye(states), reward)
 
     @classmethod
@@ -292,13 +251,10 @@ class FiniteMDP:
 
         Returns:
             The process, one action, starting in state 0, or in the middle where steps go both ways.
-
-        Raises:
-            ConfigError: A setting is out of range.
         """
         length, forward = _plain.whole("length", length), timescales.unit_number("forward", forward)
-        reward, step_reward = _checks.number("reward", reward), _checks.number("step_reward", step_reward)
-        left_reward = _checks.number("left_reward", left_reward)
+        gains = {"reward": reward, "step_reward": step_reward, "left_reward": left_reward}
+        reward, step_reward, left_reward = (_plain.finite(name, gain) for name, gain in gains.items())
         if forward == 0:
             raise ConfigError("forward must be above 0; got 0.0: with no step forward the end is never reached")
         if forward == 1 and left_reward != 0:
@@ -330,9 +286,6 @@ class FiniteMDP:
 
         Returns:
             The process under the uniform policy, starting in state 0.
-
-        Raises:
-            ConfigError: A setting is out of range.
 
         Reference:
             Archibald, McKinnon and Thomas, "On the generation of Markov decision processes", 1995.
@@ -450,10 +403,10 @@ def _table(environment: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
 
 def _from_table(table: Any, start: FloatArray) -> dict[str, Any]:
     """Arguments of a `FiniteMDP` from a transition table of Gymnasium; see `FiniteMDP.from_gymnasium`."""
-    numbers = {state: number for number, state in enumerate(_keys(table))}
-    names = _keys(table[next(iter(numbers))])
+    order = {state: number for number, state in enumerate(_keys(table))}
+    names = _keys(table[next(iter(order))])
     entries: list[tuple[int, int, float, int, float, bool]] = []
-    for state, number in numbers.items():
+    for state, number in order.items():
         if _keys(table[state]) != names:
             raise ConfigError(
                 f"every state of the transition table P must have the actions {names}; state {state} has "
@@ -461,13 +414,14 @@ def _from_table(table: Any, start: FloatArray) -> dict[str, Any]:
             )
         for place, action in enumerate(names):
             for probability, after, gain, end in table[state][action]:
-                if probability > 0 and after not in numbers:
+                if probability <= 0:
+                    continue
+                if after not in order:
                     raise ConfigError(
                         f"action {action} of state {state} leads to {after!r}, which is no state of the table P"
                     )
-                if probability > 0:
-                    entries.append((number, place, probability, numbers[after], gain, bool(end)))
-    states = len(numbers)
+                entries.append((number, place, probability, order[after], gain, bool(end)))
+    states = len(order)
     if start.shape != (states,):
         raise ConfigError(f"initial_state_distrib must have one number for each of {states} states; got {start.shape}")
     ended = {after for *_, after, _, end in entries if end}
@@ -490,3 +444,128 @@ def _from_table(table: Any, start: FloatArray) -> dict[str, Any]:
 def _keys(table: Any) -> list[Any]:
     """What states, or the actions of one, are called, in order: spaces of Gymnasium need not start at 0."""
     return sorted(table) if isinstance(table, dict) else list(range(len(table)))
+
+
+# ---------------------------------------------------------------- arguments of a process
+
+
+def _transition(value: Any) -> tuple[FloatArray, bool]:
+    """Transition probabilities as (S, A, S), and whether they were given as (S, S)."""
+    array = numbers("transition", value)
+    if array.ndim not in (2, 3) or array.shape[0] != array.shape[-1] or not array.size:
+        raise ShapeError(
+            f"transition must have shape (S, A, S), or (S, S) for one action; got {array.shape}: "
+            "transition[s, a, t] is the probability that action a leads from s to t"
+        )
+    return (array[:, None, :], True) if array.ndim == 2 else (array, False)
+
+
+def _terminal(value: Any, states: int) -> BoolArray:
+    """Which states are terminal, (S,)."""
+    if value is None:
+        return np.zeros(states, bool)
+    array = np.array(array_of("terminal", value))
+    if array.dtype != bool or array.shape != (states,):
+        raise ShapeError(
+            f"terminal must hold one boolean per state, shape ({states},); got {array.dtype} of shape {array.shape}: "
+            f"write it as np.isin(np.arange({states}), [states that end an episode])"
+        )
+    if array.all():
+        raise ConfigError("terminal marks every state; an episode needs one to start in: leave one out")
+    return array
+
+
+def _stochastic(name: str, array: FloatArray, skipped: BoolArray) -> FloatArray:
+    """Probabilities over the last axis; rows of skipped states are not looked at."""
+    checked = ~skipped.reshape(-1, *[1] * (array.ndim - 1))
+    place = first_place((array < 0) & checked)
+    if place is not None:
+        raise DataError(f"{name} must not be negative; got {array[place]:.6g} at {list(place)}: it is a probability")
+    sums = array.sum(axis=-1, keepdims=True)
+    place = first_place((np.abs(sums - 1) > _ROUNDING) & checked)
+    if place is not None:
+        advice = " or mark the state as terminal" if name == "transition" and not sums[place] else ""
+        raise DataError(
+            f"rows of {name} must sum to one; got {sums[place]:.9g} at {list(place[:-1])}: "
+            f"divide the row by its sum{advice}"
+        )
+    divided: FloatArray = np.divide(array, sums, out=array.copy(), where=checked)
+    return divided
+
+
+def _reward(value: Any, shape: tuple[int, ...], single: bool) -> FloatArray:
+    """Rewards as (S, A, S)."""
+    array = numbers("reward", value)
+    if array.ndim == 2 and single:
+        array = array[:, None, :]
+    # Two axes could be (S, A) or (A, S): where S = A nobody would notice.
+    fits = array.ndim in (0, 3) or array.shape == shape[-1:]
+    fits = fits and all(given in (1, wanted) for given, wanted in zip(array.shape[::-1], shape[::-1], strict=False))
+    if not fits:
+        raise ShapeError(
+            f"reward must broadcast to (S, A, S) = {shape} with three axes; got {np.shape(value)}: "
+            "pass reward[:, :, None] for a reward per state and action, reward[:, None, None] per state left, "
+            "a vector per state entered, or one number"
+        )
+    return np.array(np.broadcast_to(array, shape), order="C")  # one layout, so that loops are compiled once
+
+
+def _policy(value: Any, ends: BoolArray, actions: int) -> FloatArray:
+    """Action probabilities as (S, A); terminal states get the uniform ones."""
+    states = len(ends)
+    uniform = np.full((states, actions), 1 / actions)
+    if value is None:
+        return uniform
+    given = array_of("policy", value)
+    if given.shape == (states,) and np.issubdtype(given.dtype, np.integer):
+        wrong = np.flatnonzero((given < 0) | (given >= actions))
+        if len(wrong):
+            raise ConfigError(
+                f"policy must name actions from 0 to {actions - 1}; got {given[wrong[0]]} in state {wrong[0]}: "
+                "pass one action per state, or probabilities of shape (S, A)"
+            )
+        array = np.eye(actions)[given]
+    else:
+        array = numbers("policy", value)
+    if array.shape != (states, actions):
+        raise ShapeError(
+            f"policy must have shape (S, A) = {(states, actions)}, or ({states},) with one whole number per state; "
+            f"got {array.shape}: pass the probability of every action in every state"
+        )
+    return np.where(ends[:, None], uniform, _stochastic("policy", array, ends))
+
+
+def _start(value: Any, ends: BoolArray) -> FloatArray:
+    """Probabilities of the first state, (S,)."""
+    states = len(ends)
+    array = array_of("start", value)
+    if array.shape == () and np.issubdtype(array.dtype, np.integer):
+        if not 0 <= array < states:
+            raise ConfigError(f"start must be a state from 0 to {states - 1}; got {array}: states count from 0")
+        array = np.eye(states)[array]
+    else:
+        array = numbers("start", value)
+        if array.shape != (states,):
+            raise ShapeError(
+                f"start must be a whole number or have shape (S,) = ({states},); got {value!r:.80}: "
+                "pass a state, or the probability of every state"
+            )
+        array = _stochastic("start", array[None], np.zeros(1, bool))[0]
+    if array[ends].any():
+        ended = int(np.flatnonzero(ends & (array > 0))[0])
+        raise ConfigError(f"an episode cannot start in a terminal state; got start in state {ended}: name another")
+    checked: FloatArray = array
+    return checked
+
+
+def _names(value: Any, states: int) -> tuple[str, ...]:
+    """One name per state."""
+    if value is None:
+        return tuple(map(str, range(states)))
+    listed = () if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else tuple(map(str, value))
+    if len(listed) != states or len(set(listed)) != states:
+        raise ConfigError(
+            f"names must be {states} different texts, one per state; got {value!r:.80}: pass a list that names every "
+            "state once"
+        )
+    return listed

@@ -43,10 +43,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain
+from tddelta._arrays import FloatArray
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import FloatArray
-from tddelta.tabular.loops import compiled, over_blocks, weight
+from tddelta.tabular.loops import check_record, compiled, over_blocks, weight
 from tddelta.tabular.sampling import Trajectory
 
 LANES = 32
@@ -96,14 +95,11 @@ def run(
         counted: States that count in the errors, shape (S,), boolean; None counts all.
         decaying: Rows of `step_sizes` where α is divided by the number of the state's updates, this one included,
             shape (A,), boolean; None for none.
-        initial: Components before the first step, shape (S, Z); None starts from zeros.
+        initial: Components before the first step, shape (S, Z) or (A, N, S, Z); None starts from zeros.
         record: "final" gives the error of the final table, "curve" the error after every step (entry t after
             step t + 1), and whole numbers (100, 500) give averages of the curve up to these steps.
         threads: Threads to use; None uses one per core. It does not change the results.
         done: Called with the number of seeds in every finished block.
-
-    Returns:
-        Final components, and errors over (step size, seed, …).
 
     Raises:
         ConfigError: A checkpoint lies outside 1…T, or the number of threads is below 1.
@@ -137,11 +133,15 @@ def run(
             raise ShapeError(
                 f"{name} must lie in 0…{table - 1}; got {array.min()}…{array.max()}: exact_last has {table} states"
             )
-    first = _shaped("initial", initial, np.zeros((table, scales)))
     slows = _shaped("decaying", decaying, np.zeros(len(alphas), np.bool_))
     weights = _shaped("counted", counted, np.ones(table, np.bool_))
-    checkpoints, averaged = _checks.recorded(record, length)
-    deltas = np.empty((len(alphas), seeds, table, scales))
+    checkpoints, averaged = check_record(record, length)
+    deltas = np.zeros((len(alphas), seeds, table, scales))
+    if initial is not None:
+        start = np.asarray(initial, np.float64)
+        if start.shape not in (deltas.shape[2:], deltas.shape):
+            raise ShapeError(f"initial must have shape {deltas.shape[2:]} or {deltas.shape}; got {start.shape}")
+        deltas[:] = start
     errors = np.empty((2, len(alphas), seeds, len(checkpoints)))
     # longer ones never fill either, and flush the same
     windows = np.array([min(steps, length + 1) for steps in lengths], np.int64)
@@ -151,7 +151,7 @@ def run(
     targets = np.where(terminated, table, successors)
     watched = averaged or record == "curve"
     arrays = (states, rewards, targets, terminated | truncated, discounts, windows, powers, alphas,
-              slows, first, exact, weights, share, checkpoints, averaged, watched, deltas, errors)  # fmt: skip
+              slows, exact, weights, share, checkpoints, averaged, watched, deltas, errors)  # fmt: skip
 
     def block(begin: int, end: int) -> None:
         _learn(begin, end, *arrays)
@@ -199,9 +199,10 @@ def _window_sums(rewards, left, gamma, window, powers, ahead, out, sign):
 @compiled
 @no_type_check
 def _learn(
-    begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, initial, exact, counted,
-    share, checkpoints, averaged, watched, deltas, errors,
+    begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, exact, counted, share,
+    checkpoints, averaged, watched, deltas, errors,
 ):  # fmt: skip
+    """Learn for some seeds: `deltas` holds the components to begin with, in the end the final ones."""
     length, scales, table = states.shape[1], len(gammas), len(exact)
     longest = max(windows)
     leaves = 1
@@ -239,8 +240,8 @@ def _learn(
                 for s in range(table):
                     visits[s] = 0
                     for z in range(scales):
-                        W[s, z, a] = initial[s, z]
-                        V[s, z + 1, a] = V[s, z, a] + initial[s, z]
+                        W[s, z, a] = deltas[lane + a, seed, s, z]
+                        V[s, z + 1, a] = V[s, z, a] + W[s, z, a]
                     error = V[s, scales, a] - exact[s] if counted[s] else 0.0
                     squares[leaves + s, a], sizes[leaves + s, a] = error * error, abs(error)
                 for node in range(leaves - 1, 0, -1):

@@ -2,18 +2,19 @@
 
 from bisect import bisect
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tddelta import _plain
+from tddelta._arrays import BoolArray, FloatArray, IntArray, array_of, first_place
 from tddelta.errors import ConfigError, DataError, ShapeError
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import BoolArray, FloatArray, IntArray
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
 
 _BLOCK = 4_000_000  # random numbers in memory at a time, over seeds
 _FEW = 6  # seeds for which plain Python is faster than arrays with an entry per seed
+_KINDS = np.int64, np.int64, np.float64, np.int64, np.bool_, np.bool_  # of the fields of a trajectory
 _PART = 4096  # steps of such a seed in memory at a time, as Python numbers
 
 
@@ -62,16 +63,9 @@ def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_l
     check_mdp(mdp)
     steps = _plain.whole("steps", steps)
     limit = None if time_limit is None else _plain.whole("time_limit", time_limit)
-    numbers = _checks.seeds(seeds)
+    numbers = check_seeds(seeds)
     shape = (len(numbers), steps)
-    out = Trajectory(
-        np.empty(shape, np.int64),
-        np.empty(shape, np.int64),
-        np.empty(shape),
-        np.empty(shape, np.int64),
-        np.empty(shape, bool),
-        np.zeros(shape, bool),
-    )
+    out = Trajectory._make(np.zeros(shape, kind) for kind in _KINDS)
     choices = Choice(mdp.start), Choice(mdp.policy), Choice(mdp.transition)
     size = max(1, _BLOCK // (3 * steps))
     for first in range(0, len(numbers), size):
@@ -86,10 +80,27 @@ def sample(mdp: FiniteMDP, steps: int, seeds: int | Iterable[int] = 1, *, time_l
     return out
 
 
+def check_seeds(value: Any) -> tuple[int, ...]:
+    """Seeds: whole numbers ≥ 0, or a number N for 0 … N − 1."""
+    listed: tuple[int, ...] = ()
+    value = _plain.plain(value)
+    with suppress(ConfigError):
+        if isinstance(value, Iterable):
+            listed = tuple(_plain.whole("seeds", seed, least=0) for seed in value)
+        else:
+            listed = tuple(range(_plain.whole("seeds", value, most=10**7)))
+    if not listed:
+        raise ConfigError(
+            f"seeds must be whole numbers >= 0, at least one; got {value!r}: pass a list of them, "
+            "or a number N >= 1 for the seeds 0 to N-1"
+        )
+    return listed
+
+
 def check_trajectory(value: Any, terminal: BoolArray) -> Trajectory:
     """Trajectory of shape (N, T) that fits a process: one unbroken stream per row."""
     try:
-        fields = [_checks.array_of(f"{name} of the trajectory", getattr(value, name)) for name in Trajectory._fields]
+        fields = [array_of(f"{name} of the trajectory", getattr(value, name)) for name in Trajectory._fields]
     except AttributeError:
         raise ConfigError(
             f"trajectory must be a Trajectory; got {type(value).__name__}: use what sample returns"
@@ -112,27 +123,26 @@ def check_trajectory(value: Any, terminal: BoolArray) -> Trajectory:
     _check_steps(states, next_states, terminated, truncated, terminal)
     arrays = states, actions, rewards, next_states, terminated, truncated
     kinds = np.int64, None, np.float64, np.int64, None, None
-    checked: Any = (np.ascontiguousarray(array, kind) for array, kind in zip(arrays, kinds, strict=True))
-    return Trajectory(*checked)
+    return Trajectory._make(np.ascontiguousarray(array, kind) for array, kind in zip(arrays, kinds, strict=True))
 
 
 def _check_steps(states: Any, next_states: Any, terminated: BoolArray, truncated: BoolArray, ends: BoolArray) -> None:
     """DataError for states that do not exist, and for steps that do not follow from those before."""
     for name, array in (("states", states), ("next_states", next_states)):
-        place = _checks.first_place((array < 0) | (array >= len(ends)))
+        place = first_place((array < 0) | (array >= len(ends)))
         if place is not None:
             raise DataError(
                 f"{name} must be between 0 and {len(ends) - 1}; got {array[place]} at step {place[1]} of stream "
                 f"{place[0]}: the process has {len(ends)} states"
             )
-    place = _checks.first_place((next_states[:, :-1] != states[:, 1:]) & ~(terminated | truncated)[:, :-1])
+    place = first_place((next_states[:, :-1] != states[:, 1:]) & ~(terminated | truncated)[:, :-1])
     if place is not None:
         seed, step = place
         raise DataError(
             f"a step must begin where the one before ended; got state {states[seed, step + 1]} after next state "
             f"{next_states[seed, step]} at step {step} of stream {seed}: mark the end of the episode"
         )
-    place = _checks.first_place(ends[states] | (ends[next_states] & ~terminated))
+    place = first_place(ends[states] | (ends[next_states] & ~terminated))
     if place is not None:
         raise DataError(
             f"an episode must end in a terminal state; got a step that goes on in one at step {place[1]} of stream "
@@ -141,19 +151,12 @@ def _check_steps(states: Any, next_states: Any, terminated: BoolArray, truncated
 
 
 class Paths(NamedTuple):
-    """Trajectories from every state, n each, of at most K steps.
+    """Trajectories from every state, n each, of at most K steps."""
 
-    Attributes:
-        rewards: Rewards of the steps, shape (S, n, K).
-        next_states: True successors, shape (S, n, K).
-        lengths: Number of steps until the episode ended, at most K, shape (S, n); what comes later does not count.
-        terminated: Whether it ended within K steps, shape (S, n).
-    """
-
-    rewards: FloatArray
-    next_states: IntArray
-    lengths: IntArray
-    terminated: BoolArray
+    rewards: FloatArray  # (S, n, K)
+    next_states: IntArray  # true successors, (S, n, K)
+    lengths: IntArray  # steps until the episode ended, at most K, (S, n); what comes later does not count
+    terminated: BoolArray  # whether it ended within K steps, (S, n)
 
 
 def sample_paths(mdp: FiniteMDP, trajectories: int, length: int, generator: np.random.Generator) -> Paths:
@@ -176,10 +179,9 @@ def sample_paths(mdp: FiniteMDP, trajectories: int, length: int, generator: np.r
 
 
 class Choice:
-    """Draws from many discrete distributions by inverting their cumulative sums, skipping what has probability 0.
+    """Draws from many discrete distributions, over the last axis, by inverting their cumulative sums.
 
-    Args:
-        probabilities: Distributions over the last axis.
+    What has probability 0 is skipped.
     """
 
     def __init__(self, probabilities: FloatArray) -> None:

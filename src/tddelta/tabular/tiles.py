@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta import _plain
-from tddelta.errors import ConfigError, ShapeError
-from tddelta.tabular import _checks
-from tddelta.tabular._checks import FloatArray, IntArray
+from tddelta._arrays import FloatArray, IntArray, numbers
+from tddelta.errors import ConfigError
 
 
 def one_hot(labels: Iterable[Hashable]) -> npt.NDArray[np.float64]:
@@ -76,8 +75,8 @@ class TileCoding:
     tilings: int = 8
 
     def __post_init__(self) -> None:
-        for name, bound in (("low", self.low), ("high", self.high)):
-            object.__setattr__(self, name, _bound(name, bound))
+        for name in ("low", "high"):
+            object.__setattr__(self, name, _bound(name, getattr(self, name)))
         if not self.low or len(self.low) != len(self.high):
             raise ConfigError(
                 f"low and high must name one number per feature; got {len(self.low)} and {len(self.high)} numbers: "
@@ -120,22 +119,14 @@ class TileCoding:
         # On the upper bound itself, a grid that is not shifted would begin another tile.
         last = np.where(shift > 0, self.tiles, self.tiles - 1)
         cells = np.minimum(np.floor(place[:, None, :] + shift), last).astype(np.int64)
-        numbers: Any = (cells * (self.tiles + 1) ** feature).sum(axis=2)
-        result: IntArray = numbers + tiling * (self.size // self.tilings)
+        place_in_grid: Any = (cells * (self.tiles + 1) ** feature).sum(axis=2)
+        result: IntArray = place_in_grid + tiling * (self.size // self.tilings)
         return result
 
     def matrix(self, points: npt.ArrayLike) -> FloatArray:
-        """One column per tile, 1 where the point lies in it: features for `evaluate(..., features=...)`.
+        """One column per tile, 1 where the point lies in it, (N, size): features for `evaluate(..., features=...)`.
 
-        Args:
-            points: Features, (N, F), finite.
-
-        Returns:
-            Zeros and ones, (N, size), `tilings` ones in each row.
-
-        Raises:
-            ShapeError: The shape is another one, or these are no numbers.
-            DataError: A number is not finite.
+        Arguments and errors are those of `indices`; each row has `tilings` ones.
         """
         active = self.indices(points)
         result = np.zeros((len(active), self.size))
@@ -145,10 +136,7 @@ class TileCoding:
 
 def check_points(name: str, value: Any, size: int) -> FloatArray:
     """Points as an array of finite features, (N, size); ShapeError or DataError for anything else."""
-    array = _checks.numbers(name, value)
-    if array.ndim != 2 or array.shape[1] != size:
-        raise ShapeError(f"{name} must have shape (N, {size}); got {array.shape}: pass one row of features per point")
-    return array
+    return numbers(name, value, (None, size), f"(N, {size})", "pass one row of features per point")
 
 
 def _bound(name: str, value: Any) -> tuple[float, ...]:

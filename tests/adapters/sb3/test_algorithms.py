@@ -9,27 +9,18 @@ import pytest
 
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
-from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
+from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import (
     CheckpointCallback,
     EvalCallback,
     StopTrainingOnRewardThreshold,
 )
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 
-from sb3_environments import equal, steered
-from sb3_suite import OURS, QUICK, SCALES, algorithms, environments, make
+from sb3_environments import equal
+from sb3_suite import OURS, algorithms, environments, make
 from tddelta import ConfigError
-from tddelta.adapters.sb3 import DeltaPPO
-
-
-def components(model: Any, observations: Any) -> np.ndarray:
-    found: np.ndarray = model.predict_components(observations)
-    return found
 
 
 @pytest.mark.parametrize("task", [None, "dictionary", "image"])
@@ -37,49 +28,15 @@ def components(model: Any, observations: Any) -> np.ndarray:
 def test_every_algorithm_learns_several_components_with_every_policy(plain: Any, task: str | None) -> None:
     model = make(OURS[plain], task)
     observations = model.env.reset()
-    before = components(model, observations)
+    before = model.predict_components(observations)
     model.learn(48)
-    after = components(model, observations)
+    after = model.predict_components(observations)
     assert after.shape == before.shape == ((2, 2, 3) if plain is DQN else (2, 3))
     assert np.isfinite(after).all() and (np.abs(after - before).max((0, 1) if plain is DQN else 0) > 0).all()
     logged = model.logger.name_to_value
     for name in ("value_loss", "explained_variance", "value_mean"):
         assert {f"{name}/gamma={label}" for label in model.scales.labels} <= logged.keys()
     assert logged["train/gradient_norm"] > 0
-
-
-@pytest.mark.parametrize("plain", [PPO, A2C, SAC], ids=lambda kind: kind.__name__)
-def test_exploration_by_state_is_that_of_sb3_and_goes_with_components(plain: Any) -> None:
-    settings = {"env": steered("pendulum"), "use_sde": True}
-    first = make(plain, "pendulum", **settings).learn(48)
-    settings["env"] = steered("pendulum")
-    assert equal(first, make(OURS[plain], "pendulum", scales="single", **settings).learn(48))
-    model = make(OURS[plain], "pendulum", **settings).learn(48)
-    assert np.isfinite(components(model, model.env.reset())).all()
-
-
-@algorithms
-def test_normalised_environments_go_with_components(plain: Any) -> None:
-    model = make(OURS[plain], env=VecNormalize(environments(plain), gamma=0.99)).learn(48)
-    assert np.isfinite(components(model, model.env.reset())).all()
-
-
-@algorithms
-def test_frames_can_be_stacked(plain: Any) -> None:
-    stacked = [VecFrameStack(environments(plain, "image"), 2) for _ in range(2)]
-    first = make(plain, "image", env=stacked[0]).learn(40)
-    assert equal(first, make(OURS[plain], "image", env=stacked[1], scales="single").learn(40))
-
-
-@pytest.mark.parametrize("plain", [DQN, SAC], ids=lambda kind: kind.__name__)
-def test_hindsight_replay_is_that_of_sb3_and_goes_with_components(plain: Any) -> None:
-    def trained(kind: Any, **more: Any) -> Any:
-        env = make_vec_env(lambda: BitFlippingEnv(n_bits=3, continuous=plain is SAC, max_steps=3), 2, seed=0)
-        settings = {**QUICK[plain], "replay_buffer_class": HerReplayBuffer, **more}
-        return kind("MultiInputPolicy", env, seed=3, device="cpu", **settings).learn(48)
-
-    assert equal(trained(plain), trained(OURS[plain], scales="single"))
-    assert np.isfinite(trained(OURS[plain], scales=SCALES).logger.name_to_value["value_loss/gamma=0.900"])
 
 
 @algorithms
@@ -138,18 +95,6 @@ def test_loggers_and_the_progress_bar_work(plain: Any, tmp_path: Path, capsys: p
     for name in ("value_loss", "explained_variance", "value_mean"):
         assert all(last[f"{name}/gamma={label}"] for label in model.scales.labels)
     assert float(last["train/gradient_norm"]) > 0
-
-
-@pytest.mark.slow
-def test_environments_may_be_processes() -> None:
-    def trained(vectors: Any) -> Any:
-        env = make_vec_env("CartPole-v1", n_envs=2, seed=0, vec_env_cls=vectors)
-        try:
-            return make(DeltaPPO, env=env).learn(64)
-        finally:
-            env.close()
-
-    assert equal(trained(DummyVecEnv), trained(SubprocVecEnv))
 
 
 @algorithms

@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
 
-from sb3_environments import equal
+from sb3_suite import OURS, assert_same, kinds, make
 from tddelta import DataError
 from tddelta.adapters.sb3 import DeltaDQN, DeltaPPO, RunDirectory
 from tddelta.adapters.sb3.answers import watch
@@ -59,16 +59,8 @@ def answering(place: int, value: Any) -> Any:
     return kind(answer=answer)
 
 
-SETTINGS: dict[Any, dict[str, Any]] = {
-    PPO: {"n_steps": 16, "batch_size": 8, "n_epochs": 1, "gamma": 0.9},
-    DQN: {"learning_starts": 8, "buffer_size": 100, "gamma": 0.9},
-}
-ALGORITHMS = [pytest.param(DeltaPPO, PPO, id="ppo"), pytest.param(DeltaDQN, DQN, id="dqn")]
-
-
-def learned(algorithm: Any, plain: Any, env: Any, steps: int = 32, **more: Any) -> Any:
-    settings = {"policy_kwargs": {"net_arch": [8]}, **SETTINGS[plain], **more}
-    return algorithm("MlpPolicy", env, seed=0, device="cpu", **settings).learn(steps)
+def learned(kind: Any, env: Any, **more: Any) -> Any:
+    return make(kind, env=env, policy="MlpPolicy", **more).learn(32)
 
 
 WRONG = [
@@ -101,16 +93,16 @@ WRONG = [
 
 
 @pytest.mark.filterwarnings("ignore:(divide|invalid)")
-@pytest.mark.parametrize(("algorithm", "plain"), ALGORITHMS)
+@kinds(PPO, DQN)
 @pytest.mark.parametrize(("made", "sentence"), WRONG)
-def test_a_wrong_answer_is_a_sentence(made: Any, sentence: str, algorithm: Any, plain: Any) -> None:
+def test_a_wrong_answer_is_a_sentence(made: Any, sentence: str, plain: Any) -> None:
     with pytest.raises(DataError, match=f"Odd: {sentence}"):
-        learned(algorithm, plain, made())
+        learned(OURS[plain], made())
     with pytest.raises(DataError, match=f"Odd: {sentence}"):
-        learned(algorithm, plain, DummyVecEnv([lambda: gym.wrappers.TimeLimit(Monitor(made()), 9)]))
+        learned(OURS[plain], DummyVecEnv([lambda: gym.wrappers.TimeLimit(Monitor(made()), 9)]))
 
 
-@pytest.mark.parametrize(("algorithm", "plain"), ALGORITHMS)
+@kinds(PPO, DQN)
 @pytest.mark.parametrize(
     "made",
     [
@@ -121,8 +113,8 @@ def test_a_wrong_answer_is_a_sentence(made: Any, sentence: str, algorithm: Any, 
         answering(2, np.zeros(1, bool)),
     ],
 )
-def test_what_sb3_trains_right_with_is_trained_to_the_bit(made: Any, algorithm: Any, plain: Any) -> None:
-    assert equal(learned(algorithm, plain, made(), scales="single"), learned(plain, plain, made()))
+def test_what_sb3_trains_right_with_is_trained_to_the_bit(made: Any, plain: Any) -> None:
+    assert_same(plain, lambda make: make(env=made(), policy="MlpPolicy").learn(32))
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan])
@@ -130,7 +122,7 @@ def test_parts_of_observations_are_named(value: float) -> None:
     space = spaces.Dict({"name": spaces.Box(-9, 9, (1,)), "first": spaces.Discrete(2)})
     seen = {"name": np.float32([value]), "first": 1}
     env = kind(observation_space=space, answer=lambda _, __, *v: (seen, *v), first=lambda *_: (seen, {}))()
-    model = DeltaPPO("MultiInputPolicy", env, n_steps=16, batch_size=8, n_epochs=1, device="cpu")
+    model = make(DeltaPPO, env=env, policy="MultiInputPolicy")
     if value == 0:
         assert model.learn(16).num_timesteps == 16
     else:
@@ -148,8 +140,7 @@ class Filled(FlattenExtractor):
 def test_observations_that_are_no_number_are_for_a_network_that_knows_them() -> None:
     policy = {"net_arch": [8], "features_extractor_class": Filled}
     made = answering(0, lambda _, seen: np.float32([np.nan, *seen[1:]]))
-    ours = learned(DeltaPPO, PPO, made(), scales="single", policy_kwargs=policy)
-    assert equal(ours, learned(PPO, PPO, made(), policy_kwargs=policy))
+    assert_same(PPO, lambda make: make(env=made(), policy="MlpPolicy", policy_kwargs=policy).learn(32))
 
 
 class Odd(VecEnvWrapper):
@@ -173,10 +164,10 @@ class Odd(VecEnvWrapper):
 
 def test_vectors_of_the_wrong_form_are_sentences() -> None:
     with pytest.raises(DataError, match=r"Plant: environment 0 was truncated, and .* no terminal_observation"):
-        learned(DeltaPPO, PPO, Odd(DummyVecEnv([Plant, Plant])))
+        learned(DeltaPPO, Odd(DummyVecEnv([Plant, Plant])))
     with pytest.raises(DataError, match=r"Plant: step must return rewards of shape \(2,\); got shape \(2, 1\)"):
-        learned(DeltaPPO, PPO, Odd(DummyVecEnv([Plant, Plant]), shape=(2, 1)))
-    assert learned(DeltaDQN, DQN, Odd(DummyVecEnv([Plant]), shape=(1, 1))).num_timesteps == 32
+        learned(DeltaPPO, Odd(DummyVecEnv([Plant, Plant]), shape=(2, 1)))
+    assert learned(DeltaDQN, Odd(DummyVecEnv([Plant]), shape=(1, 1))).num_timesteps == 32
 
 
 def test_an_environment_is_left_as_it_was() -> None:
@@ -203,16 +194,16 @@ def test_one_array_that_is_written_into_again_is_warned_of() -> None:
         answer=lambda _, seen, *v: (np.copyto(array, seen), (array, *v))[1],
     )
     with pytest.warns(UserWarning, match="Odd: step writes into the observation that it returned before, .* a copy"):
-        learned(DeltaPPO, PPO, reusing())
+        learned(DeltaPPO, reusing())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         space = Plant.observation_space
-        learned(DeltaPPO, PPO, gym.wrappers.TransformObservation(reusing(), np.copy, space))
+        learned(DeltaPPO, gym.wrappers.TransformObservation(reusing(), np.copy, space))
 
 
 def test_a_run_directory_tells_it_of_the_algorithms_of_sb3_too(tmp_path: Path) -> None:
-    model = PPO("MlpPolicy", answering(1, None)(), device="cpu", **SETTINGS[PPO])
+    model = make(PPO, env=answering(1, None)(), policy="MlpPolicy")
     with pytest.raises(DataError, match="one number as reward; got None"), RunDirectory(tmp_path) as record:
         model.learn(32, callback=record)
     with pytest.raises(DataError, match="one number as reward; got None"):
-        learned(DeltaPPO, PPO, Plant()).learn(32, callback=RunDirectory(tmp_path, eval_env=answering(1, None)()))
+        learned(DeltaPPO, Plant()).learn(32, callback=RunDirectory(tmp_path, eval_env=answering(1, None)()))

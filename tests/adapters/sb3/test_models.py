@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,18 @@ import pytest
 pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 and torch")
 
 import torch as th
-from stable_baselines3 import A2C, DQN, PPO, SAC
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.buffers import RolloutBuffer
 
 import sb3_suite as suite
 from event_files import read_events
-from sb3_environments import TASKS, equal, steered, vectorised
+from sb3_environments import equal, vectorised
 from sb3_suite import OURS, SCALES
 from tddelta import CheckpointError, ConfigError, TimeScales
 from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaDQN, DeltaPPO, DeltaSAC
 from tddelta.adapters.sb3.run_directory import settings_of
 
-QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu", "seed": 3}
-
-
-def make(task: str = "cartpole", **settings: Any) -> Any:
-    return DeltaPPO(TASKS[task][1], vectorised(task), **{**QUICK, "scales": SCALES, **settings})
+make = partial(suite.make, DeltaPPO)
 
 
 def test_a_save_file_holds_the_scales_as_numbers(tmp_path: Path) -> None:
@@ -52,7 +49,7 @@ def test_the_form_of_the_return_is_a_setting_like_others(tmp_path: Path) -> None
     plain = model.to_ppo()
     assert not hasattr(plain, "form") and DeltaPPO.from_ppo(plain, SCALES).form == "difference"
     assert DeltaPPO.from_ppo(plain, SCALES, form="bootstrap").rollout_buffer.form == "bootstrap"
-    simple = DeltaA2C("MlpPolicy", vectorised("cartpole"), scales=SCALES, form="bootstrap", device="cpu")
+    simple = suite.make(DeltaA2C, form="bootstrap")
     assert (
         simple.rollout_buffer.form == DeltaA2C.from_a2c(simple.to_a2c(), SCALES, form="bootstrap").form == "bootstrap"
     )
@@ -206,7 +203,7 @@ class Own(DeltaActorCriticPolicy):
 
 
 def test_a_policy_of_ones_own_is_not_converted() -> None:
-    model = DeltaPPO(Own, vectorised("cartpole"), **QUICK)
+    model = make(policy=Own)
     with pytest.raises(ConfigError, match="got Own"):
         model.to_ppo()
 
@@ -219,26 +216,18 @@ class OwnBuffer(RolloutBuffer):
 
 
 def test_a_rollout_buffer_of_ones_own_is_left_out_only_on_demand() -> None:
-    model: Any = PPO(
-        "MlpPolicy",
-        vectorised("cartpole"),
-        **QUICK,
-        rollout_buffer_class=OwnBuffer,
-        rollout_buffer_kwargs={"factor": 2.0},
-    )
+    model = suite.make(PPO, rollout_buffer_class=OwnBuffer, rollout_buffer_kwargs={"factor": 2.0})
     with pytest.raises(ConfigError, match=r"of your own is not converted; got OwnBuffer: set model.rollout_buffer_cl"):
         DeltaPPO.from_ppo(model)
     model.rollout_buffer_class, model.rollout_buffer_kwargs = None, {}
     assert DeltaPPO.from_ppo(model).learn(64).rollout_buffer.full
 
 
-@pytest.mark.parametrize(("kind", "plain"), [(DeltaPPO, PPO), (DeltaA2C, A2C)])
-def test_networks_in_half_precision_train_as_in_sb3(kind: Any, plain: Any) -> None:
-    settings: dict[str, Any] = {"n_steps": 16, "seed": 3, "device": "cpu"}
+@suite.on_policy
+def test_networks_in_half_precision_train_as_in_sb3(plain: Any) -> None:
     trained = []
-    for of, scales in ((plain, {}), (kind, {"scales": "single"}), (kind, {"scales": SCALES})):
-        batch = {"batch_size": 16} if plain is PPO else {}
-        model = of("MlpPolicy", vectorised("cartpole"), **settings, **batch, **scales)
+    for kind, scales in ((plain, None), (OURS[plain], "single"), (OURS[plain], SCALES)):
+        model = suite.make(kind, scales=scales)
         with th.autocast("cpu", dtype=th.float16):
             trained.append(model.learn(64))
     assert equal(trained[0], trained[1])
@@ -270,19 +259,17 @@ def _distributions_do_not_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(th.distributions.Distribution, "_validate_args", False)
 
 
-def exportable(kind: Any, task: str = "cartpole") -> tuple[Values, Any]:
+def exportable(kind: Any, task: str) -> tuple[Values, Any]:
     """What is exported of a new model, and five observations."""
-    env = steered(task, 5) if kind is DeltaSAC else vectorised(task, 5)
-    small = {"buffer_size": 50} if kind in (DeltaDQN, DeltaSAC) else {}
-    policy = kind(TASKS[task][1], env, scales=SCALES, seed=3, device="cpu", **small).policy
+    policy = suite.make(kind, task, env=suite.environments(kind, task, 5)).policy
     policy.set_training_mode(False)
-    return Values(policy).eval(), policy.obs_to_tensor(env.reset())[0]
+    return Values(policy).eval(), policy.obs_to_tensor(suite.environments(kind, task, 5).reset())[0]
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.*:DeprecationWarning")
 @pytest.mark.usefixtures("_distributions_do_not_check")
 @pytest.mark.parametrize("task", ["cartpole", "image"])
-@pytest.mark.parametrize("kind", [DeltaPPO, DeltaA2C, DeltaDQN, DeltaSAC])
+@suite.kinds(*OURS.values(), name="kind")
 def test_a_network_traced_with_one_observation_works_for_several(kind: Any, task: str) -> None:
     module, observations = exportable(kind, task if task == "image" or kind is not DeltaSAC else "pendulum")
     for before in (1, 5):
@@ -294,11 +281,10 @@ def test_a_network_traced_with_one_observation_works_for_several(kind: Any, task
                     th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning", "ignore:`isinstance:DeprecationWarning")
 @pytest.mark.usefixtures("_distributions_do_not_check")
-@pytest.mark.parametrize("kind", [DeltaPPO, DeltaA2C, DeltaDQN, DeltaSAC])
+@suite.kinds(*OURS.values(), name="kind")
 def test_an_exported_network_takes_any_number_of_observations(kind: Any, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="needs onnx, onnxscript and torch")
     import onnx.reference

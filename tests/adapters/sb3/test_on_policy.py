@@ -1,5 +1,6 @@
 """DeltaPPO and DeltaA2C: telescoping with several scales, and right in the field's traps."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,28 +13,23 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_environments import LIMIT, TASKS, equal, vectorised
+import sb3_suite
+from sb3_environments import TASKS, equal, vectorised
+from sb3_suite import derived
 from tddelta import ConfigError, ShapeError, TimeScales
-from tddelta.adapters.ladders import Ladder
+from tddelta.adapters import Ladder
 from tddelta.adapters.sb3 import DeltaActorCriticPolicy, DeltaPPO, DeltaRolloutBuffer
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer
 from tddelta.targets import lambda_targets, successors
 
-QUICK: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
+make = partial(sb3_suite.make, n_steps=32)
 # Equal decays that contract for every discount.
 EQUAL = TimeScales((0.9, 0.96, 0.98), (0.85, 0.85, 0.85))
 LAM = 0.85 / 0.98
 CAPPED = TimeScales.from_gammas([0.5, 0.9, 0.98], lam=LAM)
-
-
-def make(kind: Any, task: str = "cartpole", env: Any = None, **settings: Any) -> Any:
-    quick = QUICK if issubclass(kind, PPO) else {}
-    made = vectorised(task) if env is None else env
-    return kind(TASKS[task][1], made, seed=3, device="cpu", **{**quick, **settings})
 
 
 class Kept(DeltaRolloutBuffer):
@@ -79,17 +75,17 @@ def test_components_add_up_to_what_sb3_computes_with_truncations(task: str, scal
     assert (buffer.folded != buffer.environment_rewards)[buffer.truncated].all(), "SB3 changes rewards"
     assert (buffer.environment_rewards == buffer._noted_rewards).all(), "as they were, to the last bit"
     np.testing.assert_allclose(buffer.advantages.ravel(), _flat(theirs.advantages), rtol=1e-5, atol=1e-5 * scale)
-    flags = {**flags_of(buffer), "scales": scales, "form": form}
-    following = successors(buffer.components, buffer._last, final_deltas=buffer._finals, **flags_of(buffer))
-    wanted = lambda_targets(buffer.environment_rewards, buffer.components, following, **flags)
-    np.testing.assert_array_equal(buffer.component_returns, wanted)
+    np.testing.assert_array_equal(buffer.component_returns, wanted_of(buffer, scales, form))
     # The bootstrap form adds up with equal decays only, the difference form with any.
     adds_up = scales is EQUAL or form == "difference"
     assert np.allclose(buffer.component_returns.sum(-1), theirs.returns, rtol=1e-5, atol=1e-5 * scale) == adds_up
 
 
-def flags_of(buffer: DeltaRolloutBuffer) -> Any:
-    return {"terminated": buffer.terminated, "truncated": buffer.truncated}
+def wanted_of(buffer: DeltaRolloutBuffer, scales: TimeScales, form: Any) -> np.ndarray:
+    flags: Any = {"terminated": buffer.terminated, "truncated": buffer.truncated}
+    following = successors(buffer.components, buffer._last, final_deltas=buffer._finals, **flags)
+    given = buffer.environment_rewards, buffer.components, following
+    return lambda_targets(*given, scales=scales, form=form, **flags)
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
@@ -223,19 +219,16 @@ class ByHandBuffer(DeltaRolloutBuffer):
 def test_weights_of_which_one_side_of_the_errors_knows_nothing_are_refused() -> None:
     # With one scale the shapes fit, and without weights nothing is missing.
     for settings in ({"rollout_buffer_class": ByHandBuffer}, {"policy": ByHand}):
-        policy: Any = settings.pop("policy", "MlpPolicy")
-        given = {**QUICK, "scales": "single", "seed": 3, "device": "cpu", **settings}
-        DeltaPPO(policy, vectorised("cartpole"), **given).learn(64)
+        make(DeltaPPO, scales="single", **settings).learn(64)
         with pytest.raises(ConfigError, match=r"hand out, and one of the two was replaced: call super\(\) there"):
-            DeltaPPO(policy, vectorised("cartpole"), **given, component_weights=[4.0]).learn(64)
+            make(DeltaPPO, scales="single", **settings, component_weights=[4.0]).learn(64)
 
 
 def test_the_value_loss_is_the_sum_over_components_and_weights_weigh_it() -> None:
     # As many environments as components: swapped axes would show.
-    scales = [0.5, 0.9, 0.99]
     logged = []
     for weights in (None, [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]):
-        model = make(DeltaPPO, env=vectorised("cartpole", 3), scales=scales, component_weights=weights, n_epochs=1)
+        model = make(DeltaPPO, env=vectorised("cartpole", 3), component_weights=weights, n_epochs=1)
         model.learn(96)
         logged.append(dict(model.logger.name_to_value))
         parts = [logged[-1][f"value_loss/gamma={label}"] for label in model.scales.labels]
@@ -248,7 +241,7 @@ def test_the_value_loss_is_the_sum_over_components_and_weights_weigh_it() -> Non
 def test_the_coefficient_is_that_of_the_sum_over_components() -> None:
     # One minibatch, in which nothing is clipped: the loss is what the logs say, put together.
     settings = {"n_epochs": 1, "batch_size": 64, "ent_coef": 0.0, "vf_coef": 0.25}
-    model = make(DeltaPPO, scales=[0.5, 0.9, 0.99], **settings).learn(64)
+    model = make(DeltaPPO, **settings).learn(64)
     logged = model.logger.name_to_value
     parts = sum(logged[f"value_loss/gamma={label}"] for label in model.scales.labels)
     assert logged["train/loss"] == pytest.approx(logged["train/policy_gradient_loss"] + 0.25 * parts, rel=1e-5)
@@ -256,7 +249,7 @@ def test_the_coefficient_is_that_of_the_sum_over_components() -> None:
 
 def test_every_sample_has_the_targets_of_its_own_step_and_environment() -> None:
     # As many environments as components and steps enough to tell: swapped axes would show.
-    model = make(DeltaPPO, env=vectorised("cartpole", 3), scales=[0.5, 0.9, 0.99]).learn(96)
+    model = make(DeltaPPO, env=vectorised("cartpole", 3)).learn(96)
     buffer = model.rollout_buffer
     samples = buffer._get_samples(np.arange(96))
     rows = samples.returns.numpy().reshape(96, 3), samples.old_values.numpy().reshape(96, 3)
@@ -275,7 +268,7 @@ class OneValue(DeltaActorCriticPolicy):
 
 
 def test_one_value_is_not_spread_over_several_components() -> None:
-    model = DeltaPPO(OneValue, vectorised("cartpole"), device="cpu", scales=[0.9, 0.99], **QUICK)
+    model = make(DeltaPPO, policy=OneValue, scales=[0.9, 0.99])
     with pytest.raises(ShapeError, match=r"components \(2, 2\), one per environment and discount; got \(2, 1\)"):
         model.learn(64)
 
@@ -302,7 +295,7 @@ def test_the_logged_gradient_norm_is_that_before_clipping(monkeypatch: pytest.Mo
 
 
 def test_clipping_that_never_clips_changes_neither_loss_nor_parameters() -> None:
-    first, second = (make(DeltaPPO, scales=[0.5, 0.9, 0.99], clip_range_vf=clip).learn(64) for clip in (None, 1e9))
+    first, second = (make(DeltaPPO, clip_range_vf=clip).learn(64) for clip in (None, 1e9))
     for name, tensor in first.policy.state_dict().items():
         th.testing.assert_close(tensor, second.policy.state_dict()[name], rtol=1e-3, atol=1e-5)
     losses = [model.logger.name_to_value["train/value_loss"] for model in (first, second)]
@@ -318,13 +311,13 @@ def test_clipping_of_values_is_by_component() -> None:
 
 
 def test_the_first_rollout_is_that_of_ppo_with_the_same_seed() -> None:
-    first, second = make(PPO).learn(64), make(DeltaPPO).learn(64)
+    first, second = make(PPO).learn(64), make(DeltaPPO, scales=None).learn(64)
     np.testing.assert_array_equal(first.rollout_buffer.actions, second.rollout_buffer.actions)
     assert second.policy.value_net.out_features == 6
 
 
 def test_components_are_predicted_for_one_observation_and_for_several() -> None:
-    model = make(DeltaPPO, scales=[0.5, 0.9, 0.99])
+    model = make(DeltaPPO)
     observations = model.env.reset()
     several = model.predict_components(observations)
     assert several.shape == (2, 3)
@@ -341,31 +334,16 @@ def test_normalisation_with_another_discount_warns() -> None:
         model.learn(64)
 
 
-class Own(DeltaActorCriticPolicy):
-    """A policy of a user."""
-
-
-class Foreign(ActorCriticPolicy):
-    """A policy of a user that knows one value."""
-
-
 def test_policy_classes_of_sb3_and_of_users_are_taken_if_they_have_components() -> None:
-    for given, used in ((ActorCriticPolicy, DeltaActorCriticPolicy), (Own, Own)):
-        model = DeltaPPO(given, vectorised("cartpole"), device="cpu", **QUICK)
-        assert type(model.policy) is used
+    for given, used in ((ActorCriticPolicy, DeltaActorCriticPolicy), (ByHand, ByHand)):
+        assert type(make(DeltaPPO, policy=given).policy) is used
     with pytest.raises(ConfigError, match="policy must have a critic of several components"):
-        DeltaPPO(Foreign, vectorised("cartpole"), device="cpu", **QUICK)
+        make(DeltaPPO, policy=derived(ActorCriticPolicy, Curious))
 
 
 def test_a_buffer_class_without_components_is_refused() -> None:
     with pytest.raises(ConfigError, match="rollout_buffer_class must keep components"):
         make(DeltaPPO, rollout_buffer_class=RolloutBuffer)
-
-
-def test_episodes_of_the_tasks_are_cut_by_the_limit() -> None:
-    model = make(DeltaPPO, "pendulum").learn(64)
-    assert model.rollout_buffer.truncated.sum() == 2 * (32 // LIMIT)
-    assert not model.rollout_buffer.terminated.any()
 
 
 class Tenfold(Kept):
@@ -420,7 +398,7 @@ def test_a_reward_changed_on_its_way_into_the_buffer_counts() -> None:
     np.testing.assert_array_equal(buffer.rewards, buffer.folded)
 
 
-class Curious(OnPolicyAlgorithm):
+class Curious:
     """An algorithm of a user whose rewards are raised after the callbacks have seen them."""
 
     def _update_info_buffer(self, infos: Any, dones: Any = None) -> None:
@@ -439,19 +417,13 @@ class Curious(OnPolicyAlgorithm):
         return callback
 
 
-class CuriousPPO(Curious, PPO):
-    """With SB3's algorithm."""
-
-
-class CuriousDelta(Curious, DeltaPPO):
-    """With ours."""
-
-
 def test_an_intrinsic_reward_added_after_the_callbacks_counts() -> None:
-    first = make(CuriousPPO).learn(64)
-    second = make(CuriousDelta, scales="single").learn(64)
+    first, second, third = (
+        make(derived(kind, Curious), scales=scales).learn(64)
+        for kind, scales in ((PPO, None), (DeltaPPO, "single"), (DeltaPPO, sb3_suite.SCALES))
+    )
     assert equal(first, second) and first.rollout_buffer.rewards.min() > 100
-    several = make(CuriousDelta).learn(64).rollout_buffer
+    several = third.rollout_buffer
     assert several.truncated.any()
     np.testing.assert_allclose(several.environment_rewards, 101, rtol=1e-5)
 
@@ -488,10 +460,7 @@ def test_a_ladder_follows_discount_and_decay() -> None:
     wanted = TimeScales.halving(0.9, components=3, lam=0.5)
     buffer = moved.rollout_buffer
     assert moved.scales == buffer.scales == wanted
-    following = successors(buffer.components, buffer._last, final_deltas=buffer._finals, **flags_of(buffer))
-    given = buffer.environment_rewards, buffer.components, following
-    targets = lambda_targets(*given, scales=wanted, form="difference", **flags_of(buffer))
-    np.testing.assert_array_equal(buffer.component_returns, targets)
+    np.testing.assert_array_equal(buffer.component_returns, wanted_of(buffer, wanted, "difference"))
 
 
 @pytest.mark.parametrize(
@@ -524,7 +493,7 @@ def test_a_decay_out_of_range_is_named_as_in_sb3(gae_lambda: float) -> None:
 
 def test_a_ladder_up_to_one_says_how_to_name_its_longest_horizon() -> None:
     with pytest.raises(ConfigError, match=r"pass scales='halving longest_horizon=1000'"):
-        make(DeltaPPO, gamma=1.0)
+        make(DeltaPPO, gamma=1.0, scales=None)
     model = make(DeltaPPO, gamma=1.0, scales={"ladder": "halving", "longest_horizon": 1000})
     assert model.scales.gammas[-2:] == (0.999, 1.0)
 
@@ -550,5 +519,5 @@ def test_a_train_of_ones_own_gets_all_components_of_every_sample_in_one_row() ->
             super().train()
 
     # One minibatch: SB3's `train` finds the same loss, before its only step.
-    model = make(Own, scales=[0.5, 0.9, 0.99], batch_size=64, n_epochs=1).learn(64)
+    model = make(Own, batch_size=64, n_epochs=1).learn(64)
     assert found[0] == pytest.approx(model.logger.name_to_value["train/value_loss"], rel=1e-4)

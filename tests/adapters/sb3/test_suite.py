@@ -1,12 +1,14 @@
 """What Stable-Baselines3's own tests ask of an algorithm, in our words: one scale is the plain algorithm, to the bit.
 
-Every change that `load`, a callback, a subclass or `set_parameters` can make is made to both. `sb3_suite.toml` says
-which test of theirs is found in which test of ours. `make sb3-suite` runs these and `test_suite_long.py`.
+Every change that `load`, a callback, a subclass or `set_parameters` can make is made to both, and by most of them a
+ladder is changed as well. `sb3_suite.toml` says which test of theirs is found in which test of ours.
 """
 
+import inspect
 import io
 import tomllib
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +22,37 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import A2C, DQN, PPO, SAC
-from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.envs import FakeImageEnv
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
 from sb3_environments import TASKS, vectorised
 from sb3_suite import (
+    ARGUMENTS,
     OURS,
     SET,
     STEPS,
-    After,
-    Before,
-    Relabelled,
-    Rewarded,
-    Trains,
-    Writes,
+    Noisy,
     algorithms,
+    arguments,
+    assert_counts,
     assert_same,
+    continuous,
     derived,
-    discounts,
     environments,
+    given,
     halfway,
+    hindsight,
     learned,
     make,
     named,
     off_policy,
     on_policy,
-    one_scale,
     reloaded,
-    replaced,
-    rollout_buffer,
 )
 
 TESTS = Path(__file__).parent
@@ -74,11 +76,16 @@ def test_every_test_of_sb3_is_listed_once_and_those_ported_exist() -> None:
             assert ours and not missing, f"{module}::{name} is ported as {missing}, which is not there"
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [*TASKS, "frames"])
 @algorithms
 def test_with_one_scale_every_algorithm_is_that_of_sb3(plain: Any, task: str) -> None:
+    def scenario(make: Any) -> Any:
+        if task == "frames":
+            return learned(make("image", env=VecFrameStack(environments(plain, "image"), 2)))
+        return learned(make(task))
+
     if plain is not DQN or task != "pendulum":
-        assert_same(plain, lambda kind: learned(make(kind, task, **one_scale(kind))))
+        assert_same(plain, scenario)
 
 
 SETTINGS: dict[Any, dict[str, dict[str, Any]]] = {
@@ -87,28 +94,137 @@ SETTINGS: dict[Any, dict[str, dict[str, Any]]] = {
         "divergence": {"target_kl": 1e-5},
         "two extractors": {"policy_kwargs": {"share_features_extractor": False, "ortho_init": False}},
         "short batch": {"normalize_advantage": False, "ent_coef": 0.01, "batch_size": 24},
+        "one step": {"n_steps": 1, "batch_size": 1, "normalize_advantage": False},
+        "odd batch": {"batch_size": 31},
     },
+    DQN: {"episodes": {"train_freq": (2, "episode"), "count": 1}, "one": {"count": 1}},
     SAC: {
         "fixed entropy": {"ent_coef": 0.1},
         "three critics": {"policy_kwargs": {"share_features_extractor": True, "n_critics": 3}},
+        "episodes": {"train_freq": (1, "episode"), "count": 1},
+        "learned": {"ent_coef": "auto_0.01", "action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.2))},
+        "drifting": {"action_noise": OrnsteinUhlenbeckActionNoise(np.zeros(1), np.full(1, 0.2))},
+        "by state": {"use_sde": True, "sde_sample_freq": 2, "use_sde_at_warmup": True, "gradient_steps": -1},
     },
 }
 
 
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size of 24:UserWarning")
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size:UserWarning")
 @named(SETTINGS)
-def test_with_one_scale_settings_do_what_they_do_in_sb3(plain: Any, name: str) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, "pendulum", **SETTINGS[plain][name], **one_scale(kind))))
+def test_every_way_of_training_is_that_of_sb3(plain: Any, name: str) -> None:
+    settings = dict(SETTINGS[plain][name])
+    task, count = None if plain is DQN else "pendulum", settings.pop("count", 2)
+    assert_same(plain, lambda make: learned(make(task, env=environments(plain, task, count), **settings)))
 
 
-@discounts
-def test_a_discount_may_be_replaced_when_a_model_is_loaded(plain: Any, name: str) -> None:
-    assert_same(plain, replaced(plain, name))
+@algorithms
+def test_every_argument_has_another_value(plain: Any) -> None:
+    fixed = {"self", "policy", "env", "device", "tensorboard_log", "_init_setup_model"}
+    assert ARGUMENTS[plain].keys() == inspect.signature(plain.__init__).parameters.keys() - fixed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["constructor", "load", "callback"])
+@arguments
+def test_every_argument_does_what_it_does_in_sb3(plain: Any, name: str, how: str) -> None:
+    def scenario(make: Any) -> Any:
+        env = continuous(plain, name)
+        if how == "constructor":
+            return learned(make(env=env, policy="MlpPolicy", **given(make.args[0], plain, name)))
+        model = make(env=env, policy="MlpPolicy")
+        values = given(type(model), plain, name)
+        if how == "callback":
+            return learned(model, callback=halfway(lambda model: setattr(model, name, values[name])))
+        again = reloaded(learned(model), continuous(plain, name), **values)
+        return learned(again, reset_num_timesteps=False)
+
+    assert_same(plain, scenario, refused=None)
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "no layers": {"net_arch": []},
+    "two layers": {"net_arch": [8, 4], "activation_fn": nn.ReLU},
+    "optimiser": {"optimizer_class": th.optim.AdamW, "optimizer_kwargs": {"weight_decay": 0.1}},
+    "noisy": {"features_extractor_class": Noisy, "net_arch": [8]},
+}
+_ACTOR_CRITIC = {
+    "own layers": {"net_arch": {"vf": [16], "pi": [8, 4]}},
+    "values only": {"net_arch": {"vf": [16]}},
+    "plain start": {"ortho_init": False, "share_features_extractor": False},
+    "steady": {"log_std_init": -2.0, "squash_output": False},
+}
+ONLY: dict[Any, dict[str, dict[str, Any]]] = {
+    PPO: _ACTOR_CRITIC,
+    A2C: _ACTOR_CRITIC,
+    DQN: {},
+    SAC: {
+        "own layers": {"net_arch": {"qf": [8], "pi": [8, 4]}},
+        "one critic": {"n_critics": 1},
+        "three critics": {"n_critics": 3, "share_features_extractor": True},
+        "steady": {"log_std_init": -2.0, "use_expln": True},
+    },
+}
+
+
+@named({kind: POLICIES | several for kind, several in ONLY.items()})
+def test_every_setting_of_the_policy_does_what_it_does_in_sb3(plain: Any, name: str) -> None:
+    settings = (POLICIES | ONLY[plain])[name]
+
+    def scenario(make: Any) -> Any:
+        model = learned(make(policy_kwargs=settings))
+        again = reloaded(model, environments(plain), policy_kwargs=settings)
+        return learned(again, reset_num_timesteps=False)
+
+    assert_same(plain, scenario)
+
+
+@pytest.mark.parametrize("task", ["dictionary", "image"])
+@algorithms
+def test_dictionaries_and_images_are_learned_from_and_loaded_as_in_sb3(plain: Any, task: str) -> None:
+    small = {"features_extractor_kwargs": {"cnn_output_dim" if task == "dictionary" else "features_dim": 8}}
+
+    def scenario(make: Any) -> Any:
+        model = make(task, policy_kwargs=small, gamma=0.9).learn(32)
+        return reloaded(model, environments(plain, task), gamma=0.8).learn(16, reset_num_timesteps=False)
+
+    assert_same(plain, scenario)
 
 
 @named(SET)
 def test_what_a_callback_sets_counts_as_in_sb3(plain: Any, name: str) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, **one_scale(kind)), callback=halfway(SET[plain][name], 36)))
+    assert_counts(plain, lambda make, steps: make().learn(steps, callback=halfway(SET[plain][name])))
+
+
+ROLLOUT = {PPO: 32, A2C: 16}
+"""Steps of one rollout, in two environments."""
+
+# Old values count where changes are clipped.
+CLIPPED: dict[Any, dict[str, Any]] = {PPO: {"clip_range_vf": 0.1}, A2C: {}}
+
+
+class Writes(BaseCallback):
+    """Changes an array of the buffer, at every step or at the end of every rollout."""
+
+    def __init__(self, name: str, at: str) -> None:
+        super().__init__()
+        self.name, self.at = name, at
+
+    def _on_step(self) -> bool:
+        if self.at == "step":
+            self.write(self.model.rollout_buffer if hasattr(self.model, "rollout_buffer") else self.model.replay_buffer)
+        return True
+
+    def _on_rollout_end(self) -> None:
+        if self.at == "end":
+            self.write(self.model.rollout_buffer)
+
+    def write(self, buffer: Any) -> None:
+        array = getattr(buffer, self.name)
+        if self.name in ("dones", "timeouts", "episode_starts") or array.dtype != np.float32:
+            array[::3] = 1
+        else:
+            array *= 0.5
+            array[0] += 0.25
 
 
 @pytest.mark.parametrize("at", ["step", "end"])
@@ -117,15 +233,16 @@ def test_what_a_callback_sets_counts_as_in_sb3(plain: Any, name: str) -> None:
 )
 @on_policy
 def test_what_a_callback_writes_to_a_rollout_buffer_counts_as_in_sb3(plain: Any, name: str, at: str) -> None:
-    # Old values count where changes are clipped.
-    more = {"clip_range_vf": 0.1} if plain is PPO else {}
-    assert_same(plain, lambda kind: learned(make(kind, **more, **one_scale(kind)), callback=Writes(name, at)))
+    def scenario(make: Any, steps: int) -> Any:
+        return make().learn(steps, callback=Writes(name, at))
+
+    assert_counts(plain, scenario, ROLLOUT[plain], **CLIPPED[plain])
 
 
 @pytest.mark.parametrize("name", ["observations", "next_observations", "actions", "rewards", "dones", "timeouts"])
 @off_policy
 def test_what_a_callback_writes_to_a_replay_buffer_counts_as_in_sb3(plain: Any, name: str) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, **one_scale(kind)), callback=Writes(name, "step")))
+    assert_counts(plain, lambda make, steps: make().learn(steps, callback=Writes(name, "step")))
 
 
 def _locals(name: str) -> Any:
@@ -143,16 +260,18 @@ def _locals(name: str) -> Any:
     return ConvertCallback(change)
 
 
-@pytest.mark.parametrize("name", ["rewards", "dones", "infos", "new_obs"])
+@pytest.mark.parametrize("name", ["rewards", "dones", "infos", "new_obs", "values", "log_probs"])
 @algorithms
 def test_what_a_callback_changes_in_a_step_counts_as_in_sb3(plain: Any, name: str) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, **one_scale(kind)), callback=_locals(name)))
+    if plain in (PPO, A2C) or name not in ("values", "log_probs"):  # those are answers of the policy
+        assert_same(plain, lambda make: learned(make(), callback=_locals(name)))
 
 
-@pytest.mark.parametrize("name", ["values", "log_probs"])
-@on_policy
-def test_what_a_callback_changes_in_the_policys_answer_counts_as_in_sb3(plain: Any, name: str) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, **one_scale(kind)), callback=_locals(name)))
+class Rewarded:
+    """Adds a reward of its own, as curiosity does."""
+
+    def add(self, obs: Any, action: Any, reward: Any, *others: Any) -> None:
+        super().add(obs, action, 10 * reward + 1, *others)
 
 
 class Started:
@@ -167,6 +286,23 @@ class Valued:
 
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any) -> None:
         super().add(obs, action, reward, episode_start, 0.5 * value, log_prob)
+
+
+class Before:
+    """Normalises rewards before returns are computed."""
+
+    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+        self.rewards = (self.rewards - self.rewards.mean()) / 2
+        super().compute_returns_and_advantage(last_values, dones)
+
+
+class After:
+    """Clips advantages and returns after they are computed."""
+
+    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+        super().compute_returns_and_advantage(last_values, dones)
+        self.advantages = self.advantages.clip(-1, 1)
+        self.returns = 0.5 * self.returns
 
 
 class Expected:
@@ -207,16 +343,39 @@ class Ordered:
 )
 @on_policy
 def test_a_rollout_buffer_of_a_user_counts_as_in_sb3(plain: Any, mixin: Any) -> None:
-    def scenario(kind: Any) -> Any:
-        more = {"clip_range_vf": 0.1} if plain is PPO else {}
-        return learned(make(kind, rollout_buffer_class=rollout_buffer(kind, mixin), **more, **one_scale(kind)))
+    def scenario(make: Any, steps: int) -> Any:
+        return make(rollout_buffer_class=mixin).learn(steps)
 
-    assert_same(plain, scenario)
+    if mixin in (Rewarded, Before, After):
+        assert_counts(plain, scenario, ROLLOUT[plain], **CLIPPED[plain])
+    else:
+        assert_same(plain, lambda make: scenario(partial(make, **CLIPPED[plain]), STEPS))
+
+
+class Relabelled(ReplayBuffer):
+    """Adds a reward of its own when a step is kept, and another one when it is taken."""
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, *others: Any) -> None:
+        super().add(obs, next_obs, action, reward + 1, *others)
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        samples = super().sample(batch_size, env)
+        return samples._replace(rewards=2 * samples.rewards, dones=th.zeros_like(samples.dones))
 
 
 @off_policy
 def test_a_replay_buffer_of_a_user_counts_as_in_sb3(plain: Any) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, replay_buffer_class=Relabelled, **one_scale(kind))))
+    assert_counts(plain, lambda make, steps: make(replay_buffer_class=Relabelled).learn(steps))
+
+
+class Trains:
+    """Learns twice, with less and less of everything."""
+
+    def train(self, *args: Any, **kwargs: Any) -> None:
+        super().train(*args, **kwargs)
+        self.gamma = self.gamma * 0.9
+        self.max_grad_norm = 0.1
+        super().train(*args, **kwargs)
 
 
 class Steps:
@@ -247,15 +406,11 @@ class Regresses:
             self.policy.optimizer.step()
 
 
-@pytest.mark.parametrize("mixin", [Trains, Steps], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("mixin", [Trains, Steps, Regresses], ids=lambda kind: kind.__name__)
 @algorithms
 def test_an_algorithm_of_a_user_does_what_it_does_in_sb3(plain: Any, mixin: Any) -> None:
-    assert_same(plain, lambda kind: learned(make(derived(kind, mixin), **one_scale(kind))))
-
-
-@on_policy
-def test_a_loop_of_a_user_gets_the_returns_of_sb3(plain: Any) -> None:
-    assert_same(plain, lambda kind: learned(make(derived(kind, Regresses), **one_scale(kind))))
+    if plain in (PPO, A2C) or mixin is not Regresses:
+        assert_same(plain, lambda make: learned(partial(make.func, derived(*make.args, mixin), **make.keywords)()))
 
 
 class Saturated:
@@ -290,25 +445,17 @@ class Headed:
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
-def policy_of_a_user(kind: Any, mixin: Any) -> Any:
-    return derived(kind.policy_aliases["MlpPolicy"], mixin)
-
-
+@pytest.mark.parametrize("mixin", [Saturated, Pessimist, Headed], ids=lambda kind: kind.__name__)
 @algorithms
-def test_features_of_a_user_are_those_of_sb3(plain: Any) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, policy=policy_of_a_user(kind, Saturated), **one_scale(kind))))
-
-
-@pytest.mark.parametrize("mixin", [Pessimist, Headed], ids=lambda kind: kind.__name__)
-@on_policy
 def test_a_policy_of_a_user_is_that_of_sb3(plain: Any, mixin: Any) -> None:
-    assert_same(plain, lambda kind: learned(make(kind, policy=policy_of_a_user(kind, mixin), **one_scale(kind))))
+    if plain in (PPO, A2C) or mixin is Saturated:
+        assert_same(plain, lambda make: learned(make(policy=mixin)))
 
 
 @algorithms
 def test_parameters_are_given_and_taken_as_in_sb3(plain: Any) -> None:
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, **one_scale(kind)))
+    def scenario(make: Any) -> Any:
+        model = learned(make())
         kept = model.get_parameters()
         with pytest.raises(ValueError, match="nothing"):
             model.set_parameters({**kept, "nothing": {}}, exact_match=False)
@@ -326,12 +473,12 @@ def test_parameters_are_given_and_taken_as_in_sb3(plain: Any) -> None:
 
 @algorithms
 def test_settings_may_be_left_out_of_a_file_and_put_in_its_place(plain: Any) -> None:
-    def scenario(kind: Any) -> Any:
-        model, file = learned(make(kind, **one_scale(kind))), io.BytesIO()
+    def scenario(make: Any) -> Any:
+        model, file = learned(make()), io.BytesIO()
         model.save(file, exclude=["verbose", "gamma"], include=["verbose"])
         file.seek(0)
         custom = {"learning_rate": 1e-2, "gamma": 0.9, "lr_schedule": lambda _: 1e-2, "dummy": 1}
-        again = kind.load(file, env=environments(plain), device="cpu", custom_objects=custom)
+        again = type(model).load(file, env=environments(plain), device="cpu", custom_objects=custom)
         assert not hasattr(again, "dummy") and again.learning_rate == 1e-2
         return learned(again, reset_num_timesteps=False)
 
@@ -340,8 +487,8 @@ def test_settings_may_be_left_out_of_a_file_and_put_in_its_place(plain: Any) -> 
 
 @algorithms
 def test_environments_are_changed_as_in_sb3(plain: Any) -> None:
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, **one_scale(kind)))
+    def scenario(make: Any) -> Any:
+        model = learned(make())
         model.set_env(environments(plain))
         assert model._last_obs is None
         with pytest.raises(AssertionError):
@@ -354,14 +501,14 @@ def test_environments_are_changed_as_in_sb3(plain: Any) -> None:
 
     if plain in (DQN, SAC):
         # A replay buffer is of so many environments.
-        assert_same(plain, lambda kind: learned(reloaded(make(kind, **one_scale(kind)), environments(plain, count=3))))
+        assert_same(plain, lambda make: learned(reloaded(make(), environments(plain, count=3))))
     assert_same(plain, scenario)
 
 
 @algorithms
 def test_normalised_environments_with_changing_rewards_are_those_of_sb3(plain: Any) -> None:
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, env=VecNormalize(environments(plain)), **one_scale(kind)))
+    def scenario(make: Any) -> Any:
+        model = learned(make(env=VecNormalize(environments(plain))))
         model.set_env(VecNormalize(environments(plain), training=False, norm_reward=False))
         return learned(model, reset_num_timesteps=False)
 
@@ -370,12 +517,72 @@ def test_normalised_environments_with_changing_rewards_are_those_of_sb3(plain: A
 
 @off_policy
 def test_a_replay_buffer_is_kept_and_taken_up_as_in_sb3(plain: Any, tmp_path: Path) -> None:
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, **one_scale(kind)))
+    def scenario(make: Any) -> Any:
+        model = learned(make())
         model.save_replay_buffer(tmp_path / "buffer")
         again = reloaded(model, environments(plain))
         again.load_replay_buffer(tmp_path / "buffer")
         return learned(again, reset_num_timesteps=False)
+
+    assert_same(plain, scenario)
+
+
+@pytest.mark.parametrize(("strategy", "image"), [("final", False), ("episode", False), ("future", True)])
+@off_policy
+def test_hindsight_is_that_of_sb3_with_every_strategy(plain: Any, strategy: str, image: bool) -> None:
+    small = {"net_arch": [8], "features_extractor_kwargs": {"cnn_output_dim": 8}}
+    settings = {"replay_buffer_kwargs": {"n_sampled_goal": 2, "goal_selection_strategy": strategy}}
+
+    def scenario(make: Any) -> Any:
+        model = hindsight(make, plain, image=image, policy_kwargs=small, **settings).learn(STEPS)
+        file = io.BytesIO()
+        model.save_replay_buffer(file)
+        again = reloaded(model, model.get_env(), gamma=0.9)
+        file.seek(0)
+        again.load_replay_buffer(file, truncate_last_traj=False)
+        return learned(again, reset_num_timesteps=False)
+
+    assert_same(plain, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plain", "task"), [(PPO, "dictionary"), (SAC, "cartpole")])
+def test_environments_may_be_processes(plain: Any, task: str) -> None:
+    def scenario(make: Any) -> Any:
+        env = environments(plain, task)
+        makers = [partial(deepcopy, one) for one in env.unwrapped.envs]
+        processes = SubprocVecEnv(makers)
+        processes.seed(0)
+        try:
+            policy = "MultiInputPolicy" if task == "dictionary" else "MlpPolicy"
+            return learned(make(env=processes, policy=policy))
+        finally:
+            processes.close()
+
+    assert_same(plain, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("first", [False, True], ids=["channels last", "channels first"])
+@algorithms
+def test_pictures_are_those_of_sb3_however_they_are_given(plain: Any, first: bool, normalised: bool) -> None:
+    small = {"features_extractor_kwargs": {"features_dim": 8}, "normalize_images": not normalised}
+
+    def scenario(make: Any) -> Any:
+        size: dict[str, Any] = {"screen_height": 36, "screen_width": 36, "n_channels": 1, "channel_first": first}
+        shown = DummyVecEnv([lambda: FakeImageEnv(**size, discrete=plain is not SAC)])
+        shown.seed(0)
+        shown.action_space.seed(0)
+        for one in shown.envs:
+            one.observation_space.seed(0)
+        env = VecNormalize(shown) if normalised and first else shown
+        model = make(env=env, policy="CnnPolicy", policy_kwargs=small).learn(32)
+        again = reloaded(model, env, policy_kwargs=small)
+        observations = env.reset()
+        wanted, _ = model.predict(observations, deterministic=True)
+        np.testing.assert_array_equal(again.predict(observations, deterministic=True)[0], wanted)
+        return again
 
     assert_same(plain, scenario)
 
@@ -421,17 +628,18 @@ def anything(name: str, actions: Any = None, count: int = 1) -> Any:
 @pytest.mark.parametrize("name", SPACES)
 @algorithms
 def test_spaces_are_taken_or_refused_as_in_sb3(plain: Any, name: str) -> None:
-    choices = spaces.Discrete(3) if plain is DQN and "of" not in name else None
+    refused = name in ("nested", "rows of choices") or (plain in (DQN, SAC) and " of choices" in name)
+    choices = spaces.Discrete(3) if plain is DQN and "choices" not in name else None
     policy = "MultiInputPolicy" if isinstance(SPACES[name][0], spaces.Dict) else "MlpPolicy"
 
-    def scenario(kind: Any) -> Any:
-        model = learned(make(kind, env=anything(name, choices), policy=policy, **one_scale(kind)))
+    def scenario(make: Any) -> Any:
+        model = learned(make(env=anything(name, choices), policy=policy))
         action, _ = model.predict(model.env.reset())
-        assert action.dtype == model.action_space.dtype or plain is DQN
+        assert action.dtype == model.action_space.dtype or not isinstance(model.action_space, spaces.Box)
         assert model.action_space.contains(action[0])
         return model
 
-    assert_same(plain, scenario)
+    assert_same(plain, scenario, refused=refused or (plain is SAC and name == "choices"))
 
 
 REFUSED: dict[Any, dict[str, dict[str, Any]]] = {
@@ -444,6 +652,8 @@ REFUSED: dict[Any, dict[str, dict[str, Any]]] = {
         "twice": {"rollout_buffer_kwargs": {"gamma": 1}},
         "policy": {"policy": "CnnPolicy"},
         "name": {"policy": "MlpolicyP"},
+        "flat dictionary": {"task": "dictionary", "policy": "MlpPolicy"},
+        "picture of a dictionary": {"task": "dictionary", "policy": "CnnPolicy"},
     },
     A2C: {"noise": {"use_sde": True}, "twice": {"rollout_buffer_kwargs": {"gamma": 1}}},
     DQN: {"unit": {"train_freq": (1, "close")}, "episodes": {"train_freq": (1, "episode")}},
@@ -457,14 +667,7 @@ REFUSED: dict[Any, dict[str, dict[str, Any]]] = {
 
 @named(REFUSED)
 def test_what_sb3_refuses_is_refused(plain: Any, name: str) -> None:
-    with pytest.raises((AssertionError, ValueError, TypeError)):
-        learned(make(plain, **REFUSED[plain][name]))
-    assert_same(plain, lambda kind: learned(make(kind, **REFUSED[plain][name], **one_scale(kind))))
-
-
-def test_a_dictionary_needs_its_policy() -> None:
-    for policy in ("MlpPolicy", "CnnPolicy"):
-        assert_same(PPO, lambda kind, policy=policy: make(kind, "dictionary", policy=policy, **one_scale(kind)))
+    assert_same(plain, lambda make: learned(make(**REFUSED[plain][name])), refused=True)
 
 
 @pytest.mark.parametrize("window", [1, 42])

@@ -8,7 +8,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
-from tddelta.adapters.ladders import Ladder
+from tddelta.adapters import Ladder
 from tddelta.adapters.sb3.model import Learning, whole
 from tddelta.errors import ConfigError, ShapeError
 from tddelta.targets import Form, advantages, lambda_targets, successors
@@ -60,9 +60,8 @@ class DeltaRolloutBuffer(RolloutBuffer):
     def environment_rewards(self) -> np.ndarray:
         """The rewards without what SB3 adds where an episode was truncated, (T, N)."""
         # Not the difference of two sums: what nobody changed stays as it was, to the last bit.
-        changes = self.rewards - self._expected
-        rewards: np.ndarray = np.where(self.truncated, self._noted_rewards + changes, self.rewards)
-        return rewards
+        changed = self._noted_rewards + (self.rewards - self._expected)
+        return np.asarray(np.where(self.truncated, changed, self.rewards))
 
     def reset(self) -> None:
         """Empty the buffer."""
@@ -70,8 +69,8 @@ class DeltaRolloutBuffer(RolloutBuffer):
         shape = self.buffer_size, self.n_envs
         self.components, self._finals = (np.zeros((*shape, len(self.scales)), np.float32) for _ in range(2))
         self.component_returns: Any = None
-        self._noted_rewards, self._expected = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+        self._noted_rewards, self._expected = (np.zeros(shape, np.float32) for _ in range(2))
+        self.terminated, self.truncated = (np.zeros(shape, bool) for _ in range(2))
         self._last: np.ndarray | None = None
         self._noted = -1
         self._computed: dict[str, np.ndarray] = {}
@@ -94,15 +93,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
         """Note W of the observations after the last step, (N, Z)."""
         self._last = whole(deltas).cpu().numpy()
 
-    def add(
-        self,
-        obs: Any,
-        action: np.ndarray,
-        reward: Any,
-        episode_start: np.ndarray,
-        value: th.Tensor,
-        log_prob: th.Tensor,
-    ) -> None:
+    def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: th.Tensor, log_prob: Any) -> None:
         """Add a step, as in SB3, but with W, (N, Z), in place of values."""
         if len(self.scales) == 1:
             value = value.reshape(-1, 1)
@@ -176,8 +167,7 @@ class DeltaRolloutBuffer(RolloutBuffer):
                 f"rollout_buffer.{sums} were changed, and the critic learns from rollout_buffer.{components}, "
                 f"{self.components.shape}: change those, or pass scales='single'"
             )
-        flat: np.ndarray = self.swap_and_flatten(getattr(self, components))
-        return flat
+        return np.asarray(self.swap_and_flatten(getattr(self, components)))
 
 
 class DeltaDictRolloutBuffer(DeltaRolloutBuffer, DictRolloutBuffer):
@@ -190,31 +180,26 @@ class StepRecorder(BaseCallback):
     The last of the callbacks, so that a reward which another one changes is seen as SB3 sees it.
     """
 
+    @th.no_grad()
     def _on_step(self) -> bool:
         buffer, model = (self.locals["rollout_buffer"], self.model)  # type: Any, Any
         if not isinstance(buffer, DeltaRolloutBuffer):
             raise ConfigError(
                 f"rollout_buffer must keep components; got a {type(buffer).__name__}: derive it from DeltaRolloutBuffer"
             )
-        finals = {}
+        finals, ask = {}, model.policy.predict_components
         for place in np.flatnonzero(self.locals["dones"]):
             info = self.locals["infos"][place]
             # As SB3 tells truncation, and one by one as SB3 evaluates them, for the same bits.
             if info.get("TimeLimit.truncated", False) and info.get("terminal_observation") is not None:
                 observation = model.policy.obs_to_tensor(info["terminal_observation"])[0]
-                finals[int(place)] = self._components(observation)[0]
+                finals[int(place)] = ask(observation)[0]
         buffer.note(self.locals["rewards"], finals)
         if buffer.pos == buffer.buffer_size - 1:
-            buffer.note_last(self._components(obs_as_tensor(self.locals["new_obs"], model.device)))
+            buffer.note_last(ask(obs_as_tensor(self.locals["new_obs"], model.device)))
             if len(buffer.scales) > 1:
                 _check_agreement(model, buffer)
         return True
-
-    def _components(self, observation: Any) -> th.Tensor:
-        policy: Any = self.model.policy
-        with th.no_grad():
-            deltas: th.Tensor = policy.predict_components(observation)
-        return deltas
 
 
 def _check_agreement(model: Any, buffer: DeltaRolloutBuffer) -> None:

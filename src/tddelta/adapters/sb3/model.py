@@ -20,7 +20,7 @@ from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
-from tddelta.adapters.ladders import Ladder
+from tddelta.adapters import Ladder
 from tddelta.adapters.sb3.answers import LIBRARIES, StepChecker, watch
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.timescales import TimeScales
@@ -71,6 +71,15 @@ class Learning:
 
     def _weighed(self, components: th.Tensor) -> th.Tensor:
         return components if self._roots is None else components * self._roots
+
+
+def asked(model: Any, observation: Any, ask: Callable[[Any, bool], th.Tensor]) -> np.ndarray:
+    """Components that a function of tensors gives of observations, or of one, then without the batch axis."""
+    model.policy.set_training_mode(False)
+    tensors, several = model.policy.obs_to_tensor(observation)
+    with th.no_grad():
+        array: np.ndarray = whole(ask(tensors, several)).cpu().numpy()
+    return array if several else array[0]
 
 
 def whole(components: th.Tensor) -> th.Tensor:
@@ -137,8 +146,6 @@ class DeltaModel(BaseAlgorithm):
     """Mixed into an algorithm of SB3, before its class.
 
     Args:
-        policy: As in SB3.
-        env: As in SB3.
         *args: As in SB3.
         scales: The time scales, see `tddelta.TimeScales.of`: None is the halving ladder of `gamma`.
         component_weights: Weight ≥ 0 of every component in the loss of the critic; None weighs all by 1.
@@ -159,8 +166,6 @@ class DeltaModel(BaseAlgorithm):
 
     def __init__(
         self,
-        policy: Any,
-        env: Any,
         *args: Any,
         scales: Any = None,
         component_weights: Sequence[float] | None = None,
@@ -168,7 +173,7 @@ class DeltaModel(BaseAlgorithm):
         **kwargs: Any,
     ) -> None:
         # In the dictionary, since it is an argument of every algorithm but not of their common base class.
-        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
+        super().__init__(*args, **{**kwargs, "_init_setup_model": False})
         self._ladder = Ladder(scales)
         # What a save file holds: names and numbers, whatever becomes of our classes.
         self._scales = self._ladder.given
@@ -305,13 +310,6 @@ class DeltaModel(BaseAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_ladder"]
 
-    def _observation(self, observation: Any) -> tuple[Any, bool]:
-        """Observations as tensors, and whether they are several."""
-        policy: Any = self.policy
-        policy.set_training_mode(False)
-        tensors, several = policy.obs_to_tensor(observation)
-        return tensors, bool(several)
-
     @property
     def weights(self) -> th.Tensor | None:
         """The weights of the components, (Z,), as they are now."""
@@ -330,7 +328,7 @@ class DeltaModel(BaseAlgorithm):
         if not isinstance(model, cls.plain):
             raise ConfigError(f"model must be of the class {name}; got {model!r:.80}: a file is read by {name}.load(…)")
         made: _Model = _copied(cls, model, {plain: ours for ours, plain in cls._policies().items()}, own)
-        shares = th.tensor(component_shares(made.scales), dtype=th.float32, device=made.device)
+        shares = th.tensor(_shares(made.scales), dtype=th.float32, device=made.device)
         _take_over(made, model, lambda head: (shares.reshape(-1, *[1] * head.ndim) * head).flatten(0, 1))
         return made
 
@@ -341,18 +339,13 @@ class DeltaModel(BaseAlgorithm):
         return made
 
 
-def component_shares(scales: TimeScales) -> list[float]:
-    """The share of V that each component has where rewards are constant, (h_z − h_{z−1}) / h_Z.
-
-    Example:
-        >>> component_shares(TimeScales.from_horizons([25, 50, 100]))
-        [0.25, 0.25, 0.5]
-    """
-    horizons = scales.horizons
-    if math.isinf(horizons[-1]):
-        return [0.0] * (len(horizons) - 1) + [1.0]
-    below = (0.0, *horizons[:-1])
-    return [(high - low) / horizons[-1] for high, low in zip(horizons, below, strict=True)]
+def _shares(scales: TimeScales) -> np.ndarray:
+    """The share of V that each component has where rewards are constant: (h_z − h_{z−1}) / h_Z, (Z,)."""
+    horizons = np.array(scales.horizons)
+    if np.isinf(horizons[-1]):
+        return np.eye(len(horizons))[-1]
+    shares: np.ndarray = np.diff(horizons, prepend=0) / horizons[-1]
+    return shares
 
 
 # What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
@@ -391,17 +384,10 @@ def _copied(kind: type[Any], model: Any, policies: Mapping[type[Any], type[Any]]
 
 
 def _take_over(made: Any, model: Any, change: Callable[[th.Tensor], th.Tensor]) -> None:
-    """Take over the networks, with the last layers of the critic changed, and SAC's entropy coefficient."""
-    policy = model.policy
-    names = ["value_net"] if hasattr(policy, "value_net") else ["q_net.q_net", "q_net_target.q_net"]
-    if hasattr(policy, "critic"):
-        twins = range(policy.critic.n_critics)
-        names = [f"{critic}.qf{twin}" for critic in ("critic", "critic_target") for twin in twins]
-    if names != ["value_net"]:
-        names = [f"{name}.{len(policy.get_submodule(name)) - 1}" for name in names]
-    heads = tuple(f"{name}." for name in names)
-    state = policy.state_dict()
-    made.policy.load_state_dict({key: change(kept) if key.startswith(heads) else kept for key, kept in state.items()})
+    """Take over the networks, whose layers of another shape are changed, and SAC's entropy coefficient."""
+    shapes = {key: tensor.shape for key, tensor in made.policy.state_dict().items()}
+    state = model.policy.state_dict().items()
+    made.policy.load_state_dict({key: kept if kept.shape == shapes[key] else change(kept) for key, kept in state})
     for name in ("log_ent_coef", "ent_coef_tensor"):
         if getattr(model, name, None) is not None:
             getattr(made, name).data.copy_(getattr(model, name).data)
@@ -442,12 +428,6 @@ def _check_file(kind: type[Any], path: Any) -> None:
         f"{kind.__name__}.load reads models of its own class; this file holds a {'Delta' if ours else 'plain '}{name}: "
         f"use {advice}"
     )
-
-
-def as_numpy(components: th.Tensor, *, several: bool) -> np.ndarray:
-    """Components on the host, without the batch axis where one observation was asked for."""
-    array: np.ndarray = whole(components).detach().cpu().numpy()
-    return array if several else array[0]
 
 
 def _tell(callback: Any, error: BaseException) -> None:

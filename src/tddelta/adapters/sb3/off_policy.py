@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import polyak_update
 from torch.nn import functional
 
 from tddelta.adapters.sb3 import q_policies
-from tddelta.adapters.sb3.model import DeltaModel, as_numpy, log_components, whole
+from tddelta.adapters.sb3.model import DeltaModel, asked, log_components, whole
 from tddelta.errors import ConfigError
 from tddelta.targets import td_errors
 
@@ -47,6 +47,32 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
                 f"{network.__name__} must derive from {kind.__name__} and override {learned}(), from which it learns, "
                 f"instead of {' or '.join(f'{other}()' for other in others)}"
             )
+
+    def _train(self, gradient_steps: int, batch_size: int, *optimizers: th.optim.Optimizer) -> None:
+        """SB3's `train`, which cannot be kept: it takes the maximum or minimum of one value where ours has several."""
+        policy: Any = self.policy
+        policy.set_training_mode(True)
+        self._update_learning_rate(list(optimizers))
+        seen: dict[str, list[float]] = {}
+        components = targets = th.zeros(1, len(self.scales))
+        for step in range(gradient_steps):
+            components, targets, found = self._update(step, self._sample(batch_size))
+            for name, value in found.items():
+                seen.setdefault(name, []).append(value)
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        for name, values in seen.items():
+            self.logger.record(f"train/{name}", np.mean(values))
+        # Of the last minibatch.
+        with th.no_grad():
+            errors = (components - targets).square().mean(0).tolist()
+            means = components.mean(0).tolist()
+        arrays = (whole(part.detach()).cpu().numpy() for part in (components, targets))
+        log_components(self.logger, self.scales, errors, means, *arrays)
+
+    def _update(self, step: int, samples: Any) -> tuple[th.Tensor, th.Tensor, dict[str, float]]:
+        """Take one gradient step; components of a minibatch and their targets, (B, Z), and what to log by name."""
+        raise NotImplementedError
 
     def _check_buffer(self) -> None:
         self._check_steps(*(getattr(self.replay_buffer, name, None) or 1 for name in ("n_steps", "n_step")))
@@ -98,14 +124,6 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
             return loss(components, targets) * len(self.scales)
         return (loss(components, targets, reduction="none").mean(0) * weights).sum()
 
-    def _log_components(self, components: th.Tensor, targets: th.Tensor) -> None:
-        """Record error, explained variance and mean of the components (B, Z) of the last minibatch."""
-        with th.no_grad():
-            errors = (components - targets).square().mean(0).tolist()
-            means = components.mean(0).tolist()
-        arrays = (whole(part.detach()).cpu().numpy() for part in (components, targets))
-        log_components(self.logger, self.scales, errors, means, *arrays)
-
 
 class DeltaDQN(DeltaOffPolicy, DQN):
     """DQN with components of the action value: `stable_baselines3.DQN`, with the arguments of `DeltaModel` besides.
@@ -138,62 +156,34 @@ class DeltaDQN(DeltaOffPolicy, DQN):
 
     @classmethod
     def from_dqn(cls, model: DQN, scales: Any = None) -> "DeltaDQN":
-        """Go on from a trained DQN: the same policy and the same Q, split over the components.
-
-        Component z starts as the share (h_z − h_{z−1}) / h_Z of Q, as in `DeltaPPO.from_ppo`. The optimiser starts
-        afresh.
-
-        Args:
-            model: The DQN; its networks are not changed. Environment, replay buffer and settings are shared.
-            scales: The time scales, as in the constructor.
-
-        Returns:
-            The new model.
+        """Go on from a trained DQN, whose replay buffer is shared, as `DeltaPPO.from_ppo` does from a PPO.
 
         Raises:
-            ConfigError: `model` is no DQN, the scales do not fit, the DQN learns from several steps, or its policy is
-                of a class of your own.
+            ConfigError: As of `DeltaPPO.from_ppo`, or the DQN learns from several steps.
         """
         return cls._from_plain(model, scales=scales)
 
     def to_dqn(self) -> DQN:
-        """The same policy and Q as a plain DQN, whose save file needs no tddelta.
-
-        The components become one, their sum. The optimiser starts afresh.
-
-        Returns:
-            The new model; environment, replay buffer and settings are shared.
-
-        Raises:
-            ConfigError: The policy is of a class of your own.
-        """
+        """The same policy and Q as a plain DQN, whose replay buffer is shared, as `DeltaPPO.to_ppo` makes a PPO."""
         return self._to_plain(DQN)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Update the network; SB3's `train`, which cannot be kept, since it takes the maximum of one value."""
+        """Update the network, as in SB3."""
+        self._train(gradient_steps, batch_size, self.policy.optimizer)
+
+    def _update(self, step: int, samples: Any) -> tuple[th.Tensor, th.Tensor, dict[str, float]]:
         policy, online, target = (self.policy, self.q_net, self.q_net_target)  # type: Any, Any, Any
-        policy.set_training_mode(True)
-        self._update_learning_rate(policy.optimizer)
-        losses, norms = [], []
-        components = targets = th.zeros(1, len(self.scales))
-        for _ in range(gradient_steps):
-            samples = self._sample(batch_size)
-            with th.no_grad():
-                following = target.components(samples.next_observations)
-                greedy = q_policies.total(following).squeeze(-1).argmax(1)
-                targets = self._targets(samples, _chosen(following, greedy))
-            components = _chosen(online.components(samples.observations), samples.actions.long().squeeze(-1))
-            loss = self._loss(functional.smooth_l1_loss, components, targets)
-            losses.append(loss.item())
-            policy.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            norms.append(float(th.nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm)))
-            policy.optimizer.step()
-        self._n_updates += gradient_steps
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/loss", np.mean(losses))
-        self.logger.record("train/gradient_norm", np.mean(norms))
-        self._log_components(components, targets)
+        with th.no_grad():
+            following = target.components(samples.next_observations)
+            greedy = q_policies.total(following).squeeze(-1).argmax(1)
+            targets = self._targets(samples, _chosen(following, greedy))
+        components = _chosen(online.components(samples.observations), samples.actions.long().squeeze(-1))
+        loss = self._loss(functional.smooth_l1_loss, components, targets)
+        policy.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = th.nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm)
+        policy.optimizer.step()
+        return components, targets, {"loss": loss.item(), "gradient_norm": norm.item()}
 
     def predict_components(self, observation: Any) -> np.ndarray:
         """Components of the action values of observations.
@@ -204,15 +194,13 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         Returns:
             Q^z(s, a), (A, Z) or (B, A, Z), smallest discount first.
         """
-        tensors, several = self._observation(observation)
         online: Any = self.q_net
-        with th.no_grad():
-            return as_numpy(online.components(tensors), several=several)
+        return asked(self, observation, lambda tensors, _: online.components(tensors))
 
 
-def _chosen(components: th.Tensor, actions: th.Tensor) -> th.Tensor:
-    """Q^z(s, a), (B, Z), of one action each."""
-    return th.gather(components, 1, actions[:, None, None].expand(-1, 1, components.shape[-1])).squeeze(1)
+def _chosen(components: th.Tensor, places: th.Tensor) -> th.Tensor:
+    """Of components of several actions or critics, (B, A, Z), those at one place each, (B, Z)."""
+    return th.gather(components, 1, places[:, None, None].expand(-1, 1, components.shape[-1])).squeeze(1)
 
 
 class DeltaSAC(DeltaOffPolicy, SAC):
@@ -255,74 +243,54 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         return self._to_plain(SAC)
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Update actor, critics and temperature.
+        """Update actor, critics and temperature, as in SB3."""
+        own = () if self.ent_coef_optimizer is None else (self.ent_coef_optimizer,)
+        self._train(gradient_steps, batch_size, self.actor.optimizer, self.critic.optimizer, *own)
 
-        SB3's `train`, in its order; it cannot be kept, since it takes the minimum over one value per critic.
-        """
-        policy, actor, critic, target = (self.policy, self.actor, self.critic, self.critic_target)  # type: Any, Any, Any, Any
-        policy.set_training_mode(True)
-        optimizers = [actor.optimizer, critic.optimizer]
-        if self.ent_coef_optimizer is not None:
-            optimizers.append(self.ent_coef_optimizer)
-        self._update_learning_rate(optimizers)
-        names = ("ent_coef", "ent_coef_loss", "actor_loss", "critic_loss", "gradient_norm")
-        seen: dict[str, list[float]] = {name: [] for name in names}
-        components = targets = th.zeros(1, len(self.scales))
-        for step in range(gradient_steps):
-            samples = self._sample(batch_size)
-            if self.use_sde:
-                actor.reset_noise()
-            actions, log_prob = actor.action_log_prob(samples.observations)
-            log_prob = log_prob.reshape(-1, 1)
-            temperature = self._temperature(log_prob, seen)
+    def _update(self, step: int, samples: Any) -> tuple[th.Tensor, th.Tensor, dict[str, float]]:
+        actor, critic, target = (self.actor, self.critic, self.critic_target)  # type: Any, Any, Any
+        if self.use_sde:
+            actor.reset_noise()
+        actions, log_prob = actor.action_log_prob(samples.observations)
+        log_prob = log_prob.reshape(-1, 1)
+        temperature, found = self._temperature(log_prob)
 
-            with th.no_grad():
-                next_actions, next_log_prob = actor.action_log_prob(samples.next_observations)
-                following = whole(_smaller(target.components(samples.next_observations, next_actions)))
-                following[:, 0] -= temperature * next_log_prob
-                targets = self._targets(samples, following)
-            every = critic.each(samples.observations, samples.actions)
-            losses = [self._loss(functional.mse_loss, one, targets) for one in every]
-            critic_loss: Any = 0.5 * sum(losses)
-            seen["critic_loss"].append(critic_loss.item())
-            critic.optimizer.zero_grad()
-            critic_loss.backward()
-            # Of the critics, which SAC does not clip.
-            gradients = [parameter.grad for parameter in critic.parameters() if parameter.grad is not None]
-            seen["gradient_norm"].append(th.nn.utils.get_total_norm(gradients).item())
-            critic.optimizer.step()
-            components = every[0]
+        with th.no_grad():
+            next_actions, next_log_prob = actor.action_log_prob(samples.next_observations)
+            following = whole(_smaller(target.components(samples.next_observations, next_actions)))
+            following[:, 0] -= temperature * next_log_prob
+            targets = self._targets(samples, following)
+        every = critic.each(samples.observations, samples.actions)
+        critic_loss: Any = 0.5 * sum(self._loss(functional.mse_loss, one, targets) for one in every)
+        critic.optimizer.zero_grad()
+        critic_loss.backward()
+        # Of the critics, which SAC does not clip.
+        gradients = [parameter.grad for parameter in critic.parameters() if parameter.grad is not None]
+        norm = th.nn.utils.get_total_norm(gradients)
+        critic.optimizer.step()
 
-            smaller = th.cat(critic(samples.observations, actions), dim=1).min(dim=1, keepdim=True).values
-            actor_loss: Any = (temperature * log_prob - smaller).mean()
-            seen["actor_loss"].append(actor_loss.item())
-            actor.optimizer.zero_grad()
-            actor_loss.backward()
-            actor.optimizer.step()
+        smaller = th.cat(critic(samples.observations, actions), dim=1).min(dim=1, keepdim=True).values
+        actor_loss: Any = (temperature * log_prob - smaller).mean()
+        actor.optimizer.zero_grad()
+        actor_loss.backward()
+        actor.optimizer.step()
 
-            if step % self.target_update_interval == 0:
-                polyak_update(critic.parameters(), target.parameters(), self.tau)
-                polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
-        self._n_updates += gradient_steps
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        for name, values in seen.items():
-            if values:
-                self.logger.record(f"train/{name}", np.mean(values))
-        self._log_components(components, targets)
+        if step % self.target_update_interval == 0:
+            polyak_update(critic.parameters(), target.parameters(), self.tau)
+            polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
+        found |= {"actor_loss": actor_loss.item(), "critic_loss": critic_loss.item(), "gradient_norm": norm.item()}
+        return every[0], targets, found
 
-    def _temperature(self, log_prob: th.Tensor, seen: dict[str, list[float]]) -> th.Tensor:
-        """The entropy coefficient α, after which it takes its own step."""
+    def _temperature(self, log_prob: th.Tensor) -> tuple[th.Tensor, dict[str, float]]:
+        """The entropy coefficient α, after which it takes its own step, and what to log of it."""
         if self.ent_coef_optimizer is None or self.log_ent_coef is None:
-            seen["ent_coef"].append(self.ent_coef_tensor.item())
-            return self.ent_coef_tensor
+            return self.ent_coef_tensor, {"ent_coef": self.ent_coef_tensor.item()}
         temperature = th.exp(self.log_ent_coef.detach())
         loss: Any = -(self.log_ent_coef * (log_prob + float(self.target_entropy)).detach()).mean()
-        seen["ent_coef"].append(temperature.item())
-        seen["ent_coef_loss"].append(loss.item())
         self.ent_coef_optimizer.zero_grad()
         loss.backward()
         self.ent_coef_optimizer.step()
-        return temperature
+        return temperature, {"ent_coef": temperature.item(), "ent_coef_loss": loss.item()}
 
     def predict_components(self, observation: Any, action: Any = None) -> np.ndarray:
         """Components of the action value, of the critic whose sum is the smaller one.
@@ -337,28 +305,24 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         Raises:
             ConfigError: There is not one action per observation.
         """
-        tensors, several = self._observation(observation)
         policy, critic = (self.policy, self.critic)  # type: Any, Any
-        with th.no_grad():
+
+        def ask(tensors: Any, several: bool) -> th.Tensor:
             if action is None:
-                scaled = self.actor(tensors, deterministic=True)
-            else:
-                actions = np.asarray(action, np.float32)
-                wanted = (*([_size(tensors)] if several else []), *(self.action_space.shape or ()))
-                if actions.shape != wanted:
-                    raise ConfigError(
-                        f"action must hold one action per observation, shape {wanted}; got shape {actions.shape}"
-                    )
-                flat = policy.scale_action(actions).reshape(_size(tensors), -1)
-                scaled = th.as_tensor(flat, device=self.device)
-            return as_numpy(_smaller(critic.components(tensors, scaled)), several=several)
+                return _smaller(critic.components(tensors, self.actor(tensors, deterministic=True)))
+            count = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
+            actions = np.asarray(action, np.float32)
+            wanted = (*([count] if several else []), *(self.action_space.shape or ()))
+            if actions.shape != wanted:
+                raise ConfigError(
+                    f"action must hold one action per observation, shape {wanted}; got shape {actions.shape}"
+                )
+            scaled = policy.scale_action(actions).reshape(count, -1)
+            return _smaller(critic.components(tensors, th.as_tensor(scaled, device=self.device)))
+
+        return asked(self, observation, ask)
 
 
 def _smaller(components: th.Tensor) -> th.Tensor:
     """Of the critics' components, (B, critics, Z), those of the critic with the smallest sum, (B, Z)."""
-    critic = q_policies.total(components).squeeze(-1).argmin(1)
-    return th.gather(components, 1, critic[:, None, None].expand(-1, 1, components.shape[-1])).squeeze(1)
-
-
-def _size(tensors: Any) -> int:
-    return len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
+    return _chosen(components, q_policies.total(components).squeeze(-1).argmin(1))

@@ -3,7 +3,6 @@
 from typing import Any, ClassVar
 
 import numpy as np
-import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -12,7 +11,7 @@ from tddelta._arrays import check_form
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
-from tddelta.adapters.sb3.model import DeltaModel, Learning, as_numpy
+from tddelta.adapters.sb3.model import DeltaModel, Learning, asked
 from tddelta.errors import ConfigError
 from tddelta.targets import Form
 from tddelta.timescales import unit_number
@@ -22,8 +21,6 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
     """The base of `DeltaPPO` and `DeltaA2C`.
 
     Args:
-        policy: As in SB3.
-        env: As in SB3.
         *args: As in SB3.
         form: Of the critic's λ-return, see `tddelta.lambda_targets`. With "difference" the targets add up to SB3's
             own return whatever the trace decays; "bootstrap" is the paper's form, in which errors of short components
@@ -41,16 +38,8 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
     }
     own_callbacks = (StepChecker, StepRecorder)
 
-    def __init__(
-        self,
-        policy: Any,
-        env: Any,
-        *args: Any,
-        form: Form = "difference",
-        _init_setup_model: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
+    def __init__(self, *args: Any, form: Form = "difference", _init_setup_model: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "_init_setup_model": False})
         self.form = form
         if _init_setup_model:
             self._setup_model()
@@ -116,10 +105,8 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
         Returns:
             W, (Z,) or (B, Z), smallest discount first.
         """
-        tensors, several = self._observation(observation)
         policy: Any = self.policy
-        with th.no_grad():
-            return as_numpy(policy.predict_components(tensors), several=several)
+        return asked(self, observation, lambda tensors, _: policy.predict_components(tensors))
 
 
 class DeltaPPO(DeltaOnPolicy, PPO):
@@ -150,26 +137,19 @@ class DeltaPPO(DeltaOnPolicy, PPO):
         constant. The optimiser starts afresh.
 
         Args:
-            model: The PPO; it is not changed. Environment and settings are shared.
+            model: The PPO; it is not changed. The new model shares its environment and settings.
             scales: The time scales, as in the constructor.
             form: Of the critic's λ-return, as in the constructor.
 
-        Returns:
-            The new model.
-
         Raises:
-            ConfigError: `model` is no PPO, the scales do not fit, `form` is unknown, or the policy is of a class of
-                your own.
+            ConfigError: `model` is no PPO, scales or form do not fit, or the policy is of a class of your own.
         """
         return cls._from_plain(model, scales=scales, form=form)
 
     def to_ppo(self) -> PPO:
         """The same policy and values as a plain PPO, whose save file needs no tddelta.
 
-        The heads become one, their sum. The optimiser starts afresh.
-
-        Returns:
-            The new model; environment and settings are shared.
+        The components become one output, their sum. The optimiser starts afresh; environment and settings are shared.
 
         Raises:
             ConfigError: The policy is of a class of your own.

@@ -1,6 +1,6 @@
 """Action-value networks of Stable-Baselines3 with one set of outputs per time scale."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch as th
 from stable_baselines3.common.policies import ContinuousCritic
@@ -24,13 +24,20 @@ def _widened(network: nn.Sequential, n_components: int) -> None:
             network[-1] = nn.Linear(last.in_features, last.out_features * n_components)
 
 
-def _number(n_components: int | None, kind: str) -> int:
-    if n_components is None:
-        raise ConfigError(
-            f"n_components must be passed to this policy, and a plain {kind} does not: use Delta{kind}; a file of its "
-            f"own is read by Delta{kind}.load(…), and to_{kind.lower()}() makes a plain {kind}"
-        )
-    return n_components
+class _OfAlgorithm(OfComponents):
+    """Mixed into a policy of SB3: its algorithm passes the number of components."""
+
+    _algorithm: ClassVar[str]
+
+    def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
+        if n_components is None:
+            kind = self._algorithm
+            raise ConfigError(
+                f"n_components must be passed to this policy, and a plain {kind} does not: use Delta{kind}; a file of "
+                f"its own is read by Delta{kind}.load(…), and to_{kind.lower()}() makes a plain {kind}"
+            )
+        self.n_components = n_components
+        super().__init__(*args, **kwargs)
 
 
 class DeltaQNetwork(OfComponents, QNetwork):
@@ -56,12 +63,10 @@ class DeltaQNetwork(OfComponents, QNetwork):
         return total(self.components(obs)).squeeze(-1)
 
 
-class DeltaDQNPolicy(OfComponents, DQNPolicy):
+class DeltaDQNPolicy(_OfAlgorithm, DQNPolicy):
     """`DQNPolicy` with networks of the class `DeltaQNetwork`; the algorithm passes their `n_components`."""
 
-    def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
-        self.n_components = _number(n_components, "DQN")
-        super().__init__(*args, **kwargs)
+    _algorithm = "DQN"
 
     def make_q_net(self) -> DeltaQNetwork:
         """Make one network."""
@@ -116,12 +121,10 @@ def total(components: th.Tensor) -> th.Tensor:
     return components if components.shape[-1] == 1 else whole(components).sum(-1, keepdim=True)
 
 
-class DeltaSACPolicy(OfComponents, SACPolicy):
+class DeltaSACPolicy(_OfAlgorithm, SACPolicy):
     """`SACPolicy` with a `DeltaContinuousCritic`; the algorithm passes its `n_components`."""
 
-    def __init__(self, *args: Any, n_components: int | None = None, **kwargs: Any) -> None:
-        self.n_components = _number(n_components, "SAC")
-        super().__init__(*args, **kwargs)
+    _algorithm = "SAC"
 
     def make_critic(self, features_extractor: Any = None) -> DeltaContinuousCritic:
         """Make the critics, or their targets."""

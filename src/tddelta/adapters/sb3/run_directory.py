@@ -1,7 +1,6 @@
 """Callback that writes a run directory, for our algorithms and for SB3's own."""
 
 import functools
-import inspect
 import os
 import sys
 import time
@@ -32,7 +31,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from tddelta._plain import whole
 from tddelta.adapters.sb3.answers import environment_name, watch
-from tddelta.adapters.sb3.model import DeltaModel
+from tddelta.adapters.sb3.model import DeltaModel, asked
 from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.errors import ConfigError, StorageError
@@ -55,7 +54,7 @@ def settings_of(model: Any) -> dict[str, Any]:
         name
         for kind in reversed(type(model).__mro__)
         if "__init__" in vars(kind)
-        for name in inspect.signature(vars(kind)["__init__"]).parameters
+        for name in signature(vars(kind)["__init__"]).parameters
     )
     found = {name: plain(getattr(model, name)) for name in names if name not in _LEFT_OUT and hasattr(model, name)}
     return {"policy": model.policy_class.__name__, **found}
@@ -69,8 +68,10 @@ def plain(value: Any) -> Any:
         return float(value.val)
     if isinstance(value, LinearSchedule):
         return f"linear from {value.start} to {value.end} at {value.end_fraction}"
-    if value is None or isinstance(value, str | bool | int | float | np.generic | np.ndarray):
-        return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -82,14 +83,17 @@ def plain(value: Any) -> Any:
 
 
 _LIBRARY = "stable-baselines3"
-
 _PACKAGES = ("tddelta", _LIBRARY, "torch", "gymnasium", "numpy")
+
+
+def scales_of(model: Any) -> TimeScales:
+    """The discounts that a critic has values for, with their traces."""
+    ours = isinstance(model, DeltaModel)
+    return model.scales if ours else TimeScales.single(model.gamma, lam=getattr(model, "gae_lambda", None))
 
 
 def run_config(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
     """Content of `config.json`: equal for equal runs."""
-    lam = getattr(model, "gae_lambda", None)
-    scales = model.scales if isinstance(model, DeltaModel) else TimeScales.single(model.gamma, lam=lam)
     return {
         "format": CONFIG_FORMAT,
         "environment": environment,
@@ -99,7 +103,7 @@ def run_config(model: Any, environment: str, agent: str, number: int) -> dict[st
         "seed": number,
         "steps": model._total_timesteps,
         "settings": settings_of(model),
-        "scales": scales.to_dict(),
+        "scales": scales_of(model).to_dict(),
     }
 
 
@@ -109,10 +113,6 @@ STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 class Record(Recorder):
     """Record of one training that says how it ended, although SB3 does not tell.
-
-    Args:
-        writer: The run directory.
-        steps: Environment steps of the model before.
 
     Attributes:
         learned_steps: Environment steps at the last update.
@@ -128,9 +128,9 @@ class Record(Recorder):
         # A forked process has a copy of this, and nothing to say.
         self.open, self._process = False, os.getpid()
 
-    def begin(self, total: int) -> None:
-        """Training begins, or goes on, up to so many environment steps."""
-        self.open, self._total, self._first = True, total, self.steps
+    def begin(self, steps: int, total: int) -> None:
+        """Training begins, or goes on, from so many environment steps up to a total."""
+        self.open, self.steps, self._first, self._total = True, steps, steps, total
         self._began = self._row_time = time.perf_counter()
         self._apart, self._before = 0.0, _last_exception()
 
@@ -144,8 +144,11 @@ class Record(Recorder):
         self.writer.status("running", **self.counts())
         self.row_steps, self._row_time = self.learned_steps, clock
 
-    def apart(self, seconds: float) -> None:
-        """Count so many seconds as no training."""
+    def play(self, player: "Player", episodes: int) -> None:
+        """Append an evaluation, whose seconds count as no training."""
+        began = time.perf_counter()
+        self.evaluation(player.scores(episodes))
+        seconds = time.perf_counter() - began
         self._apart += seconds
         self._row_time += seconds
 
@@ -163,43 +166,36 @@ class Record(Recorder):
         finally:
             self.writer.close()
 
-    def fail(self, error: BaseException) -> None:
-        """Training broke off: "interrupted" if somebody stopped it, else "failed". Without effect once it is closed."""
-        if isinstance(error, STOPS):
-            self._break_off("interrupted", self._stopped())
-        else:
-            self._break_off("failed", f"{type(error).__name__}: {error}")
-
-    def leave(self) -> None:
-        """The callback is gone and training is not over: nobody said why, but the interpreter may know."""
-        error = _last_exception()
-        if error is not None and error is not self._before and _in_learn(error):
-            self.fail(error)
-        else:
-            self._break_off("interrupted", f"{self._stopped()}: `learn` did not come to its end")
-
-    def _break_off(self, state: str, message: str) -> None:
+    def break_off(self, error: BaseException | None) -> None:
+        """Training broke off: "interrupted" by the user or for a reason that nobody knows, else "failed"."""
         if not self.open or os.getpid() != self._process:
             return
+        state, message = "interrupted", f"stopped after {self.steps} of {self._total} steps"
+        if error is None:
+            message += ": `learn` did not come to its end"
+        elif not isinstance(error, STOPS):
+            state, message = "failed", f"{type(error).__name__}: {error}"
         with suppress(StorageError):  # on a full disk there is nothing else to say, and a greater error is on its way
             self.save_episodes(now=True)
             self.end_of_training()
         with suppress(StorageError):
             self.close(state, message)
 
-    def _stopped(self) -> str:
-        return f"stopped after {self.steps} of {self._total} steps"
+    def leave(self) -> None:
+        """The callback is gone and training is not over: nobody said why, but the interpreter may know."""
+        error = _last_exception()
+        self.break_off(error if error is not self._before and _in_learn(error) else None)
 
 
 def _last_exception() -> BaseException | None:
     """The exception that the interpreter met last and nobody caught."""
-    found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    found: BaseException | None = getattr(sys, "last_value", None)
     return found
 
 
-def _in_learn(error: BaseException) -> bool:
+def _in_learn(error: BaseException | None) -> bool:
     """True for an exception that came out of SB3's `learn`."""
-    codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+    codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__)) if error is not None else ()
     return any(code.co_name == "learn" and "stable_baselines3" in code.co_filename for code in codes)
 
 
@@ -248,11 +244,7 @@ class Player:
             self.env.close()
 
     def scores(self, episodes: int) -> dict[str, Any]:
-        """A row of `evaluations.jsonl` without `steps`: episodes with deterministic actions, the same seed each time.
-
-        Args:
-            episodes: How many, a fixed quota for each environment.
-        """
+        """A row of `evaluations.jsonl` without `steps`: so many episodes with the best actions, alike each time."""
         with self._playing(self._score_seed):
             found: Any = evaluate_policy(self.model, self.env, episodes, return_episode_rewards=True)
         scores, sizes = np.asarray(found[0], np.float64), np.asarray(found[1], np.int64)
@@ -268,31 +260,35 @@ class Player:
         if not knows_critic(self.model):
             return None
         rows: dict[str, list[Any]] = {name: [] for name in ("rewards", "deltas", "terminated", "truncated")}
-        first: dict[str, list[Any]] = {"observations": [], "actions": []}
-        last: np.ndarray | None = None
+        seen: list[Any] = []
+        acted: list[np.ndarray] = []
+        last: np.ndarray | None = None  # once the first episode of the first environment is over
         with self._playing(self._stream_seed):
             observations = self.env.reset()
-            for _ in range(STREAM_LENGTH):
+            for step in range(STREAM_LENGTH):
                 actions = self._act(observations)
                 rows["deltas"].append(self._beliefs(observations, actions))
                 if last is None:
-                    first["observations"].append(_one(observations))
-                    first["actions"].append(np.array(actions[0]))
+                    # Copied, since wrappers write into their arrays again.
+                    seen.append(_mapped(lambda part: np.array(part[0]), observations))
+                    acted.append(np.array(actions[0]))
                 observations, rewards, dones, infos = self.env.step(actions)
                 cut = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos]) & dones
                 for name, value in (("rewards", rewards), ("terminated", dones & ~cut), ("truncated", cut)):
                     rows[name].append(np.array(value))
-                if last is None and (self._over(dones, infos) or len(first["actions"]) == RECORDED):
-                    beyond = infos[0]["terminal_observation"] if dones[0] else _one(observations)
-                    last = self._beliefs_of_one(beyond)
-            if last is None:
-                last = self._beliefs_of_one(_one(observations))
+                # A game goes on after a life, as the Monitor below knows.
+                over = dones[0] and ("episode" in infos[0] or not self._monitored)
+                if last is None and (over or len(acted) == RECORDED or step == STREAM_LENGTH - 1):
+                    alone = _mapped(lambda part: part[:1], observations)
+                    if dones[0]:
+                        alone = _mapped(lambda part: np.asarray(part)[None], infos[0]["terminal_observation"])
+                    last = self._beliefs(alone, self._act(alone))[0]
         arrays = {name: np.array(row) for name, row in rows.items()}
-        gammas = np.asarray(gammas_of(self.model))
-        episode: Arrays = {name: array[: len(first["actions"]), 0] for name, array in arrays.items()}
-        episode |= {"actions": np.array(first["actions"]), "last_deltas": last, "gammas": gammas}
-        if not isinstance(first["observations"][0], dict):  # an archive holds arrays
-            episode["observations"] = np.array(first["observations"])
+        gammas = np.asarray(scales_of(self.model).gammas)
+        episode: Arrays = {name: array[: len(acted), 0] for name, array in arrays.items()}
+        episode |= {"actions": np.array(acted), "last_deltas": np.asarray(last), "gammas": gammas}
+        if not isinstance(seen[0], dict):  # an archive holds arrays
+            episode["observations"] = np.array(seen)
         return critic_check(gammas=gammas, **arrays), episode
 
     @contextmanager
@@ -317,10 +313,6 @@ class Player:
         drawn = isinstance(self.model, OnPolicyAlgorithm | SAC)
         return self.model.predict(observations, deterministic=not drawn)[0]
 
-    def _over(self, dones: np.ndarray, infos: Any) -> bool:
-        """True where the first environment's game is over; after a life it goes on, as the Monitor below knows."""
-        return bool(dones[0]) and ("episode" in infos[0] or not self._monitored)
-
     def _beliefs(self, observations: Any, actions: np.ndarray) -> np.ndarray:
         normaliser = self.model.get_vec_normalize_env()
         found = beliefs(self.model, observations, actions)
@@ -328,32 +320,20 @@ class Player:
             found = found * np.float32(np.sqrt(normaliser.ret_rms.var + normaliser.epsilon))
         return found
 
-    def _beliefs_of_one(self, observation: Any) -> np.ndarray:
-        several = _mapped(lambda part: np.asarray(part)[None], observation)
-        alone: np.ndarray = self._beliefs(several, self._act(several))[0]
-        return alone
-
-
-def gammas_of(model: Any) -> tuple[float, ...]:
-    """The discounts that a critic has values for."""
-    return tuple(model.scales.gammas) if hasattr(model, "scales") else (float(model.gamma),)
-
 
 def knows_critic(model: BaseAlgorithm) -> bool:
     """True where `beliefs` can ask the critic of this model."""
-    if isinstance(model, OnPolicyAlgorithm):  # a recurrent one wants its state, too
-        policy: Any = model.policy
-        return (
-            isinstance(policy, ActorCriticPolicy) and "lstm_states" not in signature(policy.predict_values).parameters
-        )
-    return isinstance(model, DQN | SAC | TD3)
+    if not isinstance(model, OnPolicyAlgorithm):
+        return isinstance(model, DQN | SAC | TD3)
+    policy: Any = model.policy  # a recurrent one wants its state, too
+    return isinstance(policy, ActorCriticPolicy) and "lstm_states" not in signature(policy.predict_values).parameters
 
 
 def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
-    """Components of a critic: of V for PPO and A2C, of Q at these actions for others.
+    """Components of the critic of a model that `knows_critic`: of V for PPO and A2C, of Q at actions for others.
 
     Args:
-        model: A model that `knows_critic`.
+        model: The model.
         observations: Of B environments, as `predict` takes them.
         actions: What `predict` chose there, (B, …).
 
@@ -364,27 +344,20 @@ def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
         return model.predict_components(observations)
     if isinstance(model, DeltaSAC):
         return model.predict_components(observations, actions)
+    every, chosen = np.arange(len(actions)), actions.reshape(len(actions), -1)
     if isinstance(model, DeltaDQN):
-        return np.asarray(model.predict_components(observations)[np.arange(len(actions)), actions.reshape(-1)])
-    model.policy.set_training_mode(False)
-    tensors, _ = model.policy.obs_to_tensor(observations)
-    with th.no_grad():
+        return np.asarray(model.predict_components(observations)[every, chosen[:, 0]])
+
+    def ask(tensors: Any, several: bool) -> th.Tensor:
+        if isinstance(model, OnPolicyAlgorithm):
+            return model.policy.predict_values(tensors)
         if isinstance(model, DQN):
-            chosen = th.as_tensor(actions.reshape(-1, 1), device=model.device).long()
-            found = model.q_net(tensors).gather(1, chosen)
-        elif isinstance(model, OnPolicyAlgorithm):
-            found = model.policy.predict_values(tensors)
-        else:
-            scaled = model.policy.scale_action(actions.astype(np.float32)).reshape(len(actions), -1)
-            twins = model.critic(tensors, th.as_tensor(scaled, device=model.device))
-            found = th.cat(twins, dim=1).min(dim=1, keepdim=True).values
-    array: np.ndarray = found.cpu().numpy()
-    return array
+            return model.q_net(tensors)[every, chosen[:, 0], None]
+        scaled = model.policy.scale_action(actions.astype(np.float32)).reshape(len(actions), -1)
+        twins = model.critic(tensors, th.as_tensor(scaled, device=model.device))
+        return th.cat(twins, dim=1).min(dim=1, keepdim=True).values
 
-
-def _one(observations: Any) -> Any:
-    """The first of several observations, copied, since wrappers write into their arrays again."""
-    return _mapped(lambda part: np.array(part[0]), observations)
+    return asked(model, observations, ask)
 
 
 def _mapped(change: Callable[[Any], Any], observation: Any) -> Any:
@@ -486,11 +459,8 @@ class RunDirectory(BaseCallback):
         self.seed = _optional("seed", seed, 0, "leave it out for the seed of the model")
         self.every = _optional("every", every, 1, "leave it out for the default")
         self.eval_every = _optional("eval_every", eval_every, 1, "leave it out for one at the end")
-        self.eval_episodes = whole(
-            "eval_episodes",
-            eval_episodes,
-            advice=f"leave it out for {EVALUATION_EPISODES}, or leave eval_env out for none",
-        )
+        advice = f"leave it out for {EVALUATION_EPISODES}, or leave eval_env out for none"
+        self.eval_episodes = whole("eval_episodes", eval_episodes, advice=advice)
         self.path: Path | None = None
         self._record: Record | None = None
         self._player: Player | None = None
@@ -513,38 +483,35 @@ class RunDirectory(BaseCallback):
             if isinstance(error, STOPS):
                 with suppress(StorageError):
                     self._save_parameters(record)
-            record.fail(error)
+            record.break_off(error)
 
     def _on_training_start(self) -> None:
         model = self.model
         if self._record is not None and model.num_timesteps < self._record.steps:
             self._record = None  # trained from the start again: another run
         if self._record is None:
-            self._name = self.environment or environment_name(self.training_env)
-            self._agent = self.agent or type(model).__name__
-            given = self.seed if self.seed is not None else model.seed
-            places = (run_path(self.out, self._name, self._agent, number) for number in count())
-            free = next(number for number, place in enumerate(places) if not place.exists())
-            self._number = free if given is None else given
+            name, agent = self.environment or environment_name(self.training_env), self.agent or type(model).__name__
+            number = self.seed if self.seed is not None else model.seed
+            if number is None:
+                number = next(one for one in count() if not run_path(self.out, name, agent, one).exists())
+            self._named = name, agent, number
         watch(self.training_env)  # of SB3's own algorithms; ours have done it
         # Before anything is written: what does not fit is told now, not after the training.
-        self._player = None if self.eval_env is None else Player(model, self.eval_env, self._number)
-        config = run_config(model, self._name, self._agent, self._number)
+        self._player = None if self.eval_env is None else Player(model, self.eval_env, self._named[-1])
+        config = run_config(model, *self._named)
         if self._record is None:
-            self._begin(config)
+            self._record = self._begun(config)
         else:
             writer = self._record.writer
             writer.reopen()
             replace(writer.path / "config.json", to_json(config))
             writer.status("running")
-        record = self._record_of()
-        record.steps = model.num_timesteps
-        record.begin(model._total_timesteps)
+        self._record.begin(model.num_timesteps, model._total_timesteps)
         self._returns, self._lengths = np.zeros(model.n_envs), np.zeros(model.n_envs, np.int64)
         self._learned = model._n_updates
 
-    def _begin(self, config: dict[str, Any]) -> None:
-        path = run_path(self.out, self._name, self._agent, self._number)
+    def _begun(self, config: dict[str, Any]) -> Record:
+        path = run_path(self.out, *self._named)
         if path.exists():
             raise ConfigError(
                 f"{path} exists already, and a run is never overwritten: choose another folder or seed, "
@@ -560,30 +527,30 @@ class RunDirectory(BaseCallback):
         provenance = origin((), _PACKAGES, f"PyTorch: {self.model.device}")
         if self.eval_env is not None:
             provenance["options"] = {"eval_every": self.eval_every, "eval_episodes": self.eval_episodes}
-        self._record = Record(RunWriter(path, config, provenance), self.model.num_timesteps)
+        record = Record(RunWriter(path, config, provenance), self.model.num_timesteps)
         self.path = path
-        weakref.finalize(self, self._record.leave)
+        weakref.finalize(self, record.leave)
+        return record
 
     def _on_step(self) -> bool:
         record = self._record_of()
         record.steps = self.num_timesteps
         normaliser = self.model.get_vec_normalize_env()
-        rewards = self.locals["rewards"] if normaliser is None else normaliser.get_original_reward()
-        self._returns += rewards
+        self._returns += self.locals["rewards"] if normaliser is None else normaliser.get_original_reward()
         self._lengths += 1
-        dones = self.locals["dones"]
-        if np.any(dones):
-            for place in np.flatnonzero(dones):
-                # Monitor counts below wrappers that change rewards or episodes.
-                seen = self.locals["infos"][place].get("episode", {})
-                returned, length = seen.get("r", self._returns[place]), seen.get("l", self._lengths[place])
-                record.add_episodes([record.steps], [float(returned)], [int(length)])
-                self._returns[place], self._lengths[place] = 0.0, 0
+        ended = np.flatnonzero(self.locals["dones"])
+        for place in ended:
+            # Monitor counts below wrappers that change rewards or episodes.
+            seen = self.locals["infos"][place].get("episode", {})
+            returned, length = seen.get("r", self._returns[place]), seen.get("l", self._lengths[place])
+            record.add_episodes([record.steps], [float(returned)], [int(length)])
+            self._returns[place], self._lengths[place] = 0.0, 0
+        if len(ended):
             record.save_episodes()
-        if self.eval_every is not None and self.num_timesteps < self.model._total_timesteps:
+        if self._player and self.eval_every is not None and self.num_timesteps < self.model._total_timesteps:
             before = self.num_timesteps - self.model.n_envs
             if self.num_timesteps // self.eval_every > before // self.eval_every:
-                self._evaluate(record)
+                record.play(self._player, self.eval_episodes)
         return True
 
     def _on_rollout_start(self) -> None:
@@ -599,7 +566,7 @@ class RunDirectory(BaseCallback):
         self._save_parameters(record)
         record.end_of_training()
         if self._player is not None:
-            self._evaluate(record)
+            record.play(self._player, self.eval_episodes)
             found = self._player.hold_out()
             if found is not None:
                 record.held_out(*found)
@@ -611,13 +578,7 @@ class RunDirectory(BaseCallback):
 
     def _save_parameters(self, record: Record) -> None:
         tensors = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.policy.state_dict().items()}
-        record.save_parameters(tensors, self._name)
-
-    def _evaluate(self, record: Record) -> None:
-        if self._player is not None:
-            began = time.perf_counter()
-            record.evaluation(self._player.scores(self.eval_episodes))
-            record.apart(time.perf_counter() - began)
+        record.save_parameters(tensors, self._named[0])
 
     def _see_update(self, *, now: bool = False) -> None:
         """Write a line of metrics if the model learned since the last one: SB3 logs after `train`, and tells nobody."""
@@ -646,9 +607,9 @@ def _numbers(logged: Any) -> dict[str, float]:
     """Numbers of the last update in SB3's logger, under the names of `metrics.jsonl`."""
     found = {}
     for key, value in logged.items():
-        group, _, rest = key.partition("/")
         if not isinstance(value, int | float | np.number):
             continue
+        group, _, rest = key.partition("/")
         if group == "train":
             name, factor = _NAMES.get(rest, (rest, 1.0))
             found[name] = factor * float(value)

@@ -1,28 +1,34 @@
-"""TorchRL's `GAE` for a critic with one output per time scale, and the checks of what it reads."""
+"""TorchRL's `GAE` for a critic with one output per time scale, such critics, and the settings of their loss."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
-from inspect import signature
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch, set_skip_existing
+from torchrl.modules import ValueOperator
 from torchrl.objectives.utils import hold_out_net
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from tddelta import timescales
-from tddelta._arrays import check_form
-from tddelta.adapters.ladders import Ladder
+from tddelta._arrays import check_form, check_scales
+from tddelta._plain import is_number, plain
+from tddelta.adapters import Ladder
 from tddelta.errors import ConfigError, DataError, ShapeError
 from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
 
-_ADVICE = "add it, or name another one with set_keys"
+DEFAULT_LMBDA = 0.95
+"""λ of TorchRL's losses."""
+
+# A critic that was forgotten is not one left out on purpose.
+_NOTHING: Final[Any] = object()
 
 
-def check_data(data: Any) -> None:
+def _check_data(data: Any) -> None:
     """DataError unless this is a tensordict."""
     if not is_tensor_collection(data) or isinstance(data, type):
         raise DataError(
@@ -31,7 +37,7 @@ def check_data(data: Any) -> None:
         )
 
 
-def entry(data: TensorDictBase, key: Any, advice: str = _ADVICE) -> torch.Tensor:
+def _entry(data: TensorDictBase, key: Any, advice: str = "add it, or name another one with set_keys") -> torch.Tensor:
     """The tensor under a key, nested or not; DataError if there is none."""
     found: torch.Tensor | None = data.get(key, None)
     if found is None:
@@ -44,7 +50,7 @@ def entry(data: TensorDictBase, key: Any, advice: str = _ADVICE) -> torch.Tensor
 
 def _of_the_step(data: TensorDictBase, key: Any, deltas: torch.Tensor, *, flag: bool = False) -> torch.Tensor:
     """A reward or a flag from under "next", (*batch,), beside components (*batch, Z)."""
-    found = entry(data, ("next", key))
+    found = _entry(data, ("next", key))
     wanted, got = (*deltas.shape[:-1], 1), tuple(found.shape)
     if got != wanted:
         advice = "use unsqueeze(-1)" if got == wanted[:-1] else "expand or reduce it, nothing is broadcast"
@@ -57,37 +63,14 @@ def _of_the_step(data: TensorDictBase, key: Any, deltas: torch.Tensor, *, flag: 
     return found.squeeze(-1)
 
 
-def _check_components(data: TensorDictBase, key: Any, deltas: torch.Tensor, number: int) -> None:
-    shape = tuple(deltas.shape)
-    if deltas.ndim <= data.ndim or shape[-1] != number:
-        raise ShapeError(
-            f"{key!r} must have the shape of the batch, {tuple(data.shape)}, and one entry for each of the {number} "
-            f"scales; got {shape}: give the critic's last layer out_features={number}, or pass other scales"
-        )
-
-
-def _check_single_steps(data: TensorDictBase, key: Any) -> None:
-    """DataError if a multi-step transform has summed rewards: it writes there how many."""
-    lengths = data.get(key, None)
-    if lengths is not None and bool((lengths != 1).any()):
-        raise DataError(
-            f"rewards must be those of single steps; got {key!r} up to {int(lengths.max())}: drop the multi-step "
-            "transform, which sums rewards with one discount and so spoils them for all others"
-        )
-
-
-DEFAULT_LMBDA = 0.95
-"""λ of TorchRL's losses."""
-
-
-def ladder(scales: Any, gamma: Any) -> tuple[Ladder, float]:
+def _ladder(scales: Any, gamma: Any) -> tuple[Ladder, float]:
     """The ladder that a user named, and its largest discount, which is `gamma` unless `scales` names it."""
     named = Ladder(scales)
     largest = TimeScales.of(named.given).gammas[-1] if gamma is None else timescales.unit_number("gamma", gamma)
     return named, largest
 
 
-def check_critic(name: str, critic: Any) -> None:
+def _check_critic(name: str, critic: Any) -> None:
     """ConfigError unless a critic reads and writes entries of a tensordict."""
     keyed = all(hasattr(critic, attribute) for attribute in ("in_keys", "out_keys"))
     if isinstance(critic, type) or not callable(critic) or not keyed:
@@ -105,15 +88,11 @@ def _check_time_dim(time_dim: Any) -> None:
         )
 
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 # `torch.compile` would unroll the loop over time.
-_not_compiled: Callable[[_Method], _Method] = torch.compiler.disable
-
-# A critic that was forgotten is not one left out on purpose.
-_NOTHING: Final[Any] = object()
+_not_compiled: Any = torch.compiler.disable
 
 
-def _takes_entries(method: _Method) -> _Method:
+def _takes_entries(method: Any) -> Any:
     """`dispatch`, but with the signature of the method, which documentation tools need, and a check of the data."""
     dispatched: Any = dispatch(method)
 
@@ -121,13 +100,10 @@ def _takes_entries(method: _Method) -> _Method:
     def checked(self: Any, *given: Any, **settings: Any) -> Any:
         first = given[0] if given else settings.get("tensordict", _NOTHING)
         if first is not _NOTHING and not isinstance(first, torch.Tensor):  # which is the first of several entries
-            check_data(first)
+            _check_data(first)
         return dispatched(self, *given, **settings)
 
-    made: Any = checked
-    made.__signature__ = signature(method)
-    decorated: _Method = made
-    return decorated
+    return checked
 
 
 class _Steps(NamedTuple):
@@ -220,12 +196,12 @@ class DeltaGAE(ValueEstimatorBase):
                 "estimators only; got none: pass value_network=critic, or None if the data holds the components"
             )
         if value_network is not None:
-            check_critic("value_network", value_network)
+            _check_critic("value_network", value_network)
         _check_time_dim(time_dim)
         super().__init__(value_network=value_network, **settings)
         check_form(form)
         self.lmbda = None if lmbda is None else timescales.unit_number("lmbda", lmbda)
-        self._ladder, self.gamma = ladder(scales, gamma)
+        self._ladder, self.gamma = _ladder(scales, gamma)
         self._ladder.at(self.gamma, self._lam())
         self.form = form
         self.average_gae = average_gae
@@ -305,9 +281,9 @@ class DeltaGAE(ValueEstimatorBase):
         Raises:
             DataError: The data is no tensordict, or has no components or no targets.
         """
-        check_data(tensordict)
+        _check_data(tensordict)
         keys = self.tensor_keys
-        deltas, targets = (entry(tensordict, key).detach().double() for key in (keys.value, keys.value_target))
+        deltas, targets = (_entry(tensordict, key).detach().double() for key in (keys.value, keys.value_target))
         valid = tensordict.get("shifted_valid", None)
         if valid is not None:
             deltas, targets = deltas[valid], targets[valid]
@@ -329,24 +305,35 @@ class DeltaGAE(ValueEstimatorBase):
 
     def _steps(self, data: Any, params: Any, target_params: Any, time_dim: Any) -> _Steps:
         """The data as arguments of the target functions, checked."""
-        check_data(data)
+        _check_data(data)
         keys = self.tensor_keys
         axis = self._time_axis(data, time_dim)
-        _check_single_steps(data, keys.steps_to_next_obs)
+        lengths = data.get(keys.steps_to_next_obs, None)
+        if lengths is not None and bool((lengths != 1).any()):  # how many rewards a multi-step transform has summed
+            raise DataError(
+                f"rewards must be those of single steps; got {keys.steps_to_next_obs!r} up to {int(lengths.max())}: "
+                "drop the multi-step transform, which sums rewards with one discount and so spoils them for all others"
+            )
         for key in (keys.reward, keys.done):
-            entry(data, ("next", key))
+            _entry(data, ("next", key))
         if self.value_network is not None:
             deltas, following, valid = self._computed(data, params, target_params)
             if valid is not None:
                 data.set("shifted_valid", valid)
         else:
-            deltas, following = entry(data, keys.value), entry(data, ("next", keys.value))
+            deltas, following = _entry(data, keys.value), _entry(data, ("next", keys.value))
         # Also of an earlier call: steps that did not fit stay out.
         valid = data.get("shifted_valid", None)
         data = self._prepare_shifted_tensordict(data, valid, axis)
 
-        _check_components(data, keys.value, deltas, len(self.scales))
-        _check_components(data, ("next", keys.value), following, len(self.scales))
+        number = len(self.scales)
+        for key, array in ((keys.value, deltas), (("next", keys.value), following)):
+            if array.ndim <= data.ndim or array.shape[-1] != number:
+                raise ShapeError(
+                    f"{key!r} must have the shape of the batch, {tuple(data.shape)}, and one entry for each of the "
+                    f"{number} scales; got {tuple(array.shape)}: give the critic's last layer out_features={number}, "
+                    "or pass other scales"
+                )
         rewards = _of_the_step(data, keys.reward, deltas)
         done = _of_the_step(data, keys.done, deltas, flag=True)
         absent = data.get(("next", keys.terminated), None) is None
@@ -369,7 +356,7 @@ class DeltaGAE(ValueEstimatorBase):
             # At both places, or already known and so skipped; `shifted` fills in what is missing.
             here, there = (data.get(place, None) is not None for place in (key, ("next", key)))
             if here != there:
-                entry(data, ("next", key) if here else key)
+                _entry(data, ("next", key) if here else key)
         if self.tensor_keys.value not in self.value_network.out_keys:
             raise ConfigError(
                 f"the value network must write {self.tensor_keys.value!r}; got {self.value_network.out_keys}: "
@@ -417,3 +404,96 @@ class DeltaGAE(ValueEstimatorBase):
 def _batch_first(array: Any, axis: int) -> torch.Tensor:
     """A result as a tensor of the layout of the data."""
     return torch.as_tensor(array).movedim(0, axis).contiguous()
+
+
+def loss_settings(scales: Any, coefficient: float = 1.0, *, gamma: float | None = None) -> dict[str, Any]:
+    """Settings of a TorchRL loss, with which it takes coefficient · ½ Σ_z (W_z − G^z)², averaged over the batch.
+
+    TorchRL averages over batch and components, and its squared error has no ½: hence half their number. Its own
+    default, "smooth_l1", has gradients of at most 1, too little for the components of long horizons.
+
+    Args:
+        scales: The time scales, as of `DeltaGAE`.
+        coefficient: Weight of the critic's loss beside the policy's, ≥ 0.
+        gamma: γ_Z, in [0, 1]. Needed where `scales` names no discounts; else it must be the largest of them.
+
+    Returns:
+        `critic_coeff` and `loss_critic_type`, keywords of `ClipPPOLoss`, `KLPENPPOLoss`, `PPOLoss` and `A2CLoss`.
+        `ReinforceLoss` has no coefficient: multiply its "loss_value" by this one.
+
+    Raises:
+        ConfigError: `scales` names no time scales, `gamma` is missing or not the largest discount, or the coefficient
+            is no finite number ≥ 0.
+
+    Example:
+        >>> loss_settings("halving", gamma=0.99)
+        {'critic_coeff': 3.0, 'loss_critic_type': 'l2'}
+    """
+    named, gamma = _ladder(scales, gamma)
+    number, half = plain(coefficient), len(named.at(gamma, DEFAULT_LMBDA)) / 2
+    if not (is_number(number) and 0 <= number < math.inf):
+        raise ConfigError(
+            f"coefficient must be a finite number of at least 0; got {coefficient!r}: "
+            "1 is the sum of half the squared errors"
+        )
+    return {"critic_coeff": float(number) * half, "loss_critic_type": "l2"}
+
+
+def delta_critic(
+    body: torch.nn.Module, features: int, scales: TimeScales, in_keys: Sequence[Any] = ("observation",)
+) -> ValueOperator:
+    """A critic of one linear output per time scale, which writes W, (*batch, Z), under "state_value".
+
+    Args:
+        body: Module that turns the observations under `in_keys` into features, (*batch, features).
+        features: Number of features that the body puts out.
+        scales: The time scales; a ConfigError if they are no `TimeScales`.
+        in_keys: Keys of the observations.
+    """
+    check_scales(scales)
+    return ValueOperator(torch.nn.Sequential(body, torch.nn.Linear(features, len(scales))), in_keys=list(in_keys))
+
+
+def predict_components(
+    critic: Any, tensordict: TensorDictBase | torch.Tensor, key: Any = "state_value"
+) -> torch.Tensor:
+    """W(s), what each time scale adds to the value, (*batch, Z); no gradients, and the data stays as it is.
+
+    Args:
+        critic: The critic, a tensordict module.
+        tensordict: Observations, under the keys that the critic reads; for a critic that reads one key also the plain
+            tensor, (*batch, features).
+        key: Where the critic writes.
+
+    Raises:
+        ConfigError: The critic is no tensordict module.
+        DataError: An observation is missing, the data is neither a tensordict nor such a tensor, or the critic writes
+            nothing there.
+    """
+    _check_critic("critic", critic)
+    with torch.no_grad(), set_skip_existing(False):
+        return _entry(critic(_observations(tensordict, list(critic.in_keys))), key)
+
+
+def _observations(data: Any, keys: list[Any]) -> Any:
+    """The entries that the critic reads, and no others."""
+    if isinstance(data, torch.Tensor):
+        if len(keys) != 1 or data.ndim == 0:
+            raise DataError(
+                "a plain tensor must be (*batch, features), for a critic that reads one key; "
+                f"got shape {tuple(data.shape)}, and the keys {keys}: pass a TensorDict with these keys"
+            )
+        return TensorDict({}, data.shape[:-1]).set(keys[0], data)
+    if not is_tensor_collection(data) or isinstance(data, type):
+        raise DataError(
+            f"the observations must be a TensorDict or a tensor; got {type(data).__name__}: "
+            f"pass a TensorDict with the keys {keys}, or a tensor (*batch, features) if there is one key"
+        )
+    for key in keys:
+        _entry(data, key, "add it, the critic reads it")
+    return data.select(*keys)
+
+
+def predict_values(critic: Any, tensordict: TensorDictBase | torch.Tensor, key: Any = "state_value") -> torch.Tensor:
+    """V(s) = Σ_z W_z(s), (*batch, 1), the value at the largest discount; arguments as of `predict_components`."""
+    return predict_components(critic, tensordict, key).sum(-1, keepdim=True)
