@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -18,10 +19,12 @@ import tddelta
 import tddelta.deep
 from report_synthetic import write_run
 from tddelta.cli import COMMANDS, main
-from tddelta.cli.reading import words_of
+from tddelta.cli.reading import options_of
 from tddelta.cli.sweep import Tune
 from tddelta.cli.training import Compare, Train, with_settings
+from tddelta.cli.values import Values
 from tddelta.deep.config import Config, _made
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.runs import Run, load_runs
 
 CATCH = "Catch-bsuite"
@@ -168,7 +171,11 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
         ),
         (["scales", "--scales", "halving", "gamma=0.9", "components"], "all but the rule with a number; got 'compone"),
         (["scales", "--scales", "halving", "lam=high"], "all but the rule with a number; got 'lam=high': pass disc"),
-        (["scales", "--scales", "doubling", "shortest_horizon=0"], "shortest_horizon must be at least 1 step; got 0"),
+        (
+            ["scales", "--scales", "doubling", "shortest_horizon=0"],
+            "shortest_horizon in --scales must be at least 1 step",
+        ),
+        (["scales", "--scales", "halving", "rule=mached"], "tddelta: rule in --scales must be one of capped, matched"),
         (
             ["scales", "--scales", "halving", "lam=0.5", "--lam", "0.9"],
             "--lam is in --scales, too; got 0.9 and there 0.5",
@@ -453,21 +460,32 @@ def test_sentences_name_options_in_the_form_that_the_command_line_takes():
 
 
 @pytest.mark.parametrize(
-    ("sentence", "said"),
+    ("marked", "python", "command"),
     [
-        ("pass resume=True to go on", "pass --resume to go on"),
-        ("choose another folder with out=", "choose another folder with --out"),
-        ("as in hidden_sizes=(64, 64)", "as in --hidden-sizes 64 64"),
-        ("pass normalize_rewards=True", "pass --normalize-rewards True"),
-        ("epochs must divide environments × rollout_length", "--epochs must divide --environments × --rollout-length"),
-        ("reward_discount is off; got /a/hidden_sizes/b", "--reward-discount is off; got /a/hidden_sizes/b"),
-        ("environment_kwargs must be a dict", "--env-kwargs must be a dict"),
-        ("rule must be known; got 'rule=a': pass rule='b'", "--rule must be known; got 'rule=a': pass --rule b"),
+        (setting("lam"), "lam", "--lam"),
+        (setting("resume", True), "resume=True", "--resume"),
+        (setting("out", ""), "out=", "--out"),
+        (setting("hidden_sizes", (64, 64)), "hidden_sizes=(64, 64)", "--hidden-sizes 64 64"),
+        (setting("normalize_rewards", True), "normalize_rewards=True", "--normalize-rewards True"),
+        (setting("environment_kwargs"), "environment_kwargs", "--env-kwargs"),
+        (setting("rule", "b"), "rule='b'", "--rule b"),
+        (setting("scales", "halving gamma=1"), "scales='halving gamma=1'", "--scales halving gamma=1"),
+        (setting("actor_lam", None), "actor_lam=None", "--actor-lam none"),
+        (setting("held_out", 0), "held_out=0", "held_out=0"),  # none of its options
     ],
 )
-def test_advice_is_in_words_of_the_command(sentence, said):
-    train = with_settings(Train)(environment="Catch")
-    assert words_of(train, sentence) == words_of(train, said) == said
+def test_a_setting_in_a_message_is_in_words_of_the_reader(marked, python, command):
+    error = ConfigError(f"{marked} must be known; got 'rule=a'")
+    assert str(error) == str(pickle.loads(pickle.dumps(error))) == f"{python} must be known; got 'rule=a'"
+    assert error.setting == python.partition("=")[0]
+    assert (
+        error.written(options_of(with_settings(Train)(environment="Catch"))) == f"{command} must be known; got 'rule=a'"
+    )
+
+
+def test_a_message_without_a_setting_is_left_alone():
+    assert DataError("row 2: reward is missing").setting is None
+    assert DataError("row 2: reward is missing").written(options_of(Values(log="x"))) == "row 2: reward is missing"
 
 
 def test_whole_numbers_are_taken_as_they_are_written(pretended, monkeypatch):

@@ -13,7 +13,6 @@ import pytest
 import tddelta as tdd
 from logs_data import random_log, small
 from tddelta.cli import main
-from tddelta.cli.reading import Evaluate, Scales, in_words_of
 from tddelta.cli.values import Values
 from tddelta.report import plots
 from tddelta.tabular import evaluate_log
@@ -240,35 +239,6 @@ def test_wrong_usage_is_one_line(line, message, capsys):
     assert call(*line.split(" ")) == (1 if "empty" in line or "--reward state" in line else 2)
     out, err = capsys.readouterr()
     assert err.startswith("tddelta: ") and message in err and err.count("\n") == 1 and out == ""
-
-
-@pytest.mark.parametrize(
-    ("command", "said", "told"),
-    [
-        (
-            Values(log="x"),
-            "no column 'a'; say what yours is called, as in reward='score', and truncated=None if there is none",
-            "no column 'a'; say what yours is called, as in --reward score, and --truncated none if there is none",
-        ),
-        (Values(log="x"), "row 2: reward is missing", "row 2: reward is missing"),
-        (
-            Scales(),
-            "the ladder needs windows: pass n_step=, as in n_step=5",
-            "the ladder needs windows: pass --n-step, as in --n-step 5",
-        ),
-        (Evaluate(runs=()), "episodes must be at least 1; got 0", "--episodes must be at least 1; got 0"),
-        (
-            Evaluate(runs=()),
-            "the run's environment 'a:b' is not part of tddelta: pass environment= to say what it is",
-            "the run's environment 'a:b' is not part of tddelta: pass --environment to say what it is",
-        ),
-        (Evaluate(runs=()), "environment a:b has no method step", "environment a:b has no method step"),
-    ],
-)
-def test_errors_of_a_function_name_the_options_of_its_command(command, said, told):
-    with pytest.raises(tdd.DataError) as caught, in_words_of(command):
-        raise tdd.DataError(said)
-    assert str(caught.value) == told
 
 
 def test_a_figure_of_nothing_says_so():

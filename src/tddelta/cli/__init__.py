@@ -19,7 +19,7 @@ import tddelta
 from tddelta._plain import whole_text
 from tddelta._streams import lasting_streams
 from tddelta.cli.inspection import Inspect
-from tddelta.cli.reading import Evaluate, Redraw, Scales, in_words_of, words_of
+from tddelta.cli.reading import Evaluate, Redraw, Scales, options_of
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep, Tune
 from tddelta.cli.training import Compare, Train, with_settings
@@ -155,8 +155,11 @@ def _dispatch(given: list[str]) -> int:
             registry=_NUMBERS,
         )
         warnings.showwarning = _warning_printer(parsed)
-        with in_words_of(parsed):
+        try:
             return int(parsed.run(["tddelta", *given]))
+        except TDDeltaError as error:
+            error.args = (error.written(options_of(parsed)),)
+            raise
     if not name.startswith("-"):
         close = get_close_matches(name, COMMANDS, n=1)
         _complain(f"unknown command {name!r}: " + (f"did you mean {close[0]}?" if close else _known()))
@@ -208,10 +211,10 @@ def _warning_printer(command: Any) -> Callable[..., None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(category, CheckpointWarning | ContractionWarning | TrackingWarning):
+        if not isinstance(message, CheckpointWarning | ContractionWarning | TrackingWarning):
             print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
         elif str(message) not in said:
             said.add(str(message))
-            _complain(f"warning: {words_of(command, str(message))}")
+            _complain(f"warning: {message.written(options_of(command))}")
 
     return show

@@ -4,12 +4,10 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -146,7 +144,7 @@ class Evaluate:
             except TDDeltaError as error:
                 if len(paths) == 1:
                     raise
-                print(printable(f"tddelta: {path}: {words_of(self, str(error))}"), file=sys.stderr, flush=True)
+                print(printable(f"tddelta: {path}: {error.written(options_of(self))}"), file=sys.stderr, flush=True)
                 code = 1  # the others can be evaluated
         return code
 
@@ -263,57 +261,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-@contextmanager
-def in_words_of(command: Any) -> Iterator[None]:
-    """Let the errors of a function that a command calls name the command's options in place of arguments.
-
-    "held_out must be …" becomes "--held-out must be …", and "pass model='tiles'" becomes "pass --model tiles".
-    """
-    try:
-        yield
-    except TDDeltaError as error:
-        error.args = (words_of(command, str(error)),)
-        raise
-
-
-def words_of(command: Any, text: str) -> str:
-    """A sentence with the command's options in place of the arguments of a function; see `in_words_of`.
-
-    What the sentence quotes after "got" stays as the user wrote it.
-    """
-    quoted = r"(?<=\bgot )('[^']*'|\"[^\"]*\")"
-    kept = iter(re.findall(quoted, text))
-    text = re.sub(quoted, "\0", text)
+def options_of(command: Any) -> Callable[[str, str, str], str]:
+    """Return what writes the settings in a message as options of a command, for `TDDeltaError.written`."""
     flags = dict(_options(command))
-    flags |= {"environment_kwargs": False} if "env_kwargs" in flags else {}
-    names, long = "|".join(flags), "|".join(name for name in flags if "_" in name) or "(?!)"
 
-    def option(found: re.Match[str]) -> str:
-        name, *values = found.groups()
-        value = next((value for value in values if value), "") if "=" in found[0] else ""
-        shown = name.replace("environment_kwargs", "env_kwargs").replace("_", "-")
-        if flags[name] and value in ("True", "False"):
-            return f"--{shown}" if value == "True" else f"--no-{shown}"
-        words = value.replace(",", " ").split() if value.startswith(tuple("0123456789")) else [value]
-        return f"--{shown} {'none' if value == 'None' else ' '.join(words)}".rstrip()
+    def write(name: str, python: str, words: str) -> str:
+        name = {"environment_kwargs": "env_kwargs", "seeds": "seed_list" if " " in words else name}.get(name, name)
+        if name not in flags:
+            return python
+        if flags[name]:
+            name, words = f"no_{name}" if words == "False" else name, ""
+        return f"--{name.replace('_', '-')} {words}".rstrip()
 
-    text = re.sub(rf"(?<![\w-])({names})(?= [×/] )", option, text)
-    value = r"""\['([^']*)'\]|'([^']*)'|\(([\d., ]+)\)|([^\s,;:)']*)"""
-    text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", option, text)
-    text = re.sub(rf"(?<![\w-])({names})=(?:{value})", option, text)
-    text = re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)
-    for phrase, words in _INSTEAD.items():
-        text = text.replace(phrase, words)
-    return re.sub("\0", lambda mark: next(kept, mark[0]), text)
-
-
-_INSTEAD = {
-    "tddelta.deep.environments.NAMES lists all": (
-        'python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all'
-    ),
-    "name other seeds in a list": "name other seeds by --seed-list",
-}
-"""What the command line says in place of advice for Python."""
+    return write
 
 
 def _options(command: Any) -> Iterator[tuple[str, bool]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta._plain import tidy
-from tddelta.cli.reading import NUMBERS_OR_LADDER, print_report, words_of
+from tddelta.cli.reading import NUMBERS_OR_LADDER, options_of, print_report
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def explain(outcomes: "Outcomes", options: Any) -> None:
     unexpected: dict[tuple[type, str], list[tuple[RunPlan, Exception]]] = {}
     for plan, error in outcomes.failed:
         if isinstance(error, TDDeltaError):
-            print(printable(f"tddelta: {plan.name} failed: {words_of(options, str(error))}"), file=sys.stderr)
+            print(printable(f"tddelta: {plan.name} failed: {error.written(options_of(options))}"), file=sys.stderr)
         else:
             unexpected.setdefault((type(error), str(error)), []).append((plan, error))
     for alike in unexpected.values():

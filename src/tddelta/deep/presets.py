@@ -22,7 +22,7 @@ from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, RewardClipping, Scale, TimeLimit, kinds
 from tddelta.deep.networks import ACTIVATIONS, Channels, is_image
 from tddelta.deep.tasks import HostEnvironment, Task
-from tddelta.errors import ConfigError, ContractionWarning
+from tddelta.errors import ConfigError, ContractionWarning, setting
 from tddelta.runs.files import replace, upgraded
 from tddelta.runs.reader import a_path
 from tddelta.timescales import FORMER, Rule, TimeScales, names_discounts, plain_scales
@@ -170,6 +170,7 @@ NETWORK_SETTINGS = ("hidden_sizes", "filters", "activation", "shared_trunk", "co
 """Settings of those networks; a network of somebody's own has its own."""
 
 _MOST = 2**31 - 1  # what the indices of compiled programs can count
+_BATCH = f"{setting('environments')} × {setting('rollout_length')}"
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 _WORDS: Mapping[str, Any] = {
     "component_scale": Scale,
@@ -273,7 +274,8 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
     for name in overrides:
         if name in FORMER:
             raise ConfigError(
-                f"{name} is part of scales now; got {overrides[name]!r}: pass scales={FORMER[name]!r}, say"
+                f"{setting(name)} is part of scales now; got {overrides[name]!r}: pass "
+                f"{setting('scales', FORMER[name])}, say"
             )
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
@@ -290,8 +292,8 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
     for name in NETWORK_SETTINGS:
         if name in overrides and own_network(settings.get("network", "mlp")):
             raise ConfigError(
-                f"{name} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
-                "own: build it into that"
+                f"{setting(name)} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of "
+                "your own: build it into that"
             )
     return Config(
         environment=environment, environment_kwargs=tuple(sorted(options.items())), agent=resolve(agent), **settings
@@ -357,25 +359,26 @@ def _check_sizes(config: Config) -> None:
     for size in config.hidden_sizes if min(config.hidden_sizes, default=0) > 0 else ():
         whole("hidden_sizes", size, most=_MOST)
     if config.batch > _MOST or config.updates > _MOST:
-        counted = "environments × rollout_length" if config.batch > _MOST else "steps / (environments × rollout_length)"
+        counted = _BATCH if config.batch > _MOST else f"{setting('steps')} / ({_BATCH})"
         raise ConfigError(
             f"{counted} must be at most {_MOST:,}; got {max(config.batch, config.updates):,}: "
             f"pass fewer {'of them' if config.batch > _MOST else 'steps'}"
         )
     if config.environments % config.shards:
         raise ConfigError(
-            f"shards must divide environments = {config.environments}; got {config.shards}: "
+            f"{setting('shards')} must divide {setting('environments')} = {config.environments}; got {config.shards}: "
             f"use {_divisor(config.environments, config.shards)}"
         )
     batch = config.batch // config.shards
     if batch % config.minibatches and config.shards > 1:
         raise ConfigError(
-            f"minibatches must divide environments / shards × rollout_length = {batch}; got {config.minibatches}: "
-            f"use {_divisor(batch, config.minibatches)}, or fewer shards"
+            f"{setting('minibatches')} must divide {setting('environments')} / {setting('shards')} × "
+            f"{setting('rollout_length')} = {batch}; got {config.minibatches}: use "
+            f"{_divisor(batch, config.minibatches)}, or fewer shards"
         )
     if config.batch % config.minibatches:
         raise ConfigError(
-            f"minibatches must divide environments × rollout_length = {config.batch}; got {config.minibatches}: "
+            f"{setting('minibatches')} must divide {_BATCH} = {config.batch}; got {config.minibatches}: "
             f"use {_divisor(config.batch, config.minibatches)}"
         )
 
@@ -389,19 +392,19 @@ def _check_values(config: Config) -> None:
     for name in ("gamma", "lam", "actor_lam", "reward_discount"):
         value = getattr(config, name)
         if isinstance(value, (int, float)) and not 0 <= value <= 1:
-            raise ConfigError(f"{name} must be in [0, 1]; got {value!r}")
+            raise ConfigError(f"{setting(name)} must be in [0, 1]; got {value!r}")
     for name, kind in _WORDS.items():
         value, choices = getattr(config, name), get_args(kind)
         if value not in choices and not (name == "rule" and value is None):
-            raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+            raise ConfigError(f"{setting(name)} must be one of {', '.join(choices)}; got {value!r}")
     if config.activation not in ACTIVATIONS:
         raise ConfigError(f"unknown activation {config.activation!r}: {closest(config.activation, tuple(ACTIVATIONS))}")
     if isinstance(config.network, str) and config.network not in NETWORKS and ":" not in config.network:
         raise ConfigError(f"unknown network {config.network!r}: use {', '.join(NETWORKS)} or package.module:function")
     if not config.hidden_sizes or min(config.hidden_sizes) < 1:
         raise ConfigError(
-            f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
-            "as in hidden_sizes=(64, 64)"
+            f"{setting('hidden_sizes')} must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one "
+            f"for each layer, as in {setting('hidden_sizes', (64, 64))}"
         )
 
 
@@ -411,34 +414,41 @@ def _check_together(config: Config) -> None:
     if "lam" in scales:
         lam = scales["lam"]
         raise ConfigError(
-            f"lam must be given beside scales, not in it; got {lam!r}: drop it there and pass lam={lam!r}"
+            f"{setting('lam')} must be given beside {setting('scales')}, not in it; got {lam!r}: drop it there and "
+            f"pass {setting('lam', lam)}"
         )
     if config.rule is not None and {"rule", "trace_decays"} & {*scales}:
-        raise ConfigError(f"rule is for scales without traces of their own; got {config.rule!r}: drop one")
+        raise ConfigError(
+            f"{setting('rule')} is for {setting('scales')} without traces of their own; got {config.rule!r}: drop one"
+        )
     if config.reward_discount is not None and not config.normalize_rewards:
         raise ConfigError(
-            f"reward_discount is the discount of normalize_rewards, which is off; got {config.reward_discount!r}: "
-            "turn normalize_rewards on or drop it"
+            f"{setting('reward_discount')} is the discount of {setting('normalize_rewards')}, which is off; got "
+            f"{config.reward_discount!r}: turn {setting('normalize_rewards')} on or drop it"
         )
     if config.component_trunks and config.shared_trunk:
         raise ConfigError(
-            "component_trunks gives every output of the critic a trunk of its own; got shared_trunk too: drop one"
+            f"{setting('component_trunks')} gives every output of the critic a trunk of its own; got "
+            f"{setting('shared_trunk')} too: drop one"
         )
     for name, owner in (("filters", "minatar-conv"), ("image_channels", "nature-conv")):
         value = getattr(config, name)
         if value != _DEFAULTS[name] and config.network in NETWORKS and config.network != owner:
-            raise ConfigError(f"{name} are those of {owner}; got {value} for network {config.network}: drop one")
+            raise ConfigError(
+                f"{setting(name)} are those of {owner}; got {value} for network {config.network}: drop one"
+            )
     weights = config.component_weights
     if weights is not None and (len(weights) != len(config.critic_scales) or min(weights) < 0):
         raise ConfigError(
-            f"component_weights must be {len(config.critic_scales)} numbers ≥ 0, one per scale of {config.agent.name}; "
-            f"got {weights!r}"
+            f"{setting('component_weights')} must be {len(config.critic_scales)} numbers ≥ 0, one per scale of "
+            f"{config.agent.name}; got {weights!r}"
         )
     if config.component_scale == "horizon" and config.critic_scales.gammas[-1] == 1:
-        raise ConfigError("component_scale horizon needs finite horizons; got gamma 1: use running")
+        raise ConfigError(f"{setting('component_scale')} horizon needs finite horizons; got gamma 1: use running")
     if config.network == "nature-conv" and config.normalize_observations:
         raise ConfigError(
-            "nature-conv sees every pixel as a share of the brightest; got normalize_observations too: drop one"
+            f"nature-conv sees every pixel as a share of the brightest; got {setting('normalize_observations')} too: "
+            "drop one"
         )
 
 
@@ -455,9 +465,9 @@ def _check_memory(config: Config, environment: Task, made: Any) -> None:
     needed, there = config.batch * step + 3 * parameters, _memory()
     if needed > there:
         raise ConfigError(
-            f"a rollout of {config.batch:,} steps (environments × rollout_length) and the network need at least "
+            f"a rollout of {config.batch:,} steps ({_BATCH}) and the network need at least "
             f"{needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB: pass fewer environments, or smaller "
-            "hidden_sizes"
+            f"{setting('hidden_sizes')}"
         )
 
 
@@ -498,7 +508,7 @@ def _check_kinds(config: Config) -> None:
     for name, kind in kinds().items():
         value = getattr(config, name)
         if not _fits(value, kind):
-            raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}{unquoted(value)}")
+            raise ConfigError(f"{setting(name)} must be {_described(kind)}; got {value!r}{unquoted(value)}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -526,4 +536,4 @@ def _described(kind: Any) -> str:
 
 def _check_number(name: str, value: Any, *, above: bool) -> None:
     if isinstance(value, (int, float)) and not (math.isfinite(value) and (value > 0 or (value == 0 and not above))):
-        raise ConfigError(f"{name} must be {'above' if above else 'at least'} 0 and finite; got {value!r}")
+        raise ConfigError(f"{setting(name)} must be {'above' if above else 'at least'} 0 and finite; got {value!r}")

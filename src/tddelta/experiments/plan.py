@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tddelta._plain import as_real, as_whole, closest, plain, tidy, whole
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta.errors import CheckpointError, ConfigError, setting
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
 from tddelta.runs.reader import a_path
 from tddelta.timescales import plain_scales
@@ -202,14 +202,16 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
     if existing and not resume:
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
         raise ConfigError(
-            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass resume=True "
-            "to keep what is finished and go on with the rest, or choose another folder with out="
+            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass "
+            f"{setting('resume', True)} to keep what is finished and go on with the rest, or choose another folder "
+            f"with {setting('out', '')}"
         )
     finished = []
     for plan in existing:
         if not shared and is_being_written(plan.path):
             raise ConfigError(
-                f"{plan.path} is being written by another process: wait for it, or choose another folder with out="
+                f"{plan.path} is being written by another process: wait for it, or choose another folder with "
+                f"{setting('out', '')}"
             )
         if not (plan.path / "config.json").exists():
             continue  # cut off before it began
@@ -221,7 +223,7 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
         if other := differences(run.config, plan.content):
             raise ConfigError(
                 f"{plan.path} was started with other settings, {'; '.join(other)}: "
-                "use the settings from there, or choose another folder with out="
+                f"use the settings from there, or choose another folder with {setting('out', '')}"
             )
         if state == "finished":
             finished.append(plan)
@@ -248,7 +250,7 @@ def _check_folder(path: Path) -> None:
     except OSError as error:  # such as a name that is too long
         fine, reason = False, str(error.strerror)
     if not fine:
-        raise ConfigError(f"{path} cannot be made ({reason}): choose another folder with out=")
+        raise ConfigError(f"{path} cannot be made ({reason}): choose another folder with {setting('out', '')}")
 
 
 def folder_of(out: Any) -> Path:
@@ -270,7 +272,7 @@ def _several(name: str, given: Any) -> list[Any]:
     given = plain(given) if isinstance(given, np.ndarray) else given
     several = list(given) if isinstance(given, list | tuple) and not _is_pair(given) else [given]
     if not several:
-        raise ConfigError(f"{name} must name at least one; got {given!r}")
+        raise ConfigError(f"{setting(name)} must name at least one; got {given!r}")
     return [tidy(one) for one in several]
 
 
@@ -298,9 +300,9 @@ def whole_seeds(given: Any) -> list[int]:
         seeds = [*range(whole("seeds", given, most=100_000))] if counted else [whole("seeds", one, 0) for one in given]
     # JAX makes a key of the last 32 bits, so that larger seeds would give the runs of smaller ones
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32:
-        raise ConfigError(f"seeds must be at least one whole number; got {given!r}: {advice}")
+        raise ConfigError(f"{setting('seeds')} must be at least one whole number; got {given!r}: {advice}")
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must differ, since equal seeds give equal runs; got {seeds}: {advice}")
+        raise ConfigError(f"{setting('seeds')} must differ, since equal seeds give equal runs; got {seeds}: {advice}")
     return seeds
 
 

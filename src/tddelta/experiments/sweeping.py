@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from tddelta._plain import whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta.errors import CheckpointError, ConfigError, setting
 from tddelta.experiments.display import Board, Display, Entry, RunState, entries, shown
 from tddelta.experiments.plan import Outcomes, RunPlan, Study, begun, divide, plan_study, read_study
 from tddelta.experiments.running import Trainer, run_plans, work_through
@@ -124,10 +124,14 @@ def trainer(
     shared: dict[str, Any] = {"options": planned.options, "command": command}
     if ray is None:
         if ray_fetch:
-            raise ConfigError("ray_fetch is for a Ray cluster; got no address: name it with ray=")
+            raise ConfigError(
+                f"{setting('ray_fetch')} is for a Ray cluster; got no address: name it with {setting('ray', '')}"
+            )
         return Processes(workers, **shared)
     if workers is not None:
-        raise ConfigError(f"workers is for processes of this machine; got {workers} and a Ray cluster: drop one")
+        raise ConfigError(
+            f"{setting('workers')} is for processes of this machine; got {workers} and a Ray cluster: drop one"
+        )
     return RayCluster(ray, fetch=ray_fetch, cpus=study.cpus, gpus=study.gpus, retries=study.retries, **shared)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from tddelta._plain import plain, whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra
+from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra, setting
 from tddelta.experiments.display import LAST_EPISODES, recent_return
 from tddelta.experiments.plan import RunPlan, folder_of, plan_runs
 from tddelta.experiments.running import available_cores, run_plans
@@ -84,12 +84,15 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
     file = out / STORAGE
     if file.exists() and not resume:
         raise ConfigError(
-            f"{file} exists already: pass resume=True to go on with that search, or choose another folder with out="
+            f"{file} exists already: pass {setting('resume', True)} to go on with that search, or choose another "
+            f"folder with {setting('out', '')}"
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written to ({error.strerror}): choose another folder with out=") from error
+        raise ConfigError(
+            f"{out} cannot be written to ({error.strerror}): choose another folder with {setting('out', '')}"
+        ) from error
     event = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
     append_rows(out / "timing.jsonl", [event])
     held, verbosity = lock(out), optuna.logging.get_verbosity()
@@ -109,7 +112,8 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             begun = {**begun, "settings": upgraded(begun["settings"])}
         if begun is not None and begun != asked:
             raise ConfigError(
-                f"{file} is a search for something else, {_difference(begun, asked)}: choose another folder with out="
+                f"{file} is a search for something else, {_difference(begun, asked)}: choose another folder with "
+                f"{setting('out', '')}"
             )
         with _as_sentences(file):
             if begun is None:
@@ -523,7 +527,7 @@ def run_search(
     if "scales" in settings:
         settings["scales"] = plain_scales(settings["scales"])
     if pruner not in get_args(Pruner):
-        raise ConfigError(f"pruner must be one of {', '.join(get_args(Pruner))}; got {pruner!r}")
+        raise ConfigError(f"{setting('pruner')} must be one of {', '.join(get_args(Pruner))}; got {pruner!r}")
     if steps is not None:
         settings = {**settings, "steps": steps}
     config = ppo.preset(environment, agent, **settings)
@@ -624,7 +628,7 @@ class _Search:
             if any(map(math.isnan, scores)):
                 raise DataError(
                     f"no training episode of {plans[0].environment} ended within {plans[0].config.steps:,} steps: "
-                    "pass more of them with steps="
+                    f"pass more of them with {setting('steps', '')}"
                 )
             trial.set_user_attr("scores", scores)
             value = float(np.mean(scores))

@@ -39,7 +39,7 @@ from typing import Any
 from tddelta import errors
 from tddelta._plain import whole
 from tddelta._streams import hang_ups, lasting_streams
-from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError
+from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, setting
 from tddelta.experiments.display import Listener
 from tddelta.experiments.plan import Outcome, RunPlan, plan_runs
 from tddelta.experiments.running import available_cores, describe_origin, train_group
@@ -542,7 +542,7 @@ class RayCluster:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
                 f"there is no Ray cluster at {self._address!r} ({reason}): start one with ray start --head, or name "
-                "the address of another with ray=ADDRESS"
+                f"the address of another with {setting('ray', 'ADDRESS')}"
             ) from error
         self._connected = True
         return self
@@ -578,7 +578,8 @@ class RayCluster:
             elif state == "finished" and not _visible(plan.path):
                 raise ConfigError(
                     f"{plan.path} was written on a machine of the cluster and is not here: give all of them the "
-                    "study's folder under the same name, or let the files come back with ray_fetch=True"
+                    "study's folder under the same name, or let the files come back with "
+                    f"{setting('ray_fetch', True)}"
                 )
             return [Outcome(plan, state, why)]
         except errors.TaskCancelledError:

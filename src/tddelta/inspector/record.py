@@ -17,7 +17,7 @@ from tddelta.deep.evaluation import Play
 from tddelta.deep.host import Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, load
 from tddelta.deep.tasks import HostEnvironment
-from tddelta.errors import ConfigError, DataError
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.inspector.recordings import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
@@ -163,7 +163,7 @@ def record(
     """
     steps, seed = whole("steps", steps, most=evaluation.MOST), whole("seed", seed, 0, most=2**32 - 1)
     if mode not in ("sampled", "greedy"):
-        raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
+        raise ConfigError(f"{setting('mode')} must be sampled or greedy; got {mode!r}")
     import jax
 
     config = policy.config

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import ConfigError, DataError
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.runs import checkpoints
 from tddelta.runs.checkpoints import Checkpoint, cut_back, evaluations_until, refuse_links, usable
 from tddelta.runs.files import (
@@ -82,7 +82,8 @@ class RunWriter:
         """Make the directory under another name, and rename it once it is whole and locked."""
         content, place = to_json(config), self.path
         exists = ConfigError(
-            f"{place} exists already, and a run is never overwritten: choose another folder with out=, or another seed"
+            f"{place} exists already, and a run is never overwritten: choose another folder with "
+            f"{setting('out', '')}, or another seed"
         )
         try:
             if os.path.lexists(place):
@@ -92,7 +93,9 @@ class RunWriter:
         except FileExistsError:
             raise exists from None
         except OSError as error:
-            raise ConfigError(f"{place} cannot be made ({error}): choose another folder with out=") from error
+            raise ConfigError(
+                f"{place} cannot be made ({error}): choose another folder with {setting('out', '')}"
+            ) from error
         try:
             self.timing(_event("start", provenance))
             (self.path / "metrics.jsonl").touch()
@@ -133,7 +136,9 @@ class RunWriter:
         if not (self.path / "config.json").exists():
             return  # cut off before it began
         if upgraded_config(read_json(self.path / "config.json")) != upgraded_config(json.loads(to_json(config))):
-            raise ConfigError(f"{self.path} was started with other settings: choose another folder with out=")
+            raise ConfigError(
+                f"{self.path} was started with other settings: choose another folder with {setting('out', '')}"
+            )
         if read_status(self.path / "status.json")["state"] == "finished":
             raise ConfigError(f"{self.path} is finished: there is nothing to go on with")
 
