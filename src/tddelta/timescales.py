@@ -535,7 +535,7 @@ def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
             f"{setting('scales')} must be settings of the ladder {name!r}; got {settings!r} ({error}): {_FORMS}"
         ) from error
     except ConfigError as error:
-        if error.setting not in settings:
+        if error.setting is None or error.setting not in settings:
             raise
         raise ConfigError(f"{error.setting} in {setting('scales')}{str(error).removeprefix(error.setting)}") from None
     return made

@@ -19,7 +19,7 @@ import tddelta.deep
 from tddelta.cli import main
 from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
-from tddelta.experiments.display import Board, entries
+from tddelta.experiments.display import Board
 from tddelta.experiments.running import Threads, train_group
 from tddelta.experiments.sweeping import slurm_script as script
 from tddelta.runs import Run, RunWriter, load_runs
@@ -203,7 +203,7 @@ class TestSlurm:
     def test_more_runs_than_an_array_takes_are_several_arrays(self):
         write()
         planned = sweeping.plan(Path("study.toml"))
-        (state,) = Board(entries(planned.plans[:1])).look()
+        (state,) = Board(planned.plans[:1]).look()
         states = [replace(state, state="finished" if index == 1500 else "waiting") for index in range(2500)]
         text = script(planned.study, states)
         assert "| bash" in text.splitlines()[1]
@@ -231,7 +231,7 @@ class TestSlurm:
             with RunWriter(one.path, one.content, {}) as writer:
                 writer.status("finished")
         with pytest.raises(ConfigError, match=r"all 2 runs of study\.toml are finished: add seeds with --add-seeds"):
-            script(planned.study, Board(entries(planned.plans)).look())
+            script(planned.study, Board(planned.plans).look())
 
 
 # ---------------------------------------------------------------- with real processes and real training

@@ -200,10 +200,10 @@ class Sweep:
         return 128 + number if number is not None else 0 if done == count else 1
 
     def _print_script(self, planned: "Planned") -> None:
-        from tddelta.experiments.display import Board, entries
+        from tddelta.experiments.display import Board
         from tddelta.experiments.sweeping import LARGEST_ARRAY, remember, slurm_script
 
-        text = slurm_script(planned.study, Board(entries(planned.plans)).look(), self._options())
+        text = slurm_script(planned.study, Board(planned.plans).look(), self._options())
         remember(planned)
         (planned.study.out / "slurm").mkdir(exist_ok=True)
         print(text, end="")

@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, DataError, TDDeltaError
@@ -118,7 +118,6 @@ def run_plans(
         return work_through(todo, threads, display, finished, stop=stop, shared=shared)
 
 
-@runtime_checkable
 class Trainer(Protocol):
     """Trains runs somewhere. It is entered before the first run and left after the last one."""
 
@@ -169,11 +168,11 @@ def work_through(
         How the runs ended that were finished or started.
     """
     work = _Work(plans, trainer, display, retries, stop or threading.Event(), shared=shared)
-    with stopping(lambda: work.news.put(lambda: None)) as received, trainer:
-        work.go(received)
+    with stopping(work.received, lambda: work.news.put(lambda: None)), trainer:
+        work.go()
     before = [Outcome(plan, "finished", skipped=True) for plan in finished]
     ended = [work.outcomes[plan.path] for plan in plans if plan.path in work.outcomes]
-    return Outcomes([*before, *ended], next(iter(received), None))
+    return Outcomes([*before, *ended], next(iter(work.received), None))
 
 
 class _Work:
@@ -190,44 +189,67 @@ class _Work:
         shared: bool,
     ) -> None:
         self._trainer, self._display, self._retries, self._stop, self._shared = trainer, display, retries, stop, shared
-        self._queued, self._running, self._tries = _Queue(plans, shared=shared), set[Path](), Counter[Path]()
-        self._received: list[int] = []
+        self._waiting, self._running, self._tries = list(plans), set[Path](), Counter[Path]()
+        self._look_at, self._told_of_others = 0.0, False  # at what others have done, where the folder is shared
+        self.received: list[int] = []  # signals
         self.news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.outcomes: dict[Path, Outcome] = {}
 
     def _halted(self) -> bool:
-        return bool(self._received) or self._stop.is_set()
+        return bool(self.received) or self._stop.is_set()
 
-    def go(self, received: list[int]) -> None:
-        """Start runs and hear of them until all have ended, or all that are running where signals were received."""
-        self._received, told = received, False
-        while self._running or (self._queued.waiting and not told):
+    def go(self) -> None:
+        """Start runs and hear of them until all have ended, or all that are running where they are to stop."""
+        told = False
+        while self._running or (self._waiting and not told):
             if self._halted() and not told:
                 told = True
-                if received:
+                if self.received:
                     self._display.stopping()
                 self._trainer.stop()
             if not told:
                 self._start()
-            self._display.tick()
-            if self._running or (self._queued.waiting and not told):
-                for tell in _received(self.news, self._queued.patience(self._display.seconds)):
-                    tell()
+            if self._running or (self._waiting and not told):
+                looking = self._shared and self._waiting and self._look_at < math.inf
+                with suppress(queue.Empty):
+                    self.news.get(timeout=LOOK_SECONDS if looking else None)()
+                    while True:  # all that is there before anything is started
+                        self.news.get_nowait()()
 
     def _start(self) -> None:
-        free, found = self._queued.free(idle=not self._running)
-        for plan in found:
-            self._end(Outcome(plan, "finished", skipped=True))
+        free = self._look() if self._shared else self._waiting
         started = self._trainer.start(free, self._report) if free else ()
         if sum(len(group) for group, _ in started) < len(free):
-            self._queued.look_at = math.inf  # there is no room until one ends
+            self._look_at = math.inf  # there is no room until one ends
         for group, future in started:
-            self._queued.remove(group)
+            self._leave_queue(group)
             for plan in group:
                 self._running.add(plan.path)
                 self._tries[plan.path] += 1
                 self._display.begin(plan)
             future.add_done_callback(functools.partial(self._announce, group))
+
+    def _look(self) -> list[RunPlan]:
+        """Waiting runs that nobody else has; those that others have finished leave."""
+        if time.monotonic() < self._look_at:
+            return []
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        free: list[RunPlan] = []
+        found: list[RunPlan] = []
+        for plan in self._waiting:
+            if not is_being_written(plan.path):
+                (found if _is_finished(plan) else free).append(plan)
+        if not (self._running or free or found or self._told_of_others):
+            self._told_of_others = True
+            print(f"{len(self._waiting)} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
+        self._leave_queue(found)
+        for plan in found:
+            self._end(Outcome(plan, "finished", skipped=True))
+        return free
+
+    def _leave_queue(self, plans: Sequence[RunPlan]) -> None:
+        paths = {plan.path for plan in plans}
+        self._waiting = [plan for plan in self._waiting if plan.path not in paths]
 
     def _report(self, plan: RunPlan, progress: "Progress") -> None:
         self.news.put(lambda: self._display.progress(plan, progress))
@@ -246,66 +268,17 @@ class _Work:
                 self._end(Outcome(plan, "interrupted") if taken else outcome)
             elif taken:
                 self._display.leave(plan)
-                self._queued.add(plan)
+                self._waiting.append(plan)
             elif self._tries[plan.path] <= self._retries and _may_change(outcome):
                 self._display.again(outcome)
-                self._queued.add(plan)
+                self._waiting.append(plan)
             else:
                 self._end(outcome)
-        self._queued.look_at = 0.0  # there is room now
+        self._look_at = 0.0  # there is room now
 
     def _end(self, outcome: Outcome) -> None:
         self.outcomes[outcome.plan.path] = outcome
         self._display.end(outcome)
-
-
-class _Queue:
-    """Runs that wait for their turn, some of which another machine may take if the folder is shared."""
-
-    def __init__(self, plans: Sequence[RunPlan], *, shared: bool) -> None:
-        self.waiting, self.look_at = list(plans), 0.0
-        self._shared, self._told = shared, False
-
-    def free(self, *, idle: bool) -> tuple[list[RunPlan], list[RunPlan]]:
-        """Runs that can start, and those that others have finished, which leave; `idle` where none is trained here."""
-        if not self._shared:
-            return self.waiting, []
-        if time.monotonic() < self.look_at:
-            return [], []
-        self.look_at = time.monotonic() + LOOK_SECONDS
-        free: list[RunPlan] = []
-        found: list[RunPlan] = []
-        for plan in self.waiting:
-            if not is_being_written(plan.path):
-                (found if _is_finished(plan) else free).append(plan)
-        if idle and not free and not found and not self._told:
-            self._told = True
-            print(f"{len(self.waiting)} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
-        self.remove(found)
-        return free, found
-
-    def add(self, plan: RunPlan) -> None:
-        """Put a run at the end."""
-        self.waiting.append(plan)
-
-    def remove(self, plans: Sequence[RunPlan]) -> None:
-        """Take runs out."""
-        paths = {plan.path for plan in plans}
-        self.waiting = [plan for plan in self.waiting if plan.path not in paths]
-
-    def patience(self, seconds: float | None) -> float | None:
-        """Seconds to wait for news at most."""
-        if not (self._shared and self.waiting) or self.look_at == math.inf:
-            return seconds
-        return LOOK_SECONDS if seconds is None else min(seconds, LOOK_SECONDS)
-
-
-def _received(news: "queue.SimpleQueue[Callable[[], None]]", seconds: float | None) -> Iterator[Callable[[], None]]:
-    """Wait for news some seconds, None is any time, and yield all that is there then."""
-    with suppress(queue.Empty):
-        yield news.get(timeout=seconds)
-        while True:
-            yield news.get_nowait()
 
 
 def _is_finished(plan: RunPlan) -> bool:
@@ -331,11 +304,10 @@ def _may_change(outcome: Outcome) -> bool:
 
 
 @contextmanager
-def stopping(wake: Callable[[], None]) -> Iterator[list[int]]:
-    """Yield a list that the number of the first Ctrl-C, SIGTERM or SIGHUP is put in, and call `wake` then."""
-    received: list[int] = []
+def stopping(received: list[int], wake: Callable[[], None]) -> Iterator[None]:
+    """Put the number of the first Ctrl-C, SIGTERM or SIGHUP into a list, and call `wake` then."""
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -356,7 +328,7 @@ def stopping(wake: Callable[[], None]) -> Iterator[list[int]]:
     for number in previous:
         signal.signal(number, handle)
     try:
-        yield received
+        yield
     finally:
         restore()
 
@@ -405,17 +377,15 @@ class Threads:
 
     def _work(self, group: Sequence[RunPlan], report: Listener, future: "Future[list[Outcome]]") -> None:
         try:
-            future.set_result(self._train(group, report))
+            outcomes = self._train(group, report)
         except BaseException as error:  # such as a panic of a library: nobody else would hear of it
-            future.set_exception(error)
+            lost = RuntimeError(f"{type(error).__name__}: {error}")
+            outcomes = [Outcome(plan, "failed", lost) for plan in group]
+        future.set_result(outcomes)
 
     def ended(self, group: Sequence[RunPlan], future: "Future[list[Outcome]]") -> list[Outcome]:
         """Return how the runs of a thread have ended."""
-        error = future.exception()
-        if error is None:
-            return future.result()
-        lost = RuntimeError(f"{type(error).__name__}: {error}")
-        return [Outcome(plan, "failed", lost) for plan in group]
+        return future.result()
 
     def stop(self) -> None:
         """Tell every thread."""

@@ -12,7 +12,7 @@ from typing import IO, Any
 from tddelta._plain import whole
 from tddelta._streams import lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, setting
-from tddelta.experiments.display import Board, Display, Entry, RunState, entries, shown
+from tddelta.experiments.display import Board, Display, Entry, RunState, shown
 from tddelta.experiments.plan import Outcomes, RunPlan, Study, begun, divide, plan_study, read_study
 from tddelta.experiments.running import Trainer, run_plans, work_through
 from tddelta.experiments.workers import Processes, RayCluster
@@ -52,19 +52,22 @@ def status(path: Path) -> list[RunState]:
     return Board(known(path)).look()
 
 
-def known(path: Path) -> list[Entry]:
+def known(path: Path) -> Sequence[RunPlan | Entry]:
     """The runs of a study: from its memory while the file is the same, which is quicker than planning them."""
     study = read_study(path)
     memory = _remembered(study)
     if memory.get("sha256") != study.digest:
-        return entries(plan(path).plans)
+        return plan(path).plans
     return [_entry(study, row) for row in memory["runs"]]
 
 
 def remember(planned: Planned) -> None:
     """Write the memory of a study."""
     study = planned.study
-    runs = [{**vars(entry), "path": entry.path.relative_to(study.out).as_posix()} for entry in entries(planned.plans)]
+    names = ("environment", "agent", "seed", "path", "steps")
+    runs = [{name: getattr(one, name) for name in names} for one in planned.plans]
+    for run in runs:
+        run["path"] = run["path"].relative_to(study.out).as_posix()
     memory = {
         "format": FORMAT,
         "study": study.path.name,
@@ -146,7 +149,7 @@ def work(planned: Planned, trainer: Trainer, **shown: Any) -> Outcomes:
             raise ConfigError(f"another sweep added seeds meanwhile, {now} in place of {planned.added}: start it again")
         todo, finished = divide(planned.plans, resume=True)
         remember(planned)
-        board = Board(entries(planned.plans), locks=False)
+        board = Board(planned.plans, locks=False)
         with Display(todo, finished, board=board, **shown) as display:
             return work_through(todo, trainer, display, finished, retries=planned.study.retries)
 

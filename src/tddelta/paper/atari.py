@@ -36,7 +36,7 @@ from tddelta.decomposition import compose
 from tddelta.deep import agents
 from tddelta.deep.agents import Agent
 from tddelta.errors import ConfigError, TDDeltaError, setting
-from tddelta.experiments.display import Board, RunState, entries
+from tddelta.experiments.display import Board, RunState
 from tddelta.experiments.plan import RunPlan, plan_runs
 from tddelta.experiments.running import available_cores, describe_origin, run_plans
 from tddelta.runs import Run, append_evaluation, write_reward_density
@@ -221,7 +221,7 @@ class Estimate:
 
 def look(plans: Sequence[RunPlan]) -> list[RunState]:
     """Progress of every run."""
-    return Board(entries(plans)).look()
+    return Board(plans).look()
 
 
 def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
