@@ -24,7 +24,6 @@ from tddelta.experiments.tuning import (
     Stopped,
     compare_scores,
     make_space,
-    run_search,
     score_at,
     spawn_seeds,
     tune,
@@ -88,7 +87,7 @@ def search(out, **options):
     searched = ["learning_rate", "component_weights"]
     given = {"search": searched, "seed": 0, "pruner": "median", "resume": False, "track": (), **OPTIONS, **options}
     agent = given.pop("agent", "ppo-delta")
-    return run_search(POLE, agent, out=out, **given)
+    return tune(POLE, agent, out=out, command=[], **given)
 
 
 def trials(out):
@@ -134,7 +133,7 @@ def test_every_proposal_can_be_trained(agent, fixed):
     study.enqueue_trial(start)
     for number in range(12):
         trial = study.ask()
-        made = ppo.preset(POLE, agent, **space.settings(space.suggest(trial)))
+        made = ppo.preset(POLE, agent, **{**fixed, **space.suggest(trial)})
         finite = [horizon for horizon in made.ladder.horizons if horizon < math.inf]
         assert finite[-1] == pytest.approx(longest)
         if "shortest_horizon" in space.names:
@@ -267,7 +266,7 @@ def test_a_search_grows_and_stays_about_one_thing(pretended, tmp_path):
     with pytest.raises(ConfigError, match=r"tune.db exists already: pass resume=True"):
         search(tmp_path / "out")
     with pytest.raises(
-        ConfigError, match=r"something else, search .* there and .* now; pruner 'none' there and 'median'"
+        ConfigError, match=r'something else, search .* there and .* now; pruner "none" there and "median"'
     ):
         search(tmp_path / "out", resume=True)
     with pytest.raises(ConfigError, match=r"settings|gamma 0.99 there and 0.9 now"):

@@ -68,11 +68,11 @@ class Tune:
 
     def run(self, command: Sequence[str]) -> int:
         """Search, compare, report."""
-        from tddelta.experiments.tuning import Stopped, run_search
+        from tddelta.experiments.tuning import Stopped, tune
 
         out, again = folder_and_resumption(self, command)
         try:
-            tuned = run_search(
+            tuned = tune(
                 self.environment, self.agent, trials=self.trials, steps=self.steps, search=self.search,
                 search_seeds=self.search_seeds, evaluation_seeds=self.evaluation_seeds, seed=self.seed,
                 pruner=self.pruner, out=out, resume=self.resume, track=self.track,

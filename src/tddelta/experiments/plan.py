@@ -13,7 +13,7 @@ import re
 import signal
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -322,9 +322,9 @@ def differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[s
 
 
 _OF_A_PART = ("environments", "agents", "seeds", "steps", "settings", "environment_kwargs", "grid", "list")
+"""Keys of the study and of each [[extend]], which inherits all but the last two."""
 _OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "track", "presets", "retries", "extend", "resources", "slurm")
 _NOT_OF_SLURM = ("array", "wrap", "chdir", "input", "output", "error")  # what a job does, and files outside
-_APART = {"environment": "environments", "agent": "agents", "environment_kwargs": "[environment_kwargs]"}
 
 
 @dataclass(frozen=True)
@@ -416,14 +416,20 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
     Raises:
         ConfigError: A name or setting is unknown or out of range, or two parts want one run with different settings.
     """
+    from tddelta.deep.presets import read_preset
+
     rows: list[list[RunPlan]] = [[] for _ in range(1 + added)]
-    presets = _presets_of(study)
+    files = [read_preset(path) for path in study.presets]
+    unused = {file.path: file for file in files}
     for part in study.parts:
         further = range(max(part.seeds) + 1, max(part.seeds) + 1 + added)
         turn = {seed: 1 + number for number, seed in enumerate(further)}
         for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants):
+            own = [
+                file.path for file in files if file.is_for(environment, agent, variant.get("environment_kwargs", {}))
+            ]
+            unused = {path: file for path, file in unused.items() if path not in own}
             try:
-                own = presets(environment, agent, variant)
                 plans = plan_runs(
                     environment, agent, seeds=[*part.seeds, *further], out=study.out, presets=own, **variant
                 )
@@ -431,6 +437,11 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
                 raise ConfigError(f"{study.path}: {error}") from error
             for plan in plans:
                 rows[turn.get(plan.seed, 0)].append(plan)
+    for path, file in unused.items():
+        raise ConfigError(
+            f"{study.path}: {path} holds settings for {file.whose}, which the study does not train: leave it out of "
+            "presets"
+        )
     found: dict[Path, RunPlan] = {}
     for plan in itertools.chain(*rows):
         first = found.setdefault(plan.path, plan)
@@ -443,37 +454,6 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
             )
     _check_inside(study, found.values())
     return list(found.values())
-
-
-def _presets_of(study: Study) -> Callable[[str, str, Mapping[str, Any]], list[Path]]:
-    """Return what tells the preset files of an environment, an agent and a variant.
-
-    Raises:
-        ConfigError: A preset file has a mistake, or is for nothing in the study.
-    """
-    if not study.presets:
-        return lambda *_: []
-    from tddelta.deep.presets import read_preset
-
-    files = [read_preset(path) for path in study.presets]
-
-    def find(environment: str, agent: str, variant: Mapping[str, Any]) -> list[Path]:
-        kwargs = variant.get("environment_kwargs", {})
-        return [file.path for file in files if file.is_for(environment, agent, kwargs)]
-
-    used = {
-        path
-        for part in study.parts
-        for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants)
-        for path in find(environment, agent, variant)
-    }
-    for file in files:
-        if file.path not in used:
-            raise ConfigError(
-                f"{study.path}: {file.path} holds settings for {file.whose}, which the study does not train: leave "
-                "it out of presets"
-            )
-    return find
 
 
 def _check_inside(study: Study, plans: Collection[RunPlan]) -> None:
@@ -496,11 +476,9 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
     for number, extension in enumerate(_tables(table, "extend"), start=1):
         where = f"[[extend]] {number}: "
         _check_keys(extension, _OF_A_PART, where)
-        inherited = {
-            name: value for name, value in table.items() if name in _OF_A_PART and name not in ("grid", "list")
-        }
+        inherited = {name: table[name] for name in _OF_A_PART[:-2] if name in table}
         merged = {
-            name: {**_table(inherited, name), **_table(extension, name)} for name in ("settings", "environment_kwargs")
+            name: {**_table(table, name), **_table(extension, name)} for name in ("settings", "environment_kwargs")
         }
         try:
             parts.append(_part({**inherited, **extension, **merged}))
@@ -513,34 +491,37 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
         digest = hashlib.sha256(digest.encode() + preset.read_bytes()).hexdigest()
     resources = _table(table, "resources")
     _check_keys(resources, ("cpus", "gpus"), "[resources] ")
+    numbers = {
+        **{name: _number(table, name, int, positive=name == "eval_every") for name in ("eval_every", "retries")},
+        "checkpoint_every": _number(table, "checkpoint_every", float),
+        **{name: _number(resources, name, float, positive=name == "cpus") for name in ("cpus", "gpus")},
+    }
     return Study(
         path,
-        _out(path, table.get("out", path.stem)),
+        _inside(path, "out", table.get("out", path.stem)),
         tuple(parts),
-        eval_every=_number(table, "eval_every", int, positive=True),
-        checkpoint_every=_number(table, "checkpoint_every", float),
         track=_names(table, "track") if "track" in table else None,
         presets=presets,
-        retries=_number(table, "retries", int) if "retries" in table else Study.retries,
-        cpus=_number(resources, "cpus", float, positive=True) if "cpus" in resources else Study.cpus,
-        gpus=_number(resources, "gpus", float) if "gpus" in resources else Study.gpus,
         slurm=_slurm(_table(table, "slurm")),
         digest=digest,
+        **{name: number for name, number in numbers.items() if number is not None},
     )
 
 
 def _part(table: Mapping[str, Any]) -> Part:
     settings = dict(_table(table, "settings"))
-    _check_apart(settings, "[settings]")
-    if "steps" in table:
-        settings["steps"] = table["steps"]
+    _check_apart(settings, "[settings]", ("environment", "agent", "environment_kwargs"))
+    shared = {**settings, **{name: table[name] for name in ("steps",) if name in table}}
     keywords = _table(table, "environment_kwargs")
     variants = []
-    for variant in itertools.product(_grid(_table(table, "grid")), _list(table)):
-        merged = {**settings, **variant[0], **variant[1]}
-        own = {**variant[0].get("environment_kwargs", {}), **variant[1].get("environment_kwargs", {})}
-        if keywords or own:
-            merged["environment_kwargs"] = {**keywords, **own}
+    for own in itertools.product(_grid(_table(table, "grid")), _list(table)):
+        merged = {**shared, **own[0], **own[1]}
+        if keywords or "environment_kwargs" in merged:
+            merged["environment_kwargs"] = {
+                **keywords,
+                **own[0].get("environment_kwargs", {}),
+                **own[1].get("environment_kwargs", {}),
+            }
         variants.append(merged)
     return Part(
         _names(table, "environments"),
@@ -560,7 +541,7 @@ def _grid(table: Mapping[str, Any]) -> list[dict[str, Any]]:
             )
         if name == "environment_kwargs" and not all(isinstance(value, dict) for value in values):
             raise ConfigError(f"[grid] environment_kwargs must be a list of tables; got {values!r}")
-    _check_apart({name: values for name, values in table.items() if name != "environment_kwargs"}, "[grid]")
+    _check_apart(table, "[grid]")
     return [dict(zip(table, values, strict=True)) for values in itertools.product(*table.values())]
 
 
@@ -568,17 +549,17 @@ def _list(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The entries of [[list]], or one that changes nothing."""
     entries = _tables(table, "list")
     for number, entry in enumerate(entries, start=1):
-        _check_apart({n: value for n, value in entry.items() if n != "environment_kwargs"}, f"[[list]] {number}")
+        _check_apart(entry, f"[[list]] {number}")
         _table(entry, "environment_kwargs")
     return [dict(entry) for entry in entries] or [{}]
 
 
-def _check_apart(settings: Mapping[str, Any], where: str) -> None:
-    for name in settings:
-        if name in _APART:
-            raise ConfigError(
-                f"{where} {name} is no setting: name it under {_APART[name]} of the study or an [[extend]]"
-            )
+def _check_apart(given: Mapping[str, Any], where: str, apart: Sequence[str] = ("environment", "agent")) -> None:
+    """Refuse what has a key of its own."""
+    for name in apart:
+        if name in given:
+            key = "[environment_kwargs]" if name == "environment_kwargs" else f"{name}s"
+            raise ConfigError(f"{where} {name} is no setting: name it under {key} of the study or an [[extend]]")
 
 
 def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -617,24 +598,17 @@ def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool =
     if value is None:
         return None
     found: Any = as_whole(value) if kind is int else as_real(value)
-    fits = type(found) is kind
-    if not fits or not 0 <= found < 2**63 or (positive and found == 0):
+    if type(found) is not kind or not 0 <= found < 2**63 or (positive and found == 0):
         what = "a whole number" if kind is int else "a number"
         raise ConfigError(f"{name} must be {what} {'above 0' if positive else 'of at least 0'}; got {value!r}")
     return found
 
 
-def _out(path: Path, given: Any) -> Path:
-    if not isinstance(given, str) or not given:
-        raise ConfigError(f'out must be the name of a folder, as in out = "runs"; got {given!r}')
-    return _inside(path, "out", given)
-
-
-def _inside(path: Path, key: str, given: str) -> Path:
+def _inside(path: Path, key: str, given: Any) -> Path:
     """A path relative to the file of the study, refused where it leads out of its folder."""
     home = path.absolute().parent.resolve()
-    if "\0" in given:
-        raise ConfigError(f"{key} must be the name of a file or folder; got {given!r}")
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise ConfigError(f'{key} must be the name of a file or folder, as in {key} = "runs"; got {given!r}')
     if not (home / given).resolve().is_relative_to(home):
         raise ConfigError(
             f"{key} leads out of the study's folder: got {given!r}, which is {(home / given).resolve()}, not in "
