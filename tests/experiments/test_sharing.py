@@ -43,10 +43,9 @@ class OneAtATime:
         self.trained: list[int] = []
         self.before = before or (lambda plan: None)
 
-    def __enter__(self) -> "OneAtATime":
-        return self
+    def open(self) -> None: ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def close(self, *, at_once: bool) -> None: ...
 
     def start(self, waiting: Any, report: Any) -> list[Any]:
         run, future = waiting[0], Future[Outcome]()

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tddelta._streams import hang_ups, lasting_streams
@@ -119,21 +119,16 @@ def run_plans(
 
 
 class Trainer(Protocol):
-    """Trains runs somewhere. It is entered before the first run and left after the last one."""
+    """Trains runs somewhere."""
 
-    def __enter__(self) -> "Trainer":
-        """Get ready."""
+    def open(self) -> None:
+        """Get ready, before the first run."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave nothing running behind; after an exception, without waiting for the runs."""
+    def close(self, *, at_once: bool) -> None:
+        """Leave nothing running behind; `at_once` without waiting for runs in progress."""
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> Sequence[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Start some of the waiting runs, as many as there is room for: groups, each with its future.
-
-        With an empty group comes what the trainer has to hear of before it can start any.
-        """
+        """Start some of the waiting runs, as many as there is room for: groups, each with its future."""
 
     def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> Sequence[Outcome]:
         """Return how the runs of a future that is done have ended."""
@@ -168,8 +163,14 @@ def work_through(
         How the runs ended that were finished or started.
     """
     work = _Work(plans, trainer, display, retries, stop or threading.Event(), shared=shared)
-    with stopping(work.received, lambda: work.news.put(lambda: None)), trainer:
-        work.go()
+    with stopping(work.received, lambda: work.news.put(lambda: None)):
+        try:
+            trainer.open()
+            work.go()
+        except BaseException:
+            trainer.close(at_once=True)
+            raise
+        trainer.close(at_once=False)
     before = [Outcome(plan, "finished", skipped=True) for plan in finished]
     ended = [work.outcomes[plan.path] for plan in plans if plan.path in work.outcomes]
     return Outcomes([*before, *ended], next(iter(work.received), None))
@@ -258,8 +259,6 @@ class _Work:
         self.news.put(lambda: self._over(group, future))
 
     def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        if not group and self._halted():
-            return  # no run will be started
         for outcome in self._trainer.ended(group, future):
             plan = outcome.plan
             self._running.discard(plan.path)
@@ -350,13 +349,12 @@ class Threads:
         self._train, self._stop, self._count, self._vectorized = train, stop, count, vectorized
         self._running: list[Future[list[Outcome]]] = []
 
-    def __enter__(self) -> "Threads":
-        return self
+    def open(self) -> None:
+        """Nothing has to be ready."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
+    def close(self, *, at_once: bool) -> None:
+        """Let the threads end, which nobody waits for."""
+        if at_once:
             self._stop.set()
 
     def start(
