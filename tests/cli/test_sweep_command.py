@@ -54,8 +54,12 @@ def run_of(seed, agent="ppo"):
     return Path("study", CATCH, agent, f"seed-{seed}")
 
 
+def look(name="study.toml"):
+    return Board(sweeping.known(Path(name))).look()
+
+
 def states(name="study.toml"):
-    return [state.state for state in sweeping.status(Path(name))]
+    return [state.state for state in look(name)]
 
 
 # ---------------------------------------------------------------- working through a study
@@ -90,7 +94,7 @@ class TestSweep:
         assert main(["sweep", "study.toml"]) == 0  # without the option they stay
         assert capsys.readouterr().out.count("finished before") == 2 + 4
         assert main(["sweep", "study.toml", "--add-seeds", "1"]) == 0
-        assert [state.entry.seed for state in sweeping.status(Path("study.toml"))] == [0, 1, 2, 3, 4]
+        assert [state.entry.seed for state in look()] == [0, 1, 2, 3, 4]
         shutil.rmtree(run_of(4))
         assert states()[-1] == "waiting"  # the study knows of runs that are not there
         assert main(["sweep", "study.toml", "--add-seeds", "-1"]) == 2

@@ -32,8 +32,12 @@ def run_of(seed):
     return Path("study", CATCH, "ppo", f"seed-{seed}")
 
 
+def look(name="study.toml"):
+    return Board(sweeping.known(Path(name))).look()
+
+
 def states():
-    return [state.state for state in sweeping.status(Path("study.toml"))]
+    return [state.state for state in look()]
 
 
 # ---------------------------------------------------------------- looking at it
@@ -66,7 +70,7 @@ class TestStatus:
         with RunWriter(run_of(5), planned.plans[5].content, {}) as alive:
             alive.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
             alive.status("running", **counts)
-            found = sweeping.status(Path("study.toml"))
+            found = look()
             assert main(["sweep", "study.toml", "--status", "--json"]) == 0
             rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
             assert main(["sweep", "study.toml", "--status"]) == 0
@@ -134,7 +138,7 @@ class TestStatus:
         (planned,) = sweeping.plan(Path("study.toml")).plans[:1]
         with RunWriter(planned.path, planned.content, {}) as writer:
             writer.timing({"steps_per_second": speed})
-            assert sweeping.status(Path("study.toml"))[0].seconds_left is None
+            assert look()[0].seconds_left is None
 
     def test_a_study_that_was_changed_is_planned_again(self):
         write()
@@ -150,7 +154,7 @@ class TestStatus:
         memory["runs"][1] = {**memory["runs"][1], **row} if isinstance(row, dict) and row else row
         Path("study/study.json").write_text(json.dumps(memory))
         with pytest.raises(CheckpointError, match="which is no run of a study"):
-            sweeping.status(Path("study.toml"))
+            look()
 
     def test_memory_of_a_newer_version_or_another_program(self):
         write()
@@ -162,7 +166,7 @@ class TestStatus:
         ):
             Path("study/study.json").write_text(text)
             with pytest.raises(CheckpointError, match=message):
-                sweeping.status(Path("study.toml"))
+                look()
 
     def test_looking_at_a_thousand_runs_is_cheap(self):
         write(STUDY.replace("seeds = 2", "seeds = 1000"))

@@ -162,7 +162,8 @@ def _dispatch(given: list[str]) -> int:
             raise
     if not name.startswith("-"):
         close = get_close_matches(name, COMMANDS, n=1)
-        _complain(f"unknown command {name!r}: " + (f"did you mean {close[0]}?" if close else _known()))
+        advice = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
+        _complain(f"unknown command {name!r}: {advice}")
         return 2
     choices: Any = None
     for known, command in COMMANDS.items():
@@ -189,10 +190,6 @@ def _description(command: Any) -> str:
     summary, *paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
     lines = [textwrap.fill(text, 78, initial_indent="  ", subsequent_indent="  ") for text in paragraphs]
     return "\n".join([summary, *lines])
-
-
-def _known() -> str:
-    return f"the commands are {', '.join(COMMANDS)}"
 
 
 def _complain(text: str) -> None:

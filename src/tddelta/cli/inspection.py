@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import print_table
+from tddelta.cli.reading import option, print_table
 from tddelta.errors import ConfigError
 from tddelta.runs import one_run
 
@@ -32,25 +32,23 @@ class Inspect:
     source: Annotated[Positional[Path], arg(metavar="RUN")]
     """A run directory, a folder with one run in it, a checkpoint's folder, or a recording (.npz). Of a run of
     Stable-Baselines3, its recorded episode is shown."""
-    state: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
+    state: Annotated[int | None, option("INT")] = None
     """Print what is believed at this step, and open the page there."""
-    compare: Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="")] = None
+    compare: Annotated[Path | None, option("RUN")] = None
     """Another run or checkpoint, whose critic is asked about the same game."""
-    seed: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 0)")] = None
+    seed: Annotated[int | None, option("INT", "default: 0")] = None
     """Seed of the game."""
-    mode: Annotated[
-        Literal["sampled", "greedy"] | None, arg(metavar="sampled|greedy", help_behavior_hint="(default: sampled)")
-    ] = None
+    mode: Annotated[Literal["sampled", "greedy"] | None, option("sampled|greedy", "default: sampled")] = None
     """sampled follows the policy, greedy its most probable action."""
-    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 2000)")] = None
+    steps: Annotated[int | None, option("INT", "default: 2000")] = None
     """Longest recording."""
-    out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    out: Annotated[Path | None, option("PATH")] = None
     """File ending in .html, or folder of inspect.html (default: the run directory, or beside the recording)."""
     video: bool = False
     """Write an .mp4 beside the page, too; needs pip install "tddelta[video]"."""
-    environment: Annotated[str | None, arg(metavar="PACKAGE.MODULE:FACTORY", help_behavior_hint="")] = None
+    environment: Annotated[str | None, option("PACKAGE.MODULE:FACTORY")] = None
     """The run's environment, where it is one of your own."""
-    network: Annotated[str | None, arg(metavar="PACKAGE.MODULE:FUNCTION", help_behavior_hint="")] = None
+    network: Annotated[str | None, option("PACKAGE.MODULE:FUNCTION")] = None
     """The run's network, where it is one of your own."""
 
     def run(self, command: Sequence[str]) -> int:

@@ -23,8 +23,52 @@ NUMBERS_OR_LADDER = "NUMBER [NUMBER ...]|LADDER [KEY=VALUE ...]"
 """What follows options that take time scales."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Scales:
+def option(metavar: str, remark: str = "") -> Any:
+    """An option's placeholder and the remark in parentheses that follows its help."""
+    return arg(metavar=metavar, help_behavior_hint=f"({remark})" if remark else "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """Options that name time scales."""
+
+    gamma: Annotated[float | None, option("FLOAT", "default: 0.99")] = None
+    """Largest discount γ_Z; the other scales have horizons half as long, and so on, unless --scales says otherwise."""
+    lam: Annotated[float | None, option("FLOAT", "default: 0.95")] = None
+    """λ in [0, 1] of the traces."""
+    rule: Annotated[Rule | None, option("|".join(RULES), "default: capped")] = None
+    """How λ becomes a decay c_z = λ_z γ_z of each scale."""
+    scales: Annotated[tuple[str, ...] | None, option(NUMBERS_OR_LADDER, "default: halving")] = None
+    """The time scales: horizons, discounts, or a ladder and its settings, as in halving components=4."""
+
+    @property
+    def within(self) -> Mapping[str, Any]:
+        """The settings of a ladder that the words of --scales name."""
+        scales = plain_scales(self.scales)
+        return scales if isinstance(scales, Mapping) else {}
+
+    def made(self, *, traces: bool = True, **further: Any) -> TimeScales:
+        """The scales that the options name: of discount 0.99, λ 0.95 and capped traces where none of them says it.
+
+        Raises:
+            ConfigError: The words name no time scales, or what one of the other options says, too.
+        """
+        options = {"gamma": self.gamma, "lam": self.lam, "rule": self.rule, **further}
+        given = {name: value for name, value in options.items() if value is not None}
+        for name in [name for name in given if name in self.within]:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is in --scales, too; got {given[name]} and there {self.within[name]}: "
+                "drop one of them"
+            )
+        scales = plain_scales(self.scales)
+        defaults: dict[str, Any] = {"lam": 0.95, "rule": "capped"} if traces else {}
+        if "gamma" not in self.within and not names_discounts(scales):
+            defaults["gamma"] = 0.99
+        return TimeScales.of(scales, **defaults | given)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scales(Ladder):
     """Print a ladder of time scales: horizons, discounts, traces, contraction.
 
     The default is the ladder of the deep agents: from the horizon 1/(1 − gamma) down, each horizon half of the next.
@@ -32,24 +76,14 @@ class Scales:
     settings, as in --scales halving components=4 or --scales doubling, which is the one for tables.
     """
 
-    gamma: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.99)")] = None
-    """Discount γ_Z that the policy is optimised for, the last of the ladder."""
-    lam: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.95)")] = None
-    """λ of the critic's traces, in [0, 1]."""
-    rule: Annotated[Rule | None, arg(metavar="|".join(RULES), help_behavior_hint="(default: capped)")] = None
-    """How λ becomes a decay c_z = λ_z γ_z of each component."""
-    n_step: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: none)")] = None
+    n_step: Annotated[int | None, option("INT", "default: none")] = None
     """Longest n-step window; adds a column."""
-    scales: Annotated[
-        tuple[str, ...] | None, arg(metavar=NUMBERS_OR_LADDER, help_behavior_hint="(default: halving)")
-    ] = None
-    """The time scales (see above)."""
     json: bool = False
     """Print the scales as one JSON object."""
 
     def run(self, command: Sequence[str]) -> int:
         """Print the table."""
-        scales = scales_of(self.scales, gamma=self.gamma, lam=self.lam, rule=self.rule, n_step=self.n_step)
+        scales = self.made(n_step=self.n_step)
         if self.json:
             print(json.dumps(scales.to_dict(), allow_nan=False))
             return 0
@@ -72,30 +106,6 @@ class Scales:
         return 0
 
 
-def scales_of(words: Sequence[str] | None, *, traces: bool = True, **options: Any) -> TimeScales:
-    """The time scales that options name, with the discount 0.99, λ 0.95 and capped traces where none of them says it.
-
-    Raises:
-        ConfigError: The words name no time scales, or what one of the other options says, too.
-    """
-    within = settings_within(words)
-    for name, value in options.items():
-        if value is not None and name in within:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} is in --scales, too; got {value} and there {within[name]}: drop one of them")
-    scales = plain_scales(words)
-    defaults: dict[str, Any] = {"lam": 0.95, "rule": "capped"} if traces else {}
-    if "gamma" not in within and not names_discounts(scales):
-        defaults["gamma"] = 0.99
-    return TimeScales.of(scales, **defaults | {name: value for name, value in options.items() if value is not None})
-
-
-def settings_within(words: Sequence[str] | None) -> Mapping[str, Any]:
-    """The settings of a ladder that the words of --scales name."""
-    scales = plain_scales(words)
-    return scales if isinstance(scales, Mapping) else {}
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
     """Play episodes with the final policies of runs, apart from training.
@@ -103,15 +113,13 @@ class Evaluate:
     Prints mean returns, and appends every evaluation to the evaluations.jsonl of its run.
     """
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
+    runs: Annotated[Positional[tuple[Path, ...]], option("RUN [RUN ...]", "required")]
     """Run directories, folders above some, or files within one."""
-    episodes: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 128; 30 with no-op starts)")] = (
-        None
-    )
+    episodes: Annotated[int | None, option("INT", "default: 128; 30 with no-op starts")] = None
     """Episodes, shared out evenly over environments that run in parallel, so that long ones count as often as short."""
     mode: Annotated[
         Literal["sampled", "greedy", "both"] | None,
-        arg(metavar="sampled|greedy|both", help_behavior_hint="(default: both; sampled with no-op starts)"),
+        option("sampled|greedy|both", "default: both; sampled with no-op starts"),
     ] = None
     """Draw actions from the policy, take its most likely ones, or one evaluation of each."""
     greedy: bool = False
@@ -122,9 +130,9 @@ class Evaluate:
     """Count rewards, over 10,000 steps of the policy and of random actions, in place of playing episodes."""
     seed: int = 0
     """Seed of the evaluation; training used none of its random numbers."""
-    environment: Annotated[str | None, arg(metavar="MODULE:NAME", help_behavior_hint="")] = None
+    environment: Annotated[str | None, option("MODULE:NAME")] = None
     """The runs' environment, where it is one of your own: a run directory never decides what code is run."""
-    network: Annotated[str | None, arg(metavar="MODULE:NAME", help_behavior_hint="")] = None
+    network: Annotated[str | None, option("MODULE:NAME")] = None
     """The runs' network, where it is one of your own."""
     json: bool = False
     """Print one JSON object per evaluation on the standard output, and nothing else."""
@@ -195,11 +203,11 @@ class Redraw:
     runs give the same bytes.
     """
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)")]
+    runs: Annotated[Positional[tuple[Path, ...]], option("DIR [DIR ...]", "required")]
     """Run directories or folders above some."""
-    out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    out: Annotated[Path | None, option("PATH")] = None
     """File ending in .html, or folder of report.html (default: the folder that all runs share)."""
-    baselines: Annotated[tuple[str, ...] | None, arg(metavar="AGENT [AGENT ...]", help_behavior_hint="")] = None
+    baselines: Annotated[tuple[str, ...] | None, option("AGENT [AGENT ...]")] = None
     """Agents that the others are compared with (default: ppo, ppo+ and ppo-multi, where present)."""
 
     def run(self, command: Sequence[str]) -> int:

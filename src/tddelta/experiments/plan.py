@@ -598,7 +598,8 @@ def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool =
     if value is None:
         return None
     found: Any = as_whole(value) if kind is int else as_real(value)
-    if type(found) is not kind or not 0 <= found < 2**63 or (positive and found == 0):
+    fits = type(found) is kind
+    if not fits or not 0 <= found < 2**63 or (positive and found == 0):
         what = "a whole number" if kind is int else "a number"
         raise ConfigError(f"{name} must be {what} {'above 0' if positive else 'of at least 0'}; got {value!r}")
     return found

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -162,7 +163,7 @@ def work_through(
     Returns:
         How the runs ended that were finished or started.
     """
-    work = _Work(plans, trainer, display, retries, stop or threading.Event(), shared=shared)
+    work = _Work(trainer, display, [*plans], retries, stop or threading.Event(), shared)
     with stopping(work.received, lambda: work.news.put(lambda: None)):
         try:
             trainer.open()
@@ -176,50 +177,48 @@ def work_through(
     return Outcomes([*before, *ended], next(iter(work.received), None))
 
 
+@dataclass
 class _Work:
     """The loop of `work_through`: all that concerns it is done by its thread, one piece of news after the other."""
 
-    def __init__(
-        self,
-        plans: Sequence[RunPlan],
-        trainer: Trainer,
-        display: Display,
-        retries: int,
-        stop: threading.Event,
-        *,
-        shared: bool,
-    ) -> None:
-        self._trainer, self._display, self._retries, self._stop, self._shared = trainer, display, retries, stop, shared
-        self._waiting, self._running, self._tries = list(plans), set[Path](), Counter[Path]()
-        self._look_at, self._told_of_others = 0.0, False  # at what others have done, where the folder is shared
-        self.received: list[int] = []  # signals
-        self.news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.outcomes: dict[Path, Outcome] = {}
+    trainer: Trainer
+    display: Display
+    waiting: list[RunPlan]
+    retries: int
+    stop: threading.Event
+    shared: bool
+    received: list[int] = field(default_factory=list)  # signals
+    news: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+    outcomes: dict[Path, Outcome] = field(default_factory=dict)
+    _running: set[Path] = field(default_factory=set)
+    _tries: Counter[Path] = field(default_factory=Counter)
+    _look_at: float = 0.0  # at what others have done, where the folder is shared
+    _told_of_others: bool = False
 
     def _halted(self) -> bool:
-        return bool(self.received) or self._stop.is_set()
+        return bool(self.received) or self.stop.is_set()
 
     def go(self) -> None:
         """Start runs and hear of them until all have ended, or all that are running where they are to stop."""
         told = False
-        while self._running or (self._waiting and not told):
+        while self._running or (self.waiting and not told):
             if self._halted() and not told:
                 told = True
                 if self.received:
-                    self._display.stopping()
-                self._trainer.stop()
+                    self.display.stopping()
+                self.trainer.stop()
             if not told:
                 self._start()
-            if self._running or (self._waiting and not told):
-                looking = self._shared and self._waiting and self._look_at < math.inf
+            if self._running or (self.waiting and not told):
+                looking = self.shared and self.waiting and self._look_at < math.inf
                 with suppress(queue.Empty):
                     self.news.get(timeout=LOOK_SECONDS if looking else None)()
                     while True:  # all that is there before anything is started
                         self.news.get_nowait()()
 
     def _start(self) -> None:
-        free = self._look() if self._shared else self._waiting
-        started = self._trainer.start(free, self._report) if free else ()
+        free = self._look() if self.shared else self.waiting
+        started = self.trainer.start(free, self._report) if free else ()
         if sum(len(group) for group, _ in started) < len(free):
             self._look_at = math.inf  # there is no room until one ends
         for group, future in started:
@@ -227,7 +226,7 @@ class _Work:
             for plan in group:
                 self._running.add(plan.path)
                 self._tries[plan.path] += 1
-                self._display.begin(plan)
+                self.display.begin(plan)
             future.add_done_callback(functools.partial(self._announce, group))
 
     def _look(self) -> list[RunPlan]:
@@ -237,12 +236,12 @@ class _Work:
         self._look_at = time.monotonic() + LOOK_SECONDS
         free: list[RunPlan] = []
         found: list[RunPlan] = []
-        for plan in self._waiting:
+        for plan in self.waiting:
             if not is_being_written(plan.path):
                 (found if _is_finished(plan) else free).append(plan)
         if not (self._running or free or found or self._told_of_others):
             self._told_of_others = True
-            print(f"{len(self._waiting)} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
+            print(f"{len(self.waiting)} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
         self._leave_queue(found)
         for plan in found:
             self._end(Outcome(plan, "finished", skipped=True))
@@ -250,34 +249,34 @@ class _Work:
 
     def _leave_queue(self, plans: Sequence[RunPlan]) -> None:
         paths = {plan.path for plan in plans}
-        self._waiting = [plan for plan in self._waiting if plan.path not in paths]
+        self.waiting = [plan for plan in self.waiting if plan.path not in paths]
 
     def _report(self, plan: RunPlan, progress: "Progress") -> None:
-        self.news.put(lambda: self._display.progress(plan, progress))
+        self.news.put(lambda: self.display.progress(plan, progress))
 
     def _announce(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
         self.news.put(lambda: self._over(group, future))
 
     def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        for outcome in self._trainer.ended(group, future):
+        for outcome in self.trainer.ended(group, future):
             plan = outcome.plan
             self._running.discard(plan.path)
-            taken = self._shared and _was_taken(outcome)
+            taken = self.shared and _was_taken(outcome)
             if self._halted():
                 self._end(Outcome(plan, "interrupted") if taken else outcome)
             elif taken:
-                self._display.leave(plan)
-                self._waiting.append(plan)
-            elif self._tries[plan.path] <= self._retries and _may_change(outcome):
-                self._display.again(outcome)
-                self._waiting.append(plan)
+                self.display.leave(plan)
+                self.waiting.append(plan)
+            elif self._tries[plan.path] <= self.retries and _may_change(outcome):
+                self.display.again(outcome)
+                self.waiting.append(plan)
             else:
                 self._end(outcome)
         self._look_at = 0.0  # there is room now
 
     def _end(self, outcome: Outcome) -> None:
         self.outcomes[outcome.plan.path] = outcome
-        self._display.end(outcome)
+        self.display.end(outcome)
 
 
 def _is_finished(plan: RunPlan) -> bool:
@@ -332,22 +331,18 @@ def stopping(received: list[int], wake: Callable[[], None]) -> Iterator[None]:
         restore()
 
 
+@dataclass
 class Threads:
-    """Trains runs in so many threads of this process, which share their programs, until `stop` is set.
+    """Trains runs in so many threads of this process, which share their programs, until `halt` is set.
 
     Where it is vectorized, a thread takes all seeds of an agent that stand together in the plan, not one run.
     """
 
-    def __init__(
-        self,
-        train: Callable[[Sequence[RunPlan], Listener], list[Outcome]],
-        stop: threading.Event,
-        count: int,
-        *,
-        vectorized: bool,
-    ) -> None:
-        self._train, self._stop, self._count, self._vectorized = train, stop, count, vectorized
-        self._running: list[Future[list[Outcome]]] = []
+    train: Callable[[Sequence[RunPlan], Listener], list[Outcome]]
+    halt: threading.Event
+    count: int
+    vectorized: bool
+    _running: "list[Future[list[Outcome]]]" = field(default_factory=list)
 
     def open(self) -> None:
         """Nothing has to be ready."""
@@ -355,7 +350,7 @@ class Threads:
     def close(self, *, at_once: bool) -> None:
         """Let the threads end, which nobody waits for."""
         if at_once:
-            self._stop.set()
+            self.halt.set()
 
     def start(
         self, waiting: Sequence[RunPlan], report: Listener
@@ -363,7 +358,7 @@ class Threads:
         """Start a thread for every group that there is room for."""
         self._running = [future for future in self._running if not future.done()]
         started = []
-        for group in _groups(waiting, vectorized=self._vectorized)[: self._count - len(self._running)]:
+        for group in _groups(waiting, vectorized=self.vectorized)[: self.count - len(self._running)]:
             future: Future[list[Outcome]] = Future()
             # Python waits for the threads of a ThreadPoolExecutor before it ends, also after a second Ctrl-C.
             # Who does not wait for these ones knows them by "run-".
@@ -375,7 +370,7 @@ class Threads:
 
     def _work(self, group: Sequence[RunPlan], report: Listener, future: "Future[list[Outcome]]") -> None:
         try:
-            outcomes = self._train(group, report)
+            outcomes = self.train(group, report)
         except BaseException as error:  # such as a panic of a library: nobody else would hear of it
             lost = RuntimeError(f"{type(error).__name__}: {error}")
             outcomes = [Outcome(plan, "failed", lost) for plan in group]
@@ -387,7 +382,7 @@ class Threads:
 
     def stop(self) -> None:
         """Tell every thread."""
-        self._stop.set()
+        self.halt.set()
 
 
 def _groups(plans: Sequence[RunPlan], *, vectorized: bool) -> list[list[RunPlan]]:
