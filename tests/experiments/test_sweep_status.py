@@ -2,11 +2,9 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from tddelta.errors import CheckpointError
 from tddelta.experiments import Outcome, sweeping
 from tddelta.experiments.display import Board, Display, Entry, RunState, describe, summary, sweep_table, table
 from tddelta.runs import RunWriter
+from told import on_a_terminal
 
 CATCH = "Catch-bsuite"
 STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\n'
@@ -242,15 +241,5 @@ def test_watching_ends_when_all_runs_are_over():
     for one, state in zip(planned.plans, ("finished", "failed"), strict=True):
         with RunWriter(one.path, one.content, {}) as writer:
             writer.status(state)
-    master, slave = os.openpty()
-    command = [str(Path(sys.executable).with_name("tddelta")), "sweep", "study.toml", "--status", "--watch"]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "20"}
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    shown = b""
-    with suppress(OSError):  # the other end is closed
-        while True:
-            shown += os.read(master, 65_536)
-    os.close(master)
-    assert process.wait(timeout=60) == 0
-    assert "1 of 2 runs finished, 1 failed" in shown.decode()
+    shown = on_a_terminal("-m", "tddelta", "sweep", "study.toml", "--status", "--watch")
+    assert "1 of 2 runs finished, 1 failed" in shown
