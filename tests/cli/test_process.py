@@ -150,11 +150,7 @@ def shell(redirection, *arguments, **variables):
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [
-        {"PYTHONIOENCODING": "cp1252"},
-        {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
-    ],
+    "variables", [{"PYTHONIOENCODING": "cp1252"}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}]
 )
 def test_what_a_terminal_cannot_write_has_a_replacement(variables):
     done = shell("", "scales", "--scales", "0.5", "1", **variables)

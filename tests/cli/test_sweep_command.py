@@ -248,7 +248,6 @@ def test_the_example_is_a_study():
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # three processes compile its program
     text = (ROOT / "examples" / "study.toml").read_text(encoding="utf-8").replace("16_384", "65_536")
@@ -282,7 +281,6 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
     assert any(row["event"] == "resume" for run in runs for row in Run(run.path).timing)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_hundred_real_runs_leave_nothing_behind(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")

@@ -19,15 +19,7 @@ from tddelta.deep.presets import read_preset, write_preset
 from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra, StorageError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.plan import plan_study, read_study
-from tddelta.experiments.tuning import (
-    SEARCHABLE,
-    Stopped,
-    compare_scores,
-    make_space,
-    score_at,
-    spawn_seeds,
-    tune,
-)
+from tddelta.experiments.tuning import SEARCHABLE, Stopped, compare_scores, make_space, score_at, spawn_seeds, tune
 from tddelta.runs import Run, find_runs
 
 POLE = "CartPole-v1"
@@ -233,7 +225,6 @@ def test_a_search_finds_what_is_better_and_judges_it_on_other_seeds(pretended, t
     assert plan.path.parent.name == tuned.chosen[0].path.parent.name, "it trains what was evaluated"
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_breaks_change_nothing(pretended, tmp_path):
     search(tmp_path / "straight")
@@ -427,7 +418,6 @@ def test_wrong_arguments_are_named(monkeypatch, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_from_start_to_end(tmp_path, capsys):
     small = ["--environments", "3", "--rollout-length", "8", "--epochs", "1", "--minibatches", "1"]

@@ -126,11 +126,7 @@ class Compare(_Training, _SeveralRuns):
 
 
 def _run(
-    options: Train | Compare,
-    environments: list[str],
-    agents: list[str],
-    seeds: int | list[int],
-    command: Sequence[str],
+    options: Train | Compare, environments: list[str], agents: list[str], seeds: int | list[int], command: Sequence[str]
 ) -> int:
     from tddelta.experiments.plan import plan_runs
 

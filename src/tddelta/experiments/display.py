@@ -47,9 +47,7 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
     """Return one finished run as a strict JSON object: names, state, steps, speed, recent return."""
     plan = outcome.plan
     summary: dict[str, Any] = {
-        "environment": plan.environment,
-        "agent": plan.agent,
-        "seed": plan.seed,
+        **{name: getattr(plan, name) for name in ("environment", "agent", "seed")},
         "state": outcome.state,
         "skipped": outcome.skipped,
         "path": str(plan.path),
@@ -66,8 +64,7 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
             "steps": status["steps"],
             "episodes": status["episodes"],
             "new_steps": number_in(end, "steps"),
-            "seconds": number_in(end, "seconds"),
-            "steps_per_second": number_in(end, "steps_per_second"),
+            **{name: number_in(end, name) for name in ("seconds", "steps_per_second")},
             "return_mean": recent_return(run.episodes),
         }
     return summary

@@ -181,16 +181,10 @@ def plan_runs(
 
 
 def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> tuple[list[RunPlan], list[RunPlan]]:
-    """Divide a plan into the runs to start and those that are finished already.
+    """Divide a plan into the runs to start or to go on with, and those that are finished.
 
-    Args:
-        plans: The plan.
-        resume: Whether existing run directories are allowed.
-        shared: Whether others may be writing some of them at this moment; they are counted as runs to start.
-
-    Returns:
-        The runs to start or to go on with, and the finished ones. One whose files are damaged is to start: that fails
-        and says why, and the others go on.
+    Existing run directories are allowed where `resume` is true. Where the folder is `shared`, others may be writing
+    some at this moment, which count as runs to start; so does one whose files are damaged, which then fails alone.
 
     Raises:
         ConfigError: A run directory cannot be made; or there are run directories and `resume` is false; or one of
@@ -329,14 +323,7 @@ _NOT_OF_SLURM = ("array", "wrap", "chdir", "input", "output", "error")  # what a
 
 @dataclass(frozen=True)
 class Part:
-    """Environments × agents × variants × seeds.
-
-    Attributes:
-        environments: Names of environments.
-        agents: Names of agents.
-        seeds: The seeds.
-        variants: Settings of each variant: those of the whole part, and one combination of its grid and list.
-    """
+    """Environments × agents × seeds × variants: the settings of the part and one combination of its grid and list."""
 
     environments: tuple[str, ...]
     agents: tuple[str, ...]
@@ -378,10 +365,7 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """Read a study's file.
-
-    Args:
-        path: The TOML file; docs/sweeps.md explains its keys.
+    """Read a study's TOML file, whose keys docs/sweeps.md explains.
 
     Raises:
         ConfigError: There is no such file, it is no TOML, a key is unknown or of the wrong kind, or `out` leads out
@@ -403,11 +387,7 @@ def read_study(path: Path) -> Study:
 
 
 def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
-    """Plan every run of a study.
-
-    Args:
-        study: The study.
-        added: How many seeds each part got beside its own: the next whole numbers after its largest one.
+    """Plan every run of a study, each part with so many seeds more: the next whole numbers after its largest one.
 
     Returns:
         The runs, each once: first those of the file, in order of part, environment, agent, variant and seed, then

@@ -148,20 +148,11 @@ def work_through(
     stop: threading.Event | None = None,
     shared: bool = False,
 ) -> Outcomes:
-    """Train every run of a plan; none can stop the others.
+    """Train every run of a plan in order, by a trainer; none can stop the others. `finished` are counted as well.
 
-    Args:
-        plans: The runs, in order.
-        trainer: Where they are trained.
-        display: What is told about the runs, by the thread that called this function.
-        finished: Further runs, which are finished already.
-        retries: How often a run is tried again, after all others have had their turn. An error that would come again,
-            such as a wrong setting or a not-a-number, is no reason to.
-        stop: Set while something is told to have all runs stopped without a signal.
-        shared: Whether others may train some of them in the same folder.
-
-    Returns:
-        How the runs ended that were finished or started.
+    A run is tried again up to `retries` times, after all others have had their turn; an error that would come again,
+    such as a wrong setting or a not-a-number, is no reason to. `stop` is set while something is told to have all runs
+    stopped without a signal. `shared` says that others may train some of them in the same folder.
     """
     work = _Work(trainer, display, [*plans], retries, stop or threading.Event(), shared)
     with stopping(work.received, lambda: work.news.put(lambda: None)):
@@ -494,10 +485,7 @@ def unset(config: "Config") -> list[str]:
 
 
 def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]]:
-    """Plan to go on with the run that a directory records.
-
-    Args:
-        path: A run directory, or a folder with exactly one.
+    """Plan to go on with the one run that a directory records, at or below it.
 
     Returns:
         The run, and with what it was last trained that is no setting: `eval_every`, `checkpoint_every` and `track`,

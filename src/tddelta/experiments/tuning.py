@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -95,13 +95,16 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
         ) from error
     event = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
     append_rows(out / "timing.jsonl", [event])
-    held, verbosity = lock(out), optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
-    storage: optuna.storages.RDBStorage | None = None
-    try:
+    with ExitStack() as stack:
+        if (held := lock(out)) is not None:
+            stack.enter_context(held)
+        stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
         with _as_sentences(file, RuntimeError, ValueError, KeyError):
             url = sqlalchemy.engine.URL.create("sqlite", database=str(file))
             storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
+            stack.callback(storage.engine.dispose)
+            stack.callback(storage.remove_session)
             study = optuna.create_study(
                 study_name=_STUDY, storage=storage, direction="maximize", load_if_exists=True,
                 pruner=_pruner(question.pruner),
@@ -119,13 +122,6 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             if begun is None:
                 study.set_user_attr("question", asked)
             yield study
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-        if storage is not None:
-            storage.remove_session()
-            storage.engine.dispose()
-        if held is not None:
-            held.close()
 
 
 @contextmanager
@@ -170,13 +166,7 @@ _SHORTEST = 1.5  # steps
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that vary, for one agent in one environment.
-
-    Attributes:
-        names: What is searched, of `SEARCHABLE`.
-        fixed: Settings that every trial has.
-        config: The preset with these settings: where the search starts.
-    """
+    """Names of the settings that vary, those that every trial has, and the preset with these: where a search starts."""
 
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
@@ -251,12 +241,7 @@ class Space:
 
 
 def make_space(config: "Config", fixed: Mapping[str, Any], search: Sequence[str] | None) -> Space:
-    """Decide what is searched.
-
-    Args:
-        config: The preset with the fixed settings.
-        fixed: Settings that every trial has; they are not searched.
-        search: Names of `SEARCHABLE`; None is all that mean something to the agent and are not fixed.
+    """Decide what is searched, given the preset with the fixed settings; None is all that mean something to the agent.
 
     Raises:
         ConfigError: A name is unknown, fixed as well, or means nothing to the agent; or nothing is left.

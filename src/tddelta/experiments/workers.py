@@ -217,14 +217,9 @@ def _program(plan: RunPlan) -> Any:
 class Processes:
     """Trains runs in spawned processes, each of which keeps its compiled programs between runs.
 
-    On a GPU the seeds of an agent that wait together are one vectorised program.
-
-    Args:
-        count: Processes at a time; None is one per core, and one where there is a GPU.
-        options: Keyword arguments of training.
-        command: The command line, for `timing.jsonl`.
-        train: Trains a job in the process.
-        backend: Returns what the process computes on.
+    There is one per core, and one where there is a GPU, unless a count is given. On a GPU the seeds of an agent that
+    wait together are one vectorised program. `options` are keyword arguments of training, `command` is for
+    `timing.jsonl`; `train` trains a job in a process, and `backend` returns what the process computes on.
 
     Raises:
         ConfigError: `count` is below 1, or this is a process of a `multiprocessing.Pool`.
@@ -384,13 +379,10 @@ _NAME = re.compile(r"[\w+-][\w.+-]*")  # of a file or folder in a run directory
 def do_task(
     job: Mapping[str, Any], folder: str, fetch: bool, environment: Mapping[str, str]
 ) -> tuple[Ended, dict[str, bytes]]:
-    """Train one run on a machine of the cluster.
+    """Train one run on a machine of the cluster, where the user's modules may be in a folder of the same name.
 
-    Args:
-        job: The job.
-        folder: Where the user's own modules are, if this machine has it.
-        fetch: Whether to return the files of the run directory, by their relative names, in place of leaving them.
-        environment: Environment variables that are set unless this machine has its own.
+    The files of the run directory are returned by their relative names if they are to be fetched. Environment variables
+    are set unless the machine has its own.
     """
     for name, value in environment.items():
         os.environ.setdefault(name, value)
@@ -465,19 +457,11 @@ def _visible(path: Path) -> bool:
 
 
 class RayCluster:
-    """Trains runs as tasks of a Ray cluster.
+    """Trains runs as tasks of a Ray cluster, at an address or "auto", each on so many cores and GPUs.
 
     All waiting runs are submitted at once: Ray starts as many as the cluster has room for, also on machines that join
-    later, and starts those of a machine that is lost again on others.
-
-    Args:
-        address: Address of the cluster, or "auto".
-        fetch: Whether the files of a run come back as a result; else the machines write into the study's folder.
-        cpus: Processor cores that a run asks for.
-        gpus: GPUs that a run asks for.
-        retries: How often Ray starts a run again whose machine or process was lost.
-        options: Keyword arguments of training.
-        command: The command line, for `timing.jsonl`.
+    later, and starts those of a machine that is lost again on others, up to `retries` times. The machines write into
+    the study's folder, or the files of a run come back as its result, if they are to be fetched.
 
     Raises:
         MissingExtra: Ray is not installed.
