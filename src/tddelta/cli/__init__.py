@@ -18,8 +18,7 @@ import tyro
 import tddelta
 from tddelta._plain import whole_text
 from tddelta._streams import lasting_streams
-from tddelta.cli.inspection import Inspect
-from tddelta.cli.reading import Evaluate, Redraw, Scales, options_of
+from tddelta.cli.reading import Evaluate, Inspect, Redraw, Scales, options_of
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep, Tune
 from tddelta.cli.training import Compare, Train, with_settings

@@ -31,7 +31,7 @@ _NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Training:
+class Training:
     """Options of both commands, after their own."""
 
     steps: Annotated[int | None, option("INT", "default: the environment's preset")] = None
@@ -56,7 +56,9 @@ class _Training:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _OneRun:
+class OneRun:
+    """What `train` trains."""
+
     environment: Annotated[Positional[str], arg(metavar="ENV|RUN")]
     """gymnax id such as Breakout-MinAtar or CartPole-v1, Atari game such as Qbert, gym:ID or gym:package.module:ID for
     Gymnasium, or package.module:factory. With --resume and without --out the
@@ -68,7 +70,7 @@ class _OneRun:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train(_Training, _OneRun):  # dataclasses take the fields of the last base first
+class Train(Training, OneRun):  # dataclasses take the fields of the last base first
     """Train one agent in one environment with one seed.
 
     Writes the run directory OUT/ENV/AGENT/seed-N; `tddelta evaluate` plays the policy in it, `tddelta report` draws it.
@@ -90,7 +92,9 @@ class Train(_Training, _OneRun):  # dataclasses take the fields of the last base
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _SeveralRuns:
+class SeveralRuns:
+    """What `compare` trains."""
+
     environments: Annotated[Positional[tuple[str, ...]], option("ENV [ENV ...]", "required")]
     """gymnax ids such as Breakout-MinAtar or CartPole-v1, Atari games such as Qbert, gym:ID or gym:package.module:ID
     for Gymnasium, or package.module:factory."""
@@ -103,7 +107,7 @@ class _SeveralRuns:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compare(_Training, _SeveralRuns):
+class Compare(Training, SeveralRuns):
     """Train agents × environments × seeds, and report the differences.
 
     As many runs at a time as there are cores. Each writes a run directory OUT/ENV/AGENT/seed-N; at the end come a table
