@@ -35,8 +35,8 @@ from tddelta._plain import as_whole
 from tddelta.decomposition import compose
 from tddelta.deep import agents
 from tddelta.deep.agents import Agent
-from tddelta.errors import ConfigError, TDDeltaError
-from tddelta.experiments.display import Board, RunState, entries
+from tddelta.errors import ConfigError, TDDeltaError, setting
+from tddelta.experiments.display import Board, RunState
 from tddelta.experiments.plan import RunPlan, plan_runs
 from tddelta.experiments.running import available_cores, describe_origin, run_plans
 from tddelta.runs import Run, append_evaluation, write_reward_density
@@ -191,8 +191,8 @@ def plan_atari(
     if isinstance(seeds, int):
         if not 1 <= seeds <= len(SEEDS):
             raise ConfigError(
-                f"seeds must be a number from 1 to {len(SEEDS)}, of the paper's seeds; got {seeds}: name other seeds "
-                "in a list"
+                f"{setting('seeds')} must be a number from 1 to {len(SEEDS)}, of the paper's seeds; got {seeds}: name "
+                f"others, as in {setting('seeds', [11, 12])}"
             )
         seeds = SEEDS[:seeds]
     named = [VARIANTS.get(agent, agent) for agent in agents]
@@ -221,7 +221,7 @@ class Estimate:
 
 def look(plans: Sequence[RunPlan]) -> list[RunState]:
     """Progress of every run."""
-    return Board(entries(plans)).look()
+    return Board(plans).look()
 
 
 def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
