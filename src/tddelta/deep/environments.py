@@ -179,7 +179,8 @@ def _factory(name: str) -> Any:
         return imported(full, "environment")
     if full not in gymnax.registered_envs:
         raise ConfigError(
-            f"unknown environment {name!r}: {closest(name, NAMES)} (tddelta.deep.environments.NAMES lists all; "
+            f"unknown environment {name!r}: {closest(name, NAMES)} "
+            '(python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all; '
             "package.module:factory names one of your own, gym:ID one of Gymnasium)"
         )
     return functools.partial(gymnax.make, full)
