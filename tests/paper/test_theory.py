@@ -15,7 +15,7 @@ from tddelta.paper.theory import VARIANTS, largest_differences, phased_tables
 from tddelta.tabular import FiniteMDP, counterexample_probability, evaluate
 from tddelta.timescales import TimeScales
 
-# Most of them look at one quick run of the whole study.
+# Most of them look at the numbers of one quick run.
 pytestmark = pytest.mark.slow
 
 
@@ -28,7 +28,7 @@ def quiet():
 
 @pytest.fixture(scope="module")
 def results():
-    return theory.study(quick=True)
+    return theory.measure(quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_figures_say_that_the_worst_case_shows_no_reduction(drawings):
 
 @pytest.mark.parametrize("figures", [1, pytest.param(6, marks=pytest.mark.long)])
 def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, monkeypatch, capsys, results, drawings):
-    monkeypatch.setattr(theory, "study", lambda **_: results)
+    monkeypatch.setattr(theory, "measure", lambda **_: results)
 
     def drawn(_):
         assert not matplotlib.rcParams["text.usetex"], "the user's settings of matplotlib count"
@@ -283,7 +283,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def fail(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(theory, "study", fail)
+    monkeypatch.setattr(theory, "measure", fail)
     assert main(["reproduce", "theory", "--out", str(tmp_path / "out")]) == 130
     assert list(tmp_path.iterdir()) == []
     blocked = tmp_path / "file"
@@ -292,13 +292,13 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_the_study_again_gives_the_same_numbers(results):
-    assert theory.study(quick=True) == results
+def test_measuring_again_gives_the_same_numbers(results):
+    assert theory.measure(quick=True) == results
 
 
 @pytest.mark.long
 def test_the_whole_experiment():
-    whole = theory.study()
+    whole = theory.measure()
     assert max(row["largest_difference"] for row in whole["theorem-1"]) < 1e-12
     assert {row["steps"] for row in whole["theorem-1"]} == {5000}
     settings = {(row["gamma"], row["k"]) for row in whole["phases"]}

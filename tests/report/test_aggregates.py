@@ -3,13 +3,13 @@ import pytest
 from scipy import stats
 
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.report.aggregates import (
+from tddelta.report.run_set import find_reference
+from tddelta.report.statistics import (
     aggregate,
     interquartile_mean,
     performance_profile,
     probability_of_improvement,
 )
-from tddelta.report.study import find_reference
 
 
 class TestInterquartileMean:

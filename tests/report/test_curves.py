@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.report.aggregates import curve_values, learning_curve, learning_grid
+from tddelta.report.statistics import curve_values, learning_curve, learning_grid
 
 
 def test_runs_of_different_length():

@@ -8,8 +8,8 @@ import pytest
 from report_synthetic import agent_data, scales_of, write_run
 from tddelta.decomposition import compose, decompose
 from tddelta.report.figures import drawings
+from tddelta.report.run_set import RunSet
 from tddelta.report.statistics import calibration, diagnose
-from tddelta.report.study import Study
 from tddelta.report.tables import diagnostics_table
 from tddelta.report.words import parts
 from tddelta.runs import load_runs
@@ -36,7 +36,7 @@ def test_numbers_are_those_of_the_parts():
     np.testing.assert_allclose(found.explained_variance, [1, 1, 1, 1, 1, 0.75], atol=1e-6)
     np.testing.assert_allclose(found.spread, np.arange(1, 7), rtol=0.05)
     np.testing.assert_array_equal(found.states, [4000, 4000, 4000, 3993, 3993, 3993])
-    np.testing.assert_allclose(found.factors, SCALES.contraction_factors)
+    np.testing.assert_allclose(found.contraction_factor, SCALES.contraction_factors)
     size = np.abs(decompose(predicted)).mean(axis=0)
     np.testing.assert_allclose(found.share, size / size.sum())
     assert found.slope[0] == pytest.approx(1)
@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_parts():
 
 def test_what_is_not_known_is_not_a_number():
     found = diagnose(TimeScales.from_gammas([0.5, 0.9]), np.ones((5, 2)), np.full((5, 2), np.nan))
-    for name in ("factors", "bias", "spread", "explained_variance", "slope"):
+    for name in ("contraction_factor", "bias", "spread", "explained_variance", "slope"):
         assert np.isnan(getattr(found, name)).all()
     constant = diagnose(TimeScales.from_gammas([0.5, 0.9]), np.ones((5, 2)), np.ones((5, 2)))
     assert np.isnan(constant.explained_variance).all()
@@ -78,7 +78,7 @@ def metrics_of(path, means):
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def runs(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     parts = np.array([[4.0, 1, 1, 1, 1, 0], [2, 2, 2, -2, 1, 1], [0, 0, 0, 0, 3, 1]])
     for agent in ("ppo", "ppo-delta", "ppo-multi"):
@@ -86,17 +86,17 @@ def study(tmp_path_factory):
             path = write_run(out, agent=agent, seed=seed)
             means = {"ppo": parts.sum(axis=1, keepdims=True), "ppo-multi": compose(parts)}.get(agent, parts)
             metrics_of(path, means[: 3 - seed] * (1 + seed))
-    return Study(load_runs(out))
+    return RunSet(load_runs(out))
 
 
-def test_which_scale_carries_the_value_is_the_same_in_both_bases(study):
+def test_which_scale_carries_the_value_is_the_same_in_both_bases(runs):
     expected = np.array([[4, 1, 1, 1, 1, 0], [2, 2, 2, 2, 1, 1]]) / np.array([[8], [10]])
     for agent in ("ppo-delta", "ppo-multi"):
         assert agent_data(agent)["basis"] == ("W" if agent == "ppo-delta" else "V")
-        steps, shares = study.groups["Breakout-MinAtar", agent].shares
+        steps, shares = runs.groups["Breakout-MinAtar", agent].shares
         np.testing.assert_array_equal(steps, [100, 200])  # as far as both seeds have come
         np.testing.assert_allclose(shares, expected)
-    assert study.groups["Breakout-MinAtar", "ppo"].shares is None
+    assert runs.groups["Breakout-MinAtar", "ppo"].shares is None
 
 
 def test_words_say_what_the_numbers_say():
@@ -126,15 +126,15 @@ def test_parts_that_do_not_contract_are_named():
 
 
 @pytest.mark.slow
-def test_table_and_figures_show_them(study):
-    table = diagnostics_table(study)
+def test_table_and_figures_show_them(runs):
+    table = diagnostics_table(runs)
     assert len(table.rows) == 1 + 6 + 6
-    group = study.groups["Breakout-MinAtar", "ppo-delta"]
+    group = runs.groups["Breakout-MinAtar", "ppo-delta"]
     found = diagnose(group.scales, *group.held_out)
     mine = [row for row in table.records if row["agent"] == "ppo-delta"]
     np.testing.assert_array_equal([row["bias"] for row in mine], found.bias)
     np.testing.assert_array_equal([row["share"] for row in mine], found.share)
-    drawn = {drawing.name: drawing for drawing in drawings(study) if drawing.section == "diagnostics"}
+    drawn = {drawing.name: drawing for drawing in drawings(runs) if drawing.section == "diagnostics"}
     assert sorted(drawn) == [
         "calibration-breakout-minatar-ppo-delta",
         "calibration-breakout-minatar-ppo-multi",

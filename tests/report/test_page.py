@@ -13,10 +13,9 @@ import pytest
 
 from report_synthetic import learning, scales_of, write_run
 from tddelta.errors import ConfigError
-from tddelta.report import Report, page, plots, write_report
-from tddelta.report.aggregates import learning_curve
-from tddelta.report.figures import Drawing
-from tddelta.report.study import Study
+from tddelta.report import Report, figures, page, write_report
+from tddelta.report.run_set import RunSet
+from tddelta.report.statistics import learning_curve
 from tddelta.report.words import slug
 from tddelta.runs import load_runs
 
@@ -106,12 +105,12 @@ def test_default_place_and_the_files_beside_it(full):
 
 
 def test_the_numbers_are_those_of_the_runs(full, html):
-    study = Study(load_runs(full.parent))
+    runs = RunSet(load_runs(full.parent))
     scores = [float(np.mean(run.episodes["returns"][-100:])) for run in load_runs(full.parent / "Breakout-MinAtar/ppo")]
     mean, error = np.mean(scores), np.std(scores, ddof=1) / np.sqrt(2)
     decimals = 2 if error < 9.95 else 1
     assert f"{mean:.{decimals}f} ± {error:.{decimals}f}" in html
-    (comparison, _) = study.comparisons()
+    (comparison, _) = runs.comparisons()
     assert f"+{comparison.welch.difference:.2f}" in html
 
 
@@ -190,12 +189,12 @@ def test_the_page_says_what_weakens_its_numbers(html, tmp_path):
 
 
 def test_colours_follow_the_theme(html):
-    figures = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
-    assert figures
-    for light, _ in plots.PALETTE:
-        assert not any(light in figure for figure in figures)
-    assert not any(plots.INK in figure for figure in figures)
-    assert any("var(--p5)" in figure for figure in figures)
+    drawn = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    assert drawn
+    for light, _ in figures.PALETTE:
+        assert not any(light in figure for figure in drawn)
+    assert not any(figures.INK in figure for figure in drawn)
+    assert any("var(--p5)" in figure for figure in drawn)
 
 
 def contrast(first: str, second: str) -> float:
@@ -209,7 +208,7 @@ def contrast(first: str, second: str) -> float:
 
 
 def test_colours_stand_out_on_both_backgrounds():
-    for light, dark in plots.PALETTE:
+    for light, dark in figures.PALETTE:
         assert contrast(light, "#ffffff") >= 3
         assert contrast(dark, "#14171c") >= 3
 
@@ -255,10 +254,10 @@ def test_an_empty_folder_is_refused_in_one_line(tmp_path):
 def sketched(monkeypatch):
     """One empty figure per environment: these tests are about files."""
 
-    def drawings(study):
-        for environment in study.environments:
+    def drawings(runs):
+        for environment in runs.environments:
             name = f"learning-{slug(environment)}"
-            yield Drawing(name, "learning", environment, "", "", plots.new_figure(width=1.0, height=1.0)[0])
+            yield figures.Drawing(name, "learning", environment, "", "", figures.new_figure(width=1.0, height=1.0)[0])
 
     monkeypatch.setattr(page, "drawings", drawings)
 
@@ -385,24 +384,24 @@ def test_a_report_that_cannot_be_written_says_where(tmp_path):
 
 class TestPlots:
     def test_agents_keep_their_colours(self):
-        assert plots.agent_styles(["ppo-delta", "ppo"]) == {"ppo-delta": 5, "ppo": 0}
-        assert plots.agent_styles(["mine", "ppo"])["ppo"] == 0
+        assert figures.agent_styles(["ppo-delta", "ppo"]) == {"ppo-delta": 5, "ppo": 0}
+        assert figures.agent_styles(["mine", "ppo"])["ppo"] == 0
         names = [f"agent {i}" for i in range(20)] + ["ppo-delta"]
-        assert len(set(plots.agent_styles(names).values())) == 21
+        assert len(set(figures.agent_styles(names).values())) == 21
 
     def test_axes_in_axes_out_without_pyplot(self):
-        figure, (axes,) = plots.new_figure()
+        figure, (axes,) = figures.new_figure()
         curve = learning_curve([[1, 2], [1, 2]], [[0.0, 1.0], [1.0, 2.0]], [1, 2])
-        styles = plots.agent_styles(["ppo"])
-        assert plots.learning_curves(axes, {"ppo": curve}, styles) is axes
+        styles = figures.agent_styles(["ppo"])
+        assert figures.learning_curves(axes, {"ppo": curve}, styles) == 2
         figure.canvas.draw()
         assert axes.get_legend().get_title().get_text() == "mean of 2 seeds, band: 95 % t interval"
 
     def test_the_legend_names_each_band_where_they_differ(self):
-        _, (axes,) = plots.new_figure()
+        _, (axes,) = figures.new_figure()
         two = learning_curve([[1, 2]] * 2, [[0.0, 1.0], [1.0, 2.0]], [1, 2])
         one = learning_curve([[1, 2]], [[0.0, 1.0]], [1, 2])
-        plots.learning_curves(axes, {"ppo": two, "ppo+": one}, plots.agent_styles(["ppo", "ppo+"]))
+        figures.learning_curves(axes, {"ppo": two, "ppo+": one}, figures.agent_styles(["ppo", "ppo+"]))
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert [label.replace("\n", " ") for label in labels] == [
             "ppo (mean of 2 seeds, band: 95 % t interval)",
@@ -412,11 +411,11 @@ class TestPlots:
     @pytest.mark.parametrize("agent", ["ppo", "ppo-delta"])
     def test_recorded_episode(self, agent):
         scales = scales_of(agent)
-        count = plots.panel_count(scales)
+        count = figures.panel_count(scales)
         assert count == (2 if agent == "ppo" else len(scales) + 2)
-        figure, axes = plots.new_figure(count, share_x=True)
+        figure, axes = figures.new_figure(count, share_x=True)
         deltas = np.random.default_rng(0).normal(size=(50, len(scales)))
-        plots.recorded_episode(axes, deltas, np.eye(50)[3], scales)
+        figures.recorded_episode(axes, deltas, np.eye(50)[3], scales)
         figure.canvas.draw()
         np.testing.assert_allclose(axes[0].lines[0].get_ydata(), deltas.sum(axis=1))
         if agent == "ppo-delta":
@@ -426,7 +425,7 @@ class TestPlots:
     def test_thinning_keeps_extremes(self):
         series = np.zeros(10_000)
         series[[1234, 5678]] = [7.0, -7.0]
-        time, kept = plots.thin(series, 200)
+        time, kept = figures.thin(series, 200)
         assert len(kept) <= 202
         assert {7.0, -7.0} <= set(kept.tolist())
         assert (np.diff(time) > 0).all()

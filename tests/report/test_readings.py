@@ -8,8 +8,8 @@ import pytest
 from report_synthetic import write_run
 from tddelta.decomposition import compose
 from tddelta.report import figures, words
-from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
-from tddelta.report.study import Study
+from tddelta.report.run_set import RunSet
+from tddelta.report.statistics import aggregate, performance_profile, probability_of_improvement
 from tddelta.runs import load_runs
 from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
@@ -19,7 +19,7 @@ FINAL = {"ppo": 4.0, "ppo-multi": 9.0, "ppo-delta": 10.0}
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def runs(tmp_path_factory):
     """Three agents, four seeds: ppo far behind, the other two too close to tell apart."""
     out = tmp_path_factory.mktemp("runs")
     for environment in ENVIRONMENTS:
@@ -27,18 +27,16 @@ def study(tmp_path_factory):
             for seed in range(4):
                 returns = np.linspace(0, final + seed - 1.5, 200)
                 write_run(out, environment, agent, seed, returns=returns, quality={"ppo": 0.2}.get(agent, 0.8))
-    return Study(load_runs(out))
+    return RunSet(load_runs(out))
 
 
 def numbers(text):
     return [float(found.replace("−", "-")) for found in re.findall(r"−?\d+(?:\.\d+)?", text)]
 
 
-def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(study):
-    said = words.learning(study, "Breakout-MinAtar")
-    ours, theirs = (
-        study.groups["Breakout-MinAtar", agent].scores("asymptotic") for agent in ("ppo-delta", "ppo-multi")
-    )
+def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(runs):
+    said = words.learning(runs, "Breakout-MinAtar")
+    ours, theirs = (runs.groups["Breakout-MinAtar", agent].scores("asymptotic") for agent in ("ppo-delta", "ppo-multi"))
     first, second = said.split(". The difference")
     assert first.startswith("Over the last 100 episodes ppo-delta is ahead with ")
     assert first.endswith("(4 seeds each)")
@@ -46,10 +44,10 @@ def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(study):
     assert f"{ours.mean() - theirs.mean():.3f} more than ppo-multi with {theirs.mean():.2f} ± " in first
     (tested,) = (
         c
-        for c in study.comparisons()
+        for c in runs.comparisons()
         if (c.environment, c.agent, c.baseline) == ("Breakout-MinAtar", "ppo-delta", "ppo-multi")
     )
-    count = len(study.comparisons())
+    count = len(runs.comparisons())
     assert second == (
         f" does not survive Holm's correction over {count} comparisons (p = {tested.welch.p_value:.3f}, "
         f"corrected {tested.corrected:.3f})."
@@ -62,7 +60,7 @@ def test_a_difference_survives_correction_or_does_not(tmp_path, gap, verdict):
         for agent, final in (("ppo", 5.0), ("ppo-delta", 5.1 + gap)):
             for seed in range(4):
                 write_run(tmp_path, environment, agent, seed, returns=[final + seed] * 200, rollout=False, critic=False)
-    found = Study(load_runs(tmp_path))
+    found = RunSet(load_runs(tmp_path))
     said = words.learning(found, "Asterix-MinAtar")
     assert f"The difference {verdict} Holm's correction over 2 comparisons" in said
     corrected = next(c.corrected for c in found.comparisons() if c.environment == "Asterix-MinAtar")
@@ -71,7 +69,7 @@ def test_a_difference_survives_correction_or_does_not(tmp_path, gap, verdict):
 
 def test_a_lone_agent_and_lone_seeds_are_read_for_what_they_are(tmp_path):
     write_run(tmp_path / "one", agent="ppo", returns=np.linspace(0, 10, 200), rollout=False, critic=False)
-    alone = Study(load_runs(tmp_path / "one"))
+    alone = RunSet(load_runs(tmp_path / "one"))
     curve = alone.curves("Breakout-MinAtar")["ppo"]
     half = curve.grid[np.argmax(curve.mean >= (curve.mean[0] + curve.mean[-1]) / 2)]
     said = words.learning(alone, "Breakout-MinAtar")
@@ -81,19 +79,19 @@ def test_a_lone_agent_and_lone_seeds_are_read_for_what_they_are(tmp_path):
     )
     write_run(tmp_path / "two", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
     write_run(tmp_path / "two", agent="ppo-delta", returns=[2.0] * 50, rollout=False, critic=False)
-    assert words.learning(Study(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
+    assert words.learning(RunSet(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
         "Over the last 100 episodes ppo-delta is ahead with 2.00, 1.00 more than ppo with 1.00 (1 seed each). The "
         "difference is not tested: one seed: no test."
     )
     write_run(tmp_path / "flat", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
-    said = words.learning(Study(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
+    said = words.learning(RunSet(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
     assert said.endswith("Its curve ends no higher than it began (1.00, then 1.00).")
     write_run(tmp_path / "none", agent="ppo", returns=[], state="running")
-    assert words.learning(Study(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
+    assert words.learning(RunSet(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
 
 
-def test_critics_are_ranked_at_the_longest_horizon(study):
-    groups = [group for group in study.groups.values() if group.environment == "Breakout-MinAtar"]
+def test_critics_are_ranked_at_the_longest_horizon(runs):
+    groups = [group for group in runs.groups.values() if group.environment == "Breakout-MinAtar"]
     said = words.critics(groups)
     explained = {g.agent: np.mean([q.explained_variance for q in g.critic], axis=0) for g in groups}
     order = sorted(explained, key=lambda agent: -explained[agent][-1])
@@ -102,7 +100,7 @@ def test_critics_are_ranked_at_the_longest_horizon(study):
     for agent in order[1:]:
         assert f"that of {agent} {100 * explained[agent][-1]:.0f} %" in second
     ladder = next(agent for agent in order if len(explained[agent]) > 1)
-    scales = study.groups["Breakout-MinAtar", ladder].scales
+    scales = runs.groups["Breakout-MinAtar", ladder].scales
     best, worst = explained[ladder].argmax(), explained[ladder].argmin()
     assert said.endswith(
         f"{ladder} knows best what comes over {scales.horizons[best]:.4g} steps "
@@ -221,8 +219,8 @@ def test_aggregates_are_read_from_their_estimates():
     )
 
 
-def test_every_figure_has_its_reading(study):
-    made = list(figures.drawings(study))  # not laid out, which takes long
+def test_every_figure_has_its_reading(runs):
+    made = list(figures.drawings(runs))  # not laid out, which takes long
     assert {drawing.section for drawing in made} == {"learning", "aggregates", "critic", "diagnostics", "episode"}
     assert all(drawing.reading.endswith(".") for drawing in made)
-    assert [sentence.partition(":")[0] for sentence in words.ladders(study)] == ["ppo", "ppo-multi", "ppo-delta"]
+    assert [sentence.partition(":")[0] for sentence in words.ladders(runs)] == ["ppo", "ppo-multi", "ppo-delta"]

@@ -122,7 +122,7 @@ def _theory(out: Path, quick: bool) -> None:
     from tddelta.runs.files import to_json
 
     def fill(folder: Path) -> None:
-        results = theory.study(quick=quick, say=_tell)
+        results = theory.measure(quick=quick, say=_tell)
         (folder / "tables").mkdir()
         for table in theory.tables(results):
             (folder / "tables" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
@@ -231,7 +231,7 @@ def write_figures(folder: Path, drawings: "Iterable[Drawing]") -> None:
     (folder / "figures").mkdir(exist_ok=True)
     for drawing in drawings:
         for kind in ("png", "pdf"):
-            (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing, kind))
+            (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing.figure, kind))
 
 
 def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:

@@ -34,7 +34,7 @@ from tddelta._arrays import FloatArray
 from tddelta._matplotlib import own_style
 from tddelta.errors import CheckpointError, ConfigError, DataError, StorageError
 from tddelta.experiments.plan import folder_of
-from tddelta.report.plots import INK, LINE, colour
+from tddelta.report.figures import INK, LINE, colour
 from tddelta.report.statistics import bootstrap_difference, holm, welch_test
 from tddelta.report.tables import Column, Record, Table, markdown
 from tddelta.report.words import number, p_text

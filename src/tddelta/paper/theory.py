@@ -1,6 +1,6 @@
 """The paper's theorems in numbers: what they say beside what is measured, as tables, figures and statements.
 
-`study` measures, `statements` and `drawings` show it, `tddelta reproduce theory` does both.
+`measure` measures, `statements` and `drawings` show it, `tddelta reproduce theory` does both.
 """
 
 import warnings
@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from tddelta._arrays import FloatArray, IntArray
 from tddelta.errors import ConfigError, ContractionWarning
 from tddelta.paper.ring import RingPlan
-from tddelta.report import plots
+from tddelta.report import figures
 from tddelta.report.figures import Drawing, laid_out
 from tddelta.report.tables import Table
 from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
@@ -38,7 +38,7 @@ METHODS = ("single", "TD(Δ)")
 """Learners that the bounds are for."""
 
 
-def study(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -> dict[str, Rows]:
+def measure(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -> dict[str, Rows]:
     """Check Theorems 1 to 4 and the counterexample.
 
     Args:
@@ -558,7 +558,7 @@ Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 """Rows by name of the table."""
 
-_COLOURS = {"single": plots.colour(0), "TD(Δ)": plots.colour(5)}
+_COLOURS = {"single": figures.colour(0), "TD(Δ)": figures.colour(5)}
 _BOUND_LINES = {
     "published": ("published", "--"),
     "known_range": ("known range", ":"),
@@ -683,18 +683,18 @@ def _figures(results: Tables) -> Iterator[tuple[str, str, Figure]]:
 
 
 def _contraction(rows: Sequence[Row]) -> Figure:
-    figure, (axes,) = plots.new_figure(height=3.8)
+    figure, (axes,) = figures.new_figure(height=3.8)
     gammas = sorted({row["gamma"] for row in rows})
     for place, gamma in enumerate(gammas):
         own = [row for row in rows if row["gamma"] == gamma]
         for above, dash in ((False, "-"), (True, "--")):
             decays = np.linspace(gamma, 0.985, 100) if above else np.linspace(0, gamma, 100)
             label = None if above else f"γ = {gamma:.2f}"
-            colour = plots.colour(place)
+            colour = figures.colour(place)
             axes.plot(decays, _factors(gamma, decays), dash, color=colour, linewidth=1.4, label=label)
         measured = [row["largest"] for row in own]
-        axes.plot([row["decay"] for row in own], measured, "o", color=plots.colour(place), markersize=3)
-    axes.axhline(1, color=plots.INK, linewidth=0.8)
+        axes.plot([row["decay"] for row in own], measured, "o", color=figures.colour(place), markersize=3)
+    axes.axhline(1, color=figures.INK, linewidth=0.8)
     axes.set_ylim(0, 3)
     axes.set_xlim(0, 1)
     _finish(
@@ -711,7 +711,7 @@ def _factors(gamma: float, decays: Iterable[float]) -> list[float]:
 
 
 def _full_steps(rows: Sequence[Row]) -> Figure:
-    figure, all_axes = plots.new_figure(2, height=5.4, share_x=True)
+    figure, all_axes = figures.new_figure(2, height=5.4, share_x=True)
     quantities = list(dict.fromkeys(row["quantity"] for row in rows))
     for axes, rule in zip(all_axes, ("matched", "capped"), strict=True):
         for place, quantity in enumerate(quantities):
@@ -723,26 +723,26 @@ def _full_steps(rows: Sequence[Row]) -> Figure:
                 [row["step"] for row in own],
                 errors,
                 linestyle="--" if quantity == "W_0" else "-",  # it grows as W_1 does, with the other sign
-                color=plots.INK if whole else plots.colour(place + 1),
+                color=figures.INK if whole else figures.colour(place + 1),
                 linewidth=2.2 if whole or quantity == "W_0" else 1.2,
                 label=quantity if whole else f"{quantity}, γ = {own[0]['gamma']:.2f}",
             )
         axes.set_yscale("log")
-        axes.set_title(f"rule {rule}", color=plots.INK, fontsize=10, loc="left")
-        plots.label(axes, "", "Largest error")
+        axes.set_title(f"rule {rule}", color=figures.INK, fontsize=10, loc="left")
+        figures.label(axes, "", "Largest error")
     _finish(figure, all_axes[-1], "Full steps", "Largest error", None)
     return figure
 
 
 def _theorem_one(rows: Sequence[Row]) -> Figure:
-    figure, (axes,) = plots.new_figure(height=3.4)
+    figure, (axes,) = figures.new_figure(height=3.4)
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     for place, variant in enumerate(variants):
         own = [row for row in rows if row["variant"] == variant]
         across = [row["prefix"] + 0.12 * (place - len(variants) / 2) for row in own]
         shown = [max(row["largest_difference"], 1e-17) for row in own]
-        axes.plot(across, shown, "osD^v"[place], color=plots.colour(place), markersize=4, label=variant)
-    axes.axhline(1e-12, color=plots.INK, linewidth=0.8)
+        axes.plot(across, shown, "osD^v"[place], color=figures.colour(place), markersize=4, label=variant)
+    axes.axhline(1e-12, color=figures.INK, linewidth=0.8)
     axes.set_yscale("log")
     axes.set_xticks(sorted({row["prefix"] for row in rows}))
     axes.set_xticklabels([f"{row['gamma']:.2f}" for row in rows if row["variant"] == variants[0]])
@@ -751,7 +751,7 @@ def _theorem_one(rows: Sequence[Row]) -> Figure:
 
 
 def _coefficients(rows: Sequence[Row]) -> Figure:
-    figure, all_axes = plots.new_figure(2, height=5.8, share_x=True)
+    figure, all_axes = figures.new_figure(2, height=5.8, share_x=True)
     for axes, gamma in zip(all_axes, (0.9375, 0.996), strict=True):
         for method, colour in _COLOURS.items():
             own = [row for row in rows if (row["gamma"], row["method"]) == (gamma, method)]
@@ -760,19 +760,19 @@ def _coefficients(rows: Sequence[Row]) -> Figure:
                 heights = [row[kind] for row in own]
                 axes.plot([row["k"] for row in own], heights, dash, color=colour, label=f"{method}, {name}")
         worst = max(row["worst_case"] for row in rows if row["gamma"] == gamma)
-        axes.axhline(worst, color=plots.INK, linewidth=1.0)
+        axes.axhline(worst, color=figures.INK, linewidth=1.0)
         note = "worst case, both methods and every k: no variance reduction"
-        axes.text(0.01, worst, note, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8, color=plots.INK)
+        axes.text(0.01, worst, note, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8, color=figures.INK)
         axes.set_ylim(0, worst * 1.12)
         axes.set_xscale("log", base=2)
-        axes.set_title(f"ring, γ = {gamma:g}", color=plots.INK, fontsize=10, loc="left")
-        plots.label(axes, "", "What multiplies ε")
+        axes.set_title(f"ring, γ = {gamma:g}", color=figures.INK, fontsize=10, loc="left")
+        figures.label(axes, "", "What multiplies ε")
     _finish(figure, all_axes[-1], "Steps k of the longest window", "What multiplies ε", None)
     return figure
 
 
 def _phases(rows: Sequence[Row]) -> Figure:
-    figure, (axes,) = plots.new_figure(height=4.4)
+    figure, (axes,) = figures.new_figure(height=4.4)
     for method, colour in _COLOURS.items():
         own = [row for row in rows if row["method"] == method]
         time = [row["phase"] for row in own]
@@ -785,26 +785,26 @@ def _phases(rows: Sequence[Row]) -> Figure:
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     first = rows[0]
-    axes.set_title(f"ring, γ = {first['gamma']:g}, k = {first['k']}", color=plots.INK, fontsize=10, loc="left")
+    axes.set_title(f"ring, γ = {first['gamma']:g}, k = {first['k']}", color=figures.INK, fontsize=10, loc="left")
     note = f"mean over {first['seeds']} seeds, n = {first['samples']}; the worst case shows no variance reduction"
     _finish(figure, axes, "Phase", "Largest error over states", note)
     return figure
 
 
 def _counterexample(results: Tables) -> Figure:
-    figure, (axes,) = plots.new_figure(height=3.6)
+    figure, (axes,) = figures.new_figure(height=3.6)
     chances: dict[float, float] = {}
     for row in results["counterexample-errors"]:
         error = round(row["error"], 9)
         chances[error] = chances.get(error, 0.0) + row["chance"]
     step = sorted(chances)[1]
     limits = {row["bound"]: row for row in results["counterexample"] if row["method"] == "single"}
-    beyond = [plots.colour(3) if error > limits["published"]["limit"] else plots.colour(2) for error in chances]
+    beyond = [figures.colour(3) if error > limits["published"]["limit"] else figures.colour(2) for error in chances]
     axes.bar(list(chances), list(chances.values()), width=0.8 * step, color=beyond)
     for kind in ("published", "known_range"):
         row, (name, dash) = limits[kind], _BOUND_LINES[kind]
         label = f"{name} bound, broken with probability {row['broken_exact']:.4f}"
-        axes.axvline(row["limit"], linestyle=dash, color=plots.INK, linewidth=1.4, label=label)
+        axes.axvline(row["limit"], linestyle=dash, color=figures.INK, linewidth=1.4, label=label)
     axes.set_xlim(-step, limits["known_range"]["limit"] * 1.1)
     row = limits["published"]
     note = f"γ = {row['gamma']:g}, k = 1, n = {row['samples']}, δ = {row['claimed']:g}"
@@ -814,7 +814,7 @@ def _counterexample(results: Tables) -> Figure:
 
 def _finish(figure: Figure, axes: Axes, x: str, y: str, note: str | None) -> None:
     """Label the axes and put one legend below the figure."""
-    plots.label(axes, x, y)
+    figures.label(axes, x, y)
     handles, names = axes.get_legend_handles_labels()
     legend = figure.legend(
         handles,
@@ -823,9 +823,9 @@ def _finish(figure: Figure, axes: Axes, x: str, y: str, note: str | None) -> Non
         fontsize=8,
         title_fontsize=8,
         frameon=False,
-        labelcolor=plots.INK,
+        labelcolor=figures.INK,
         loc="outside lower left",
         ncols=1 if max(map(len, names)) > 34 else 2,
         alignment="left",
     )
-    legend.get_title().set_color(plots.INK)
+    legend.get_title().set_color(figures.INK)
