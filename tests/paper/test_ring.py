@@ -16,7 +16,7 @@ import pytest
 
 from tddelta.cli import main
 from tddelta.cli.reproduce import Reproduce, write_folder
-from tddelta.errors import CheckpointError, ConfigError, DataError
+from tddelta.errors import CheckpointError, ConfigError, StorageError
 from tddelta.paper import ring as ring
 from tddelta.paper.ring import write_ring
 from tddelta.tabular import FiniteMDP, n_step, sample
@@ -230,7 +230,7 @@ def test_what_was_computed_outlives_the_drawing(
     said = capsys.readouterr().err
     assert f"averages are kept: tddelta reproduce ring --redraw '{out}'\n" in said
     assert what != "disk" or said.endswith("tddelta: ring.png: No space left on device\n")
-    assert ring.RingData.load(out).seeds == 4
+    assert ring.RingData.load(out).plan.seeds == 4
     assert list(tmp_path.iterdir()) == [out]
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -267,8 +267,10 @@ def test_a_file_in_the_way_of_the_tables(folder: Path, tmp_path: Path, monkeypat
     for name in ("ring.json", "ring.npz"):
         shutil.copy(folder / name, tmp_path)
     (tmp_path / "tables").touch()
-    monkeypatch.setattr(ring, "_figures", lambda _: iter(()))
-    with pytest.raises(DataError, match=r"tables/ring-\S+ cannot be written \(File exists\): make room"):
+    monkeypatch.setattr(ring, "_figures", lambda *_: iter(()))
+    with pytest.raises(
+        StorageError, match=r"tables/ring-\S+ cannot be written \(File exists\): .* move what is in its way"
+    ):
         write_ring(tmp_path)
 
 
@@ -278,10 +280,17 @@ def test_a_file_in_the_way_of_the_tables(folder: Path, tmp_path: Path, monkeypat
         (None, "it has no ring.json"),
         ("no JSON", "one of its files is damaged"),
         ({"experiment": "theory"}, "ring.json is about something else"),
-        ({"gammas": None}, "ring.json names no gammas"),
-        ({"conventions": ["entered", "both"]}, "ring.json names no conventions"),
-        ({"lengths": []}, "ring.json names no lengths"),
-        ({"headline": 0.5}, "ring.json names no headline, or no seeds"),
+        ({"gammas": None}, "ring.json has no plan: gammas must be a sequence of numbers; got None"),
+        (
+            {"conventions": ["entered", "both"]},
+            "ring.json has no plan: conventions must be one or several of entered, edges, left; got "
+            "('entered', 'both')",
+        ),
+        ({"lengths": []}, "ring.json has no plan: lengths must be increasing, one at least; got ()"),
+        (
+            {"headline": 0.5},
+            "ring.json has no plan: headline must be one of the discounts (0.75, 0.875, 0.9375); got 0.5",
+        ),
         ({"seeds": 7}, "errors in ring.npz does not fit ring.json"),
         ({"conventions": ["entered"]}, "headline_errors in ring.npz does not fit ring.json"),
     ],

@@ -190,10 +190,15 @@ class Seed:
 
 
 def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
-    """Training steps per second: of the whole run, or of the blocks so far; their `steps` count from the start."""
+    """Training steps per second: of the whole run, or of the blocks so far."""
     for event in reversed(timing):
         if event.get("event") == "end" and event.get("steps_per_second"):
             return float(event["steps_per_second"])
+    return block_speed(timing)
+
+
+def block_speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
+    """Training steps per second of the blocks among these events; None without any."""
     blocks = [event for event in timing if event.get("event") == "block"]
     seconds = sum(float(block["seconds"]) for block in blocks)
     steps = sum(float(block["steps_per_second"]) * float(block["seconds"]) for block in blocks)
