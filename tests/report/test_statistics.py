@@ -202,7 +202,6 @@ class TestCurves:
         assert curve.n.tolist() == [2, 2, 1]
         assert np.isnan(curve.low[2])  # one seed has no interval
         assert curve.low[1] < 15 < curve.high[1]
-        assert np.isnan(curve.values[1, 2])
 
     def test_the_band_is_the_t_interval_and_says_so(self):
         # field case B47: half-width 1.9632 for 1…5
@@ -283,12 +282,13 @@ class TestAggregates:
 
     def test_profiles_by_hand(self):
         profile = performance_profile([[0.0, 1.0], [2.0, 3.0]], [-1.0, 0.0, 1.5, 3.0], n_bootstrap=100)
-        assert profile.fractions.tolist() == [1, 0.75, 0.5, 0]
-        assert (profile.low <= profile.fractions).all()
-        assert (profile.fractions <= profile.high).all()
+        assert profile.mean.tolist() == [1, 0.75, 0.5, 0]
+        assert (profile.low <= profile.mean).all()
+        assert (profile.mean <= profile.high).all()
         assert (profile.low[1], profile.high[1]) == (0.5, 1)
+        assert profile.label == "band: 95 % bootstrap"
         alone = performance_profile([[0.0]], [0.0])
-        assert np.isnan(alone.low).all() and "one seed" in alone.note
+        assert np.isnan(alone.low).all() and alone.label == "one seed: no band"
 
     def test_improvement_by_hand(self):
         # first environment: 3 of 4 pairs won; second: one tie, one win, two losses
@@ -323,7 +323,7 @@ class TestAggregates:
         assert chance.value == pytest.approx(0.5555555555555556)
         assert (chance.interval.low, chance.interval.high) == pytest.approx((0.375, 0.729), abs=0.02)
         profile = performance_profile(first, [0.0, 0.5, 1.0, 1.5, 2.0])
-        assert profile.fractions == pytest.approx([0.91666667, 0.875, 0.375, 0.125, 0.08333333])
+        assert profile.mean == pytest.approx([0.91666667, 0.875, 0.375, 0.125, 0.08333333])
         assert profile.low == pytest.approx([0.792, 0.75, 0.208, 0, 0], abs=0.05)
         assert profile.high == pytest.approx([1, 1, 0.542, 0.25, 0.208], abs=0.05)
 

@@ -88,10 +88,6 @@ class Published:
         """The better baseline."""
         return max(BASELINES, key=lambda name: self.scores[name].mean)
 
-    def gain(self, agent: str) -> Welch:
-        """The agent against the better baseline."""
-        return welch_of_moments(self.scores[agent], self.scores[self.baseline])
-
 
 PUBLISHED: dict[str, Published] = {
     game: Published(
@@ -114,7 +110,11 @@ def published_gains() -> dict[tuple[str, str], tuple[Welch, float]]:
 
     They are made again from the published means and standard errors.
     """
-    tests = {(game, agent): paper.gain(agent) for game, paper in PUBLISHED.items() for agent in CHALLENGERS}
+    tests = {
+        (game, agent): welch_of_moments(paper.scores[agent], paper.scores[paper.baseline])
+        for game, paper in PUBLISHED.items()
+        for agent in CHALLENGERS
+    }
     corrected = holm([test.p_value for test in tests.values()])
     return {key: (test, float(p or 0.0)) for (key, test), p in zip(tests.items(), corrected, strict=True)}
 

@@ -93,17 +93,7 @@ def new_figure(
     text: float = 9.5,
     grid: Literal["both", "y"] = "y",
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of this size in inches with rows of axes, styled as the report's.
-
-    Args:
-        rows: Axes below each other.
-        columns: Axes side by side.
-        width: Of the figure.
-        height: Of the figure.
-        share_x: Whether the axes below each other have one horizontal axis.
-        text: Size of the numbers at the axes.
-        grid: Which grid lines are drawn.
-    """
+    """Make a figure of this size in inches with rows of axes, styled as the report's; `text` is the size of numbers."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0)
     axes = list(np.ravel(figure.subplots(rows, columns, sharex=share_x)))
@@ -487,14 +477,13 @@ def _profiles(suite: Suite, styles: dict[str, int]) -> Drawing:
     figure, (axes,) = new_figure(width=3.7)
     for agent, profile in profiles.items():
         style = _line(styles[agent])
-        axes.fill_between(
-            profile.thresholds, profile.low, profile.high, step="post", alpha=0.14, linewidth=0, color=style["color"]
-        )
-        axes.step(profile.thresholds, profile.fractions, where="post", label=agent, **style)
+        band = {"color": style["color"], "alpha": 0.14, "linewidth": 0}
+        axes.fill_between(profile.grid, profile.low, profile.high, step="post", **band)
+        axes.step(profile.grid, profile.mean, where="post", label=agent, **style)
     axes.set_ylim(-0.02, 1.02)
     label(axes, "Normalised score τ", "Share of runs above τ")
-    banded = any(np.isfinite(profile.low).any() for profile in profiles.values())
-    _fit(figure, legend_below(axes, "band: 95 % bootstrap" if banded else "one seed: no band"))
+    banded = [profile for profile in profiles.values() if np.isfinite(profile.low).any()]
+    _fit(figure, legend_below(axes, (banded or list(profiles.values()))[0].label))
     return Drawing(
         f"profile-{slug(suite.name)}",
         "aggregates",

@@ -121,16 +121,15 @@ def t_interval(scores: npt.ArrayLike, level: float = 0.95) -> Interval:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean learning curve over seeds; every array but `values` has the shape of `grid`.
+    """A curve with a band; every array has the shape of `grid`.
 
     Attributes:
-        grid: Environment steps.
-        mean: Mean over the seeds that have a value here; NaN where none has.
-        low: Lower end of the t interval; NaN for fewer than two seeds.
+        grid: Environment steps, or normalised scores τ of a performance profile.
+        mean: Mean over the seeds that have a value here, NaN where none has; or the share of runs above τ.
+        low: Lower end of the band; NaN for fewer than two seeds.
         high: Upper end.
-        n: How many seeds have a value here.
-        values: Value of each seed, shape (seeds, grid); NaN outside the seed's own range.
-        level: Confidence level of the interval.
+        n: How many seeds have a value here, or how many runs there are.
+        label: What the band is, for a legend.
     """
 
     grid: FloatArray
@@ -138,16 +137,7 @@ class Curve:
     low: FloatArray
     high: FloatArray
     n: npt.NDArray[np.int64]
-    values: FloatArray
-    level: float
-
-    @property
-    def label(self) -> str:
-        """Legend of line and band."""
-        most = int(self.n.max(initial=0))
-        if most < 2:
-            return "one seed, no band"
-        return f"mean of {most} seeds, band: {100 * self.level:g} % t interval"
+    label: str
 
 
 def learning_grid(steps: Sequence[npt.ArrayLike], *, points: int = 60, per_point: float = 5) -> FloatArray:
@@ -223,7 +213,9 @@ def learning_curve(
     mean = known.mean(axis=0)
     half = stats.t.ppf((1 + level) / 2, n - 1) * np.sqrt(known.var(axis=0, ddof=1) / n)
     mean, low, high = (np.ma.filled(line, np.nan) for line in (mean, mean - half, mean + half))
-    return Curve(points, mean, low, high, n, values, level)
+    most = int(n.max(initial=0))
+    label = "one seed, no band" if most < 2 else f"mean of {most} seeds, band: {100 * level:g} % t interval"
+    return Curve(points, mean, low, high, n, label)
 
 
 # ---------------------------------------------------------------- two agents
@@ -370,25 +362,6 @@ class Estimate:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Profile:
-    """A performance profile; every array has the shape of `thresholds`.
-
-    Attributes:
-        thresholds: Normalised scores τ.
-        fractions: Share of runs, over all environments, that score more than τ.
-        low: Lower end of the pointwise band; NaN where there is no interval.
-        high: Upper end of the band.
-        note: Why there is no band, else "".
-    """
-
-    thresholds: FloatArray
-    fractions: FloatArray
-    low: FloatArray
-    high: FloatArray
-    note: str = ""
-
-
 def interquartile_mean(scores: Scores) -> float:
     """Mean of the middle half of all runs of all environments together.
 
@@ -431,18 +404,18 @@ def aggregate(
 
 def performance_profile(
     scores: Scores, thresholds: npt.ArrayLike, *, n_bootstrap: int = 2_000, level: float = 0.95, seed: int = 0
-) -> Profile:
+) -> Curve:
     """Share of runs that score more than each threshold τ, (K,), with a pointwise stratified bootstrap band."""
     _check_bootstrap(n_bootstrap, level)
     arrays, points = _check(scores), np.asarray(thresholds, np.float64)
     fractions = np.array([_above(_rows(arrays), point)[0] for point in points], np.float64)
-    problem = _no_interval(arrays)
-    if problem:
+    n = np.full(len(points), sum(map(len, arrays)))
+    if _no_interval(arrays):
         unknown = np.full(len(points), np.nan)
-        return Profile(points, fractions, unknown, unknown, problem)
+        return Curve(points, fractions, unknown, unknown, n, "one seed: no band")
     drawn = _resample(arrays, n_bootstrap, seed)
     band = np.array([_percentiles(_above(drawn, point), level) for point in points]).reshape(-1, 2)
-    return Profile(points, fractions, band[:, 0], band[:, 1])
+    return Curve(points, fractions, band[:, 0], band[:, 1], n, f"band: {100 * level:g} % bootstrap")
 
 
 def probability_of_improvement(

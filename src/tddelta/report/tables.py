@@ -193,14 +193,6 @@ MEASURES: dict[Measure, str] = {"asymptotic": "Last 100 episodes", "average": "A
 TITLES: dict[Measure, str] = {**MEASURES, "hold_out": "Hold-out episodes"}
 """All measures by the name a reader sees."""
 
-AGGREGATES = {
-    "interquartile_mean": "Interquartile mean",
-    "median": "Median",
-    "mean": "Mean",
-    "optimality_gap": "Optimality gap",
-}
-"""The aggregates by the name a reader sees."""
-
 
 def score_table(runs: RunSet) -> Table:
     """Scores of every agent on every environment."""
@@ -299,7 +291,8 @@ def aggregate_table(suite: Suite) -> Table:
             notes += [sentence_of(text) for text in (estimate.note, interval.note) if text]
         records.append(record)
     notes.append("Intervals: 95 % stratified bootstrap over seeds within each environment.")
-    means = (Column(AGGREGATES[name], (name, f"{name}_low", f"{name}_high"), _with_interval) for name in STATISTICS)
+    titles = {name: name.replace("_", " ").capitalize() for name in STATISTICS}
+    means = (Column(titles[name], (name, f"{name}_low", f"{name}_high"), _with_interval) for name in STATISTICS)
     caption = f"{suite.name}: {len(suite.environments)} environments together"
     columns = (AGENT, *means, Column("Runs", "runs"))
     return Table(f"aggregates-{slug(suite.name)}", caption, columns, records, list(dict.fromkeys(notes)))

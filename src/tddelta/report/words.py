@@ -10,7 +10,7 @@ import numpy as np
 
 from tddelta.decomposition import compose
 from tddelta.report.run_set import Comparison, Group, RunSet, other_rules, verdict
-from tddelta.report.statistics import Diagnosis, Estimate, FloatArray, Profile, Summary, summarise, welch_test
+from tddelta.report.statistics import Curve, Diagnosis, Estimate, FloatArray, Summary, summarise, welch_test
 from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
 
@@ -465,9 +465,9 @@ def interquartile(estimates: Mapping[str, Estimate]) -> str:
     return f"{text}; their intervals {'overlap' if best.interval.low <= second.interval.high else 'do not overlap'}."
 
 
-def profiles(found: Mapping[str, Profile]) -> str:
+def profiles(found: Mapping[str, Curve]) -> str:
     """Performance profiles: the score that half of the runs of every agent exceed."""
-    halves = {agent: float(p.thresholds[p.fractions > 0.5].max(initial=-math.inf)) for agent, p in found.items()}
+    halves = {agent: float(p.grid[p.mean > 0.5].max(initial=-math.inf)) for agent, p in found.items()}
     known = {agent: half for agent, half in halves.items() if math.isfinite(half)}
     if not known:
         return ""
