@@ -198,8 +198,9 @@ def theorem_one(*, steps: int, seed: int = 0) -> Rows:
 
 
 Variant = Literal["forward", "accumulating", "replacing", "true online", "momentum"]
+"""Learners for which Theorem 1 holds, by name."""
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-"""Learners for which Theorem 1 holds."""
+"""All of them."""
 
 _METHODS: dict[Variant, Method] = {
     "forward": "lambda_return",
