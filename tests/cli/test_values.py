@@ -14,7 +14,7 @@ import tddelta as tdd
 from logs_data import random_log, small
 from tddelta.cli import main
 from tddelta.cli.values import Values
-from tddelta.report import plots
+from tddelta.report import figures
 from tddelta.tabular import evaluate_log
 
 
@@ -222,12 +222,14 @@ def test_wrong_usage_is_one_line(row, capsys):
 
 
 def test_a_figure_of_nothing_says_so():
-    figure, panels = plots.panels(5, columns=3)
+    figure, panels = figures.panels(5, columns=3)
     assert len(panels) == 5 and len(figure.axes) == 5
     nothing = np.full(3, np.nan)
-    axes = plots.predicted_against_realised(panels[0], nothing, nothing, title="horizon 2", remark="bias –")
+    axes = panels[0]
+    figures.predicted_against_realised(axes, nothing, nothing, title="horizon 2", remark="bias –")
     assert [text.get_text() for text in axes.texts] == ["no return is known"]
-    axes = plots.values_by_horizon(panels[1], [1.0, np.inf], np.ones((2, 2)), ["a" * 30, "b"])
+    axes = panels[1]
+    figures.values_by_horizon(axes, [1.0, np.inf], np.ones((2, 2)), ["a" * 30, "b"])
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "∞"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a" * 23 + "…", "b"]
 

@@ -121,7 +121,7 @@ def _theory(out: Path, quick: bool) -> None:
     from tddelta.runs.files import to_json
 
     def fill(folder: Path) -> None:
-        results = theory.study(quick=quick, say=_tell)
+        results = theory.measure(quick=quick, say=_tell)
         (folder / "tables").mkdir()
         for table in theory.tables(results):
             (folder / "tables" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
@@ -129,7 +129,7 @@ def _theory(out: Path, quick: bool) -> None:
         with own_style():
             drawings = list(theory.drawings(results))
             for drawing, kind in itertools.product(drawings, ("png", "pdf")):
-                (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing, kind))
+                (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing.figure, kind))
         lines.extend(theory.statements(results))
         settings = {"experiment": "theory", "quick": quick, "version": __version__}
         (folder / "settings.json").write_bytes(to_json(settings))

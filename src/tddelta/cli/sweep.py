@@ -86,7 +86,7 @@ class Tune:
 
 def baselines(tuned: "Tuned") -> list[str] | None:
     """What the report calls the preset, where there is something to compare with it."""
-    from tddelta.report.study import agent_names
+    from tddelta.report.run_set import agent_names
     from tddelta.runs import load_runs
 
     if not tuned.settings:

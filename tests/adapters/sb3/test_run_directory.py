@@ -32,7 +32,7 @@ from tddelta.cli import main
 from tddelta.deep.policy import config_of
 from tddelta.inspector import Recording
 from tddelta.report import write_report
-from tddelta.report.study import Seed
+from tddelta.report.run_set import Seed
 from tddelta.runs import Run, is_being_written, load_runs
 
 
