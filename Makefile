@@ -80,7 +80,7 @@ zoo: .venv-zoo/.ready
 # What Stable-Baselines3's own tests ask, with the versions that a user of that extra gets.
 sb3-suite: .venv-sb3-suite/.ready
 	$(TEST_ENVIRONMENT) .venv-sb3-suite/bin/python -m pytest -n $(WORKERS) $(wildcard tests/adapters/sb3/test_suite*.py) \
-		tests/adapters/sb3/test_algorithms.py tests/adapters/sb3/test_models.py $(wildcard tests/adapters/sb3/test_o*_policy.py)
+		tests/adapters/sb3/test_models.py $(wildcard tests/adapters/sb3/test_o*_policy.py)
 
 .venv-sb3-suite/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-sb3-suite

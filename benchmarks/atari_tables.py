@@ -11,16 +11,16 @@ from results_tables import markdown, write
 import tddelta as tdd
 from tddelta.paper.published import density_figure, density_table, gain_table, published_games, score_table
 from tddelta.report.figures import drawings, to_bytes
-from tddelta.report.study import Study, find_reference
+from tddelta.report.run_set import RunSet, find_reference
 from tddelta.report.words import MISSING, number, summary_text
 
 FIGURES = Path(__file__).parent.parent / "docs" / "_static"
 
 
-def scores(study: Study) -> None:
+def scores(runs: RunSet) -> None:
     """Scores in training and after it, beside random play."""
     rows = []
-    for group in study.groups.values():
+    for group in runs.groups.values():
         reference = find_reference(group.environment)
         steps = sorted({seed.steps for seed in group.scored})
         rows.append(
@@ -39,29 +39,29 @@ def scores(study: Study) -> None:
     write("atari-scores", markdown(head, rows))
 
 
-def beside(study: Study) -> None:
+def beside(runs: RunSet) -> None:
     """Beside the published numbers; gains over the better baseline; how often rewards come."""
-    games = published_games(study)
+    games = published_games(runs)
     for name, table in (
-        ("atari-published", score_table(study, games)),
-        ("atari-gains", gain_table(study, games)),
-        ("atari-density", density_table(study, games)),
+        ("atari-published", score_table(runs, games)),
+        ("atari-gains", gain_table(runs, games)),
+        ("atari-density", density_table(runs, games)),
     ):
         if table.rows:
             write(name, table.to_markdown())
 
 
-def figures(study: Study) -> None:
+def figures(runs: RunSet) -> None:
     """Learning curves, and what the critics said during one game."""
-    density = density_table(study, published_games(study))
-    for drawing in [*drawings(study), *([density_figure(density)] if density.rows else [])]:
+    density = density_table(runs, published_games(runs))
+    for drawing in [*drawings(runs), *([density_figure(density)] if density.rows else [])]:
         if drawing.section in ("learning", "episode", "published"):
-            (FIGURES / f"atari-{drawing.name}.png").write_bytes(to_bytes(drawing, "png"))
+            (FIGURES / f"atari-{drawing.name}.png").write_bytes(to_bytes(drawing.figure))
             print(f"_static/atari-{drawing.name}.png: {drawing.caption}")
 
 
 if __name__ == "__main__":
-    found = Study(tdd.load_runs(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/atari")))
+    found = RunSet(tdd.load_runs(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/atari")))
     scores(found)
     beside(found)
     figures(found)

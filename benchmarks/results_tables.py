@@ -12,8 +12,8 @@ import numpy as np
 from results import COMPONENT_SCALES, GAMMAS, RULES
 
 import tddelta as tdd
+from tddelta.report.run_set import RunSet
 from tddelta.report.statistics import asymptotic_score, summarise
-from tddelta.report.study import Study
 from tddelta.report.words import p_text, signed, summary_text
 
 TABLES = Path(__file__).parent.parent / "docs" / "tables"
@@ -27,12 +27,12 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def minatar(folder: Path) -> None:
     """Scores, differences and critics on the four games."""
-    study = Study(tdd.load_runs(folder))
-    environments, agents = study.environments, study.agents
+    runs = RunSet(tdd.load_runs(folder))
+    environments, agents = runs.environments, runs.agents
     for measure in ("asymptotic", "average"):
         rows = []
         for agent in agents:
-            cells = [study.group(environment, agent) for environment in environments]
+            cells = [runs.groups.get((environment, agent)) for environment in environments]
             rows.append([f"`{agent}`", *(summary_text(cell.summary(measure)) if cell else "–" for cell in cells)])
         write(f"minatar-{measure}", markdown(["agent", *environments], rows))
     compared = [
@@ -43,14 +43,14 @@ def minatar(folder: Path) -> None:
             p_text(one.welch.p_value),
             p_text(one.corrected),
         ]
-        for one in study.comparisons()
+        for one in runs.comparisons()
     ]
     write("minatar-differences", markdown(["game", "difference of", "mean", "p (Welch)", "p (Holm)"], compared))
     rows = []
     for agent in agents:
         cells = []
         for environment in environments:
-            group = study.group(environment, agent)
+            group = runs.groups.get((environment, agent))
             found = [quality.explained_variance[-1] for quality in group.critic] if group else []
             cells.append(summary_text(summarise(found)) if found else "–")
         rows.append([f"`{agent}`", *cells])
@@ -59,12 +59,12 @@ def minatar(folder: Path) -> None:
 
 def cartpole(folder: Path) -> None:
     """Final returns on CartPole-v1, and the worst seed."""
-    study = Study(tdd.load_runs(folder))
+    runs = RunSet(tdd.load_runs(folder))
     rows = []
-    for agent in study.agents:
-        group = study.group("CartPole-v1", agent)
+    for agent in runs.agents:
+        group = runs.groups.get(("CartPole-v1", agent))
         if group:
-            worst = min(seed.asymptotic for seed in group.seeds)
+            worst = min(seed.score("asymptotic") for seed in group.seeds)
             rows.append([f"`{agent}`", summary_text(group.summary("asymptotic")), f"{worst:.1f}"])
     write("cartpole", markdown(["agent", "return of the last 100 episodes", "worst seed"], rows))
 

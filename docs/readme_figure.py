@@ -8,8 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from tddelta.report import plots
-from tddelta.report.study import Study
+from tddelta.report import figures
+from tddelta.report.run_set import RunSet
 from tddelta.runs import load_runs
 
 TARGET = Path(__file__).parent / "_static" / "learning-curves.png"
@@ -21,12 +21,12 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="folders of run directories")
     parser.add_argument("--out", type=Path, default=TARGET)
     given = parser.parse_args()
-    study = Study(load_runs(*given.runs))
-    styles = plots.agent_styles(study.agents)
-    figure = Figure(figsize=(5.0 * len(study.environments), 4.0), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, len(study.environments), squeeze=False)[0]
-    for axes, environment in zip(panels, study.environments, strict=True):
-        plots.learning_curves(axes, study.curves(environment), styles)
+    runs = RunSet(load_runs(*given.runs))
+    styles = figures.agent_styles(runs.agents)
+    figure = Figure(figsize=(5.0 * len(runs.environments), 4.0), layout="constrained", facecolor="white")
+    panels = figure.subplots(1, len(runs.environments), squeeze=False)[0]
+    for axes, environment in zip(panels, runs.environments, strict=True):
+        figures.learning_curves(axes, runs.curves(environment), styles)
         axes.set_title(environment)
         axes.spines[["top", "right"]].set_visible(False)
     given.out.parent.mkdir(exist_ok=True)

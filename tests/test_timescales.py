@@ -186,7 +186,7 @@ def test_traces_and_windows_are_added_where_there_are_none():
             "each setting of the ladder 'halving' once; got 'halving factor=3 factor=4'",
         ),
         ("halving rule=", 0.9, "settings of the ladder 'halving' as KEY=VALUE, .*; got 'rule=': pass"),
-        ("halving lam=0.5 rule=mached", 0.9, "rule must be one of .*; got 'mached': did you mean 'matched'"),
+        ("halving lam=0.5 rule=mached", 0.9, "rule in scales must be one of .*; got 'mached': did you mean 'matched'"),
         ({"ladder": "thirding"}, 0.9, "name a ladder that is known; got 'thirding'"),
         ({"ladder": "halving", "gamma": 0.9}, 0.9, "must leave gamma to the algorithm"),
         ({"ladder": "halving", "horizon": 9}, 0.9, "settings of the ladder 'halving'; got {'horizon': 9.0} .*horizon"),

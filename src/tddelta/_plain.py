@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tddelta.errors import ConfigError, TDDeltaError
+from tddelta.errors import ConfigError, TDDeltaError, setting
 
 
 def plain(value: Any) -> Any:
@@ -60,7 +60,9 @@ def number(name: str, value: Any) -> float:
     value = as_real(value)
     if not is_number(value):
         advice = unquoted(value) or ": pass a Python float"
-        raise ConfigError(f"{name} must be a plain number, known before compilation; got {value!r:.80}{advice}")
+        raise ConfigError(
+            f"{setting(name)} must be a plain number, known before compilation; got {value!r:.80}{advice}"
+        )
     return float(value)
 
 
@@ -103,10 +105,10 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None, advice
     if type(found) is not int or found < least:
         advice = f": {advice or ('pass a positive int' if least == 1 else 'pass a larger int')}"
         raise ConfigError(
-            f"{name} must be a whole number of at least {least}; got {value!r:.80}{unquoted(found) or advice}"
+            f"{setting(name)} must be a whole number of at least {least}; got {value!r:.80}{unquoted(found) or advice}"
         )
     if most is not None and found > most:
-        raise ConfigError(f"{name} must be at most {most:,}; got {value!r:.80}: pass a smaller one")
+        raise ConfigError(f"{setting(name)} must be at most {most:,}; got {value!r:.80}: pass a smaller one")
     return found
 
 
@@ -114,7 +116,8 @@ def one_of(name: str, value: Any, options: Sequence[str], also: str = "") -> str
     """A text that is one of the options; the error suggests the closest one."""
     if not isinstance(value, str) or value not in options:
         close = get_close_matches(str(value), options, n=1, cutoff=0)[0]
-        raise ConfigError(f"{name} must be {also}one of {', '.join(options)}; got {value!r}: did you mean {close!r}?")
+        said = f"{setting(name)} must be {also}one of {', '.join(options)}; got {value!r}"
+        raise ConfigError(f"{said}: did you mean {close!r}?")
     return value
 
 
@@ -122,7 +125,7 @@ def entries(name: str, values: Any) -> tuple[Any, ...]:
     """Any sequence as a tuple."""
     values = plain(values)
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise ConfigError(f"{name} must be a sequence of numbers; got {values!r}: pass a list or tuple")
+        raise ConfigError(f"{setting(name)} must be a sequence of numbers; got {values!r}: pass a list or tuple")
     return tuple(map(plain, values))
 
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Literal, get_args
 
 from tddelta import _plain
-from tddelta.errors import ConfigError, ContractionWarning
+from tddelta.errors import ConfigError, ContractionWarning, setting
 
 Rule = Literal["capped", "matched", "constant", "proportional"]
 """How λ becomes the trace decays of all scales."""
@@ -125,9 +125,9 @@ class TimeScales:
         if growing:
             message = (
                 f"full steps towards the targets make components grow: {growing}; contraction needs a factor below 1, "
-                "so use rule='capped' (the default), a smaller lam, or small steps"
+                f"so use {setting('rule', 'capped')} (the default), a smaller lam, or small steps"
             )
-            warnings.warn(message, ContractionWarning, stacklevel=_caller_level(inspect.currentframe()))
+            warnings.warn(ContractionWarning(message), stacklevel=_caller_level(inspect.currentframe()))
 
     @classmethod
     def of(
@@ -182,8 +182,8 @@ class TimeScales:
             made = _ladder(named, gamma, shared)
         if gamma is not None and not math.isclose(made.gammas[-1], unit_number("gamma", gamma), rel_tol=_TOLERANCE):
             raise ConfigError(
-                f"gamma must be the largest discount of scales, {made.gammas[-1]}, since the policy is optimised for "
-                f"it; got gamma={gamma}: pass gamma={made.gammas[-1]}, or other scales"
+                f"{setting('gamma')} must be the largest discount of scales, {made.gammas[-1]}, since the policy is "
+                f"optimised for it; got gamma={gamma}: pass {setting('gamma', made.gammas[-1])}, or other scales"
             )
         return made
 
@@ -430,7 +430,7 @@ def plain_scales(scales: Any) -> Any:
         found = {key: value for key, value in TimeScales.from_dict(scales).to_dict().items() if value is not None}
         return tuple(found["gammas"]) if len(found) == 1 else _plain.frozen(found)
     if not isinstance(scales, Iterable):
-        raise ConfigError(f"scales must name time scales; got {scales!r}: {_FORMS}")
+        raise ConfigError(f"{setting('scales')} must name time scales; got {scales!r}: {_FORMS}")
     return _plain_numbers(_plain.entries("scales", scales))
 
 
@@ -451,12 +451,16 @@ def _from_words(text: str) -> Any:
     if name in LADDERS:
         settings = dict(_setting(name, word) for word in words)
         if len(settings) < len(words):
-            raise ConfigError(f"scales must give each setting of the ladder {name!r} once; got {text!r}: drop one")
+            raise ConfigError(
+                f"{setting('scales')} must give each setting of the ladder {name!r} once; got {text!r}: drop one"
+            )
         return {"ladder": name, **settings}
     try:
         return [float(word) for word in (name, *words)]
     except ValueError:
-        raise ConfigError(f"scales must be numbers, or name a ladder that is known; got {text!r}: {_FORMS}") from None
+        raise ConfigError(
+            f"{setting('scales')} must be numbers, or name a ladder that is known; got {text!r}: {_FORMS}"
+        ) from None
 
 
 def _setting(ladder: str, word: str) -> tuple[str, Any]:
@@ -466,8 +470,8 @@ def _setting(ladder: str, word: str) -> tuple[str, Any]:
         return key, value if value and key == "rule" else float(value)
     except ValueError:
         raise ConfigError(
-            f"scales must give settings of the ladder {ladder!r} as KEY=VALUE, all but the rule with a number; "
-            f"got {word!r}: {_FORMS}"
+            f"{setting('scales')} must give settings of the ladder {ladder!r} as KEY=VALUE, all but the rule with a "
+            f"number; got {word!r}: {_FORMS}"
         ) from None
 
 
@@ -475,7 +479,9 @@ def _plain_ladder(given: Mapping[str, Any]) -> Any:
     """A ladder without what its constructor would take anyway."""
     name = given.get("ladder", "halving")
     if name not in LADDERS:
-        raise ConfigError(f"scales must be numbers, or name a ladder that is known; got {name!r}: {_FORMS}")
+        raise ConfigError(
+            f"{setting('scales')} must be numbers, or name a ladder that is known; got {name!r}: {_FORMS}"
+        )
     settings = {"ladder": name}
     for key, value in given.items():
         value = (_plain.as_whole if key in ("components", "n_step") else _plain.as_real)(value)
@@ -490,12 +496,15 @@ def _plain_numbers(given: tuple[Any, ...]) -> tuple[float, ...]:
     """Discounts, or horizons; those of an infinite one as discounts, which JSON can hold."""
     numbers = tuple(_plain.number("scales", value) for value in given)
     if not numbers:
-        raise ConfigError("scales must name at least one discount or horizon; got none: pass, say, scales=(10, 100)")
+        raise ConfigError(
+            f"{setting('scales')} must name at least one discount or horizon; got none: pass, say, "
+            f"{setting('scales', (10, 100))}"
+        )
     if all(number <= 1 for number in numbers):
         return numbers
     if not all(number >= 1 for number in numbers):
         raise ConfigError(
-            "scales must be discounts, all at most 1, or horizons in steps, all at least 1; got "
+            f"{setting('scales')} must be discounts, all at most 1, or horizons in steps, all at least 1; got "
             f"{min(numbers)} and {max(numbers)} in {numbers}: pass one kind"
         )
     return tuple(1 - 1 / number for number in numbers) if math.inf in numbers else numbers
@@ -506,24 +515,29 @@ def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
     settings = dict(named) if isinstance(named, Mapping) else {"ladder": named or "halving"}
     name = settings.pop("ladder")
     if "gamma" in settings and gamma is not None:
-        raise ConfigError(f"scales must leave gamma to the algorithm; got {settings!r}: drop it there")
+        raise ConfigError(f"{setting('scales')} must leave gamma to the algorithm; got {settings!r}: drop it there")
     gamma = gamma if gamma is not None else settings.pop("gamma", None)
     if gamma is None:
         raise ConfigError(
-            f"gamma is needed where scales names no discounts; got scales={named or 'halving'!r}: pass gamma=0.99, "
-            "or scales='halving gamma=0.99', say"
+            f"{setting('gamma')} is needed where scales names no discounts; got "
+            f"{setting('scales', named or 'halving')}: pass {setting('gamma', 0.99)}, or "
+            f"{setting('scales', 'halving gamma=0.99')}, say"
         )
     if gamma == 1 and name != "single" and settings.get("longest_horizon") is None:
         raise ConfigError(
-            f"the ladder {name!r} up to gamma=1 needs its longest finite horizon; got none: pass "
-            f"scales='{name} longest_horizon=1000', say, or another gamma"
+            f"the ladder {name!r} up to {setting('gamma', 1)} needs its longest finite horizon; got none: pass "
+            f"{setting('scales', f'{name} longest_horizon=1000')}, say, or another gamma"
         )
     try:
         made: TimeScales = getattr(TimeScales, name)(gamma, **{**shared, **settings})
     except TypeError as error:
         raise ConfigError(
-            f"scales must be settings of the ladder {name!r}; got {settings!r} ({error}): {_FORMS}"
+            f"{setting('scales')} must be settings of the ladder {name!r}; got {settings!r} ({error}): {_FORMS}"
         ) from error
+    except ConfigError as error:
+        if error.setting is None or error.setting not in settings:
+            raise
+        raise ConfigError(f"{error.setting} in {setting('scales')}{str(error).removeprefix(error.setting)}") from None
     return made
 
 
@@ -560,12 +574,15 @@ def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
         longest = _horizon("longest_horizon", longest_horizon)
         if 1 - 1 / longest == 1:
             raise ConfigError(
-                f"longest_horizon must be finite; got {longest}: pass a number of steps such as 1000"
+                f"{setting('longest_horizon')} must be finite; got {longest}: pass a number of steps such as 1000"
                 + ("" if longest == math.inf else ", since no discount below 1 has that horizon")
             )
         return (1 - 1 / longest, 1.0)
     if longest_horizon is not None:
-        raise ConfigError(f"longest_horizon={longest_horizon!r} is only for gamma=1; got gamma={gamma}: leave it out")
+        raise ConfigError(
+            f"{setting('longest_horizon', longest_horizon)} is only for {setting('gamma', 1)}; got "
+            f"{setting('gamma', gamma)}: leave it out"
+        )
     return (gamma,)
 
 
@@ -573,7 +590,9 @@ def needed(scales: TimeScales, field: Literal["trace_decays", "n_steps"], by: st
     """Trace decays or windows of the scales, which `by` cannot do without; ConfigError if they have none."""
     found = getattr(scales, field)
     if found is None:
-        what, how = ("n-step windows", "n_step=16") if field == "n_steps" else ("trace decays", "lam=0.95")
+        what, how = "trace decays", setting("lam", 0.95)
+        if field == "n_steps":
+            what, how = "n-step windows", setting("n_step", 16)
         raise ConfigError(f"{by} needs {what}; these scales have none: make them with {how}, say")
     return found
 
@@ -582,13 +601,16 @@ def unit_number(name: str, value: Any) -> float:
     """A number in [0, 1]."""
     number = _plain.number(name, value)
     if not 0 <= number <= 1:
-        raise ConfigError(f"{name} must be in [0, 1]; got {number}: {_ADVICE.get(name, 'pass a number in that range')}")
+        raise ConfigError(
+            f"{setting(name)} must be in [0, 1]; got {number}: {_ADVICE.get(name, 'pass a number in that range')}"
+        )
     return number
 
 
 _ADVICE = {
     "trace_decays": "they are the products λ_z γ_z, so lower λ_z for that component",
-    "lam": "only the product λ_z γ_z may not exceed 1, and rule='matched' already raises λ_z for the small discounts",
+    "lam": f"only the product λ_z γ_z may not exceed 1, and {setting('rule', 'matched')} already raises λ_z for the "
+    "small discounts",
 }
 
 
@@ -601,7 +623,7 @@ def _horizon(name: str, value: Any) -> float:
     """A horizon in steps, at least 1."""
     number = _plain.number(name, value)
     if not number >= 1:
-        raise ConfigError(f"{name} must be at least 1 step; got {number}: the discount 0 has horizon 1")
+        raise ConfigError(f"{setting(name)} must be at least 1 step; got {number}: the discount 0 has horizon 1")
     return number
 
 
@@ -609,7 +631,7 @@ def _factor(value: Any) -> float:
     number = _plain.number("factor", value)
     if not 1.001 <= number < math.inf:  # nearer to 1 there would be thousands of components
         least = "a finite number above 1" if not 1 < number < math.inf else "at least 1.001"
-        raise ConfigError(f"factor must be {least}; got {number}: 2 halves each horizon")
+        raise ConfigError(f"{setting('factor')} must be {least}; got {number}: 2 halves each horizon")
     return number
 
 

@@ -5,7 +5,9 @@ import dataclasses
 import io
 import json
 import os
+import pickle
 import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -18,10 +20,12 @@ import tddelta
 import tddelta.deep
 from report_synthetic import write_run
 from tddelta.cli import COMMANDS, main
-from tddelta.cli.reading import words_of
+from tddelta.cli.reading import options_of
 from tddelta.cli.sweep import Tune
 from tddelta.cli.training import Compare, Train, with_settings
+from tddelta.cli.values import Values
 from tddelta.deep.config import Config, _made
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.runs import Run, load_runs
 
 CATCH = "Catch-bsuite"
@@ -29,9 +33,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def call(*arguments):
-    """Run a command in this process and return its exit code."""
+    """Run a command, given as one text or as words, in this process and return its exit code."""
     try:
-        return main([str(argument) for argument in arguments])
+        return main(shlex.split(arguments[0]) if len(arguments) == 1 else [*map(str, arguments)])
     except SystemExit as stop:
         return stop.code
 
@@ -114,138 +118,106 @@ def test_training_warns_once(capsys):
 
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(
-    "options",
-    [
-        ["ppo-delta-matched", "--scales", "halving", "components=1"],
-        ["ppo", "--rule", "matched"],
-        ["ppo+", "--rule", "matched"],
-    ],
+    "options", ["ppo-delta-matched --scales halving components=1", "ppo --rule matched", "ppo+ --rule matched"]
 )
 def test_one_scale_has_nothing_to_contract_with(options, capsys):
     _made.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert call("compare", CATCH, "--steps", "1000", "--agents", *options) == 0
+        assert call(f"compare {CATCH} --steps 1000 --agents {options}") == 0
     assert "grow" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "gammas"),
     [
-        (["--scales", "doubling", "--gamma", "0.75"], [0.0, 0.5, 0.75]),
-        (["--scales", "doubling", "shortest_horizon=2", "--gamma", "0.75"], [0.5, 0.75]),
-        (["--scales", "halving", "components=2", "rule=constant", "--gamma", "0.9"], [0.8, 0.9]),
-        (["--scales", "halving", "components=2", "gamma=0.9", "lam=0.5"], [0.8, 0.9]),
-        (["--scales", "2", "4"], [0.5, 0.75]),
-        (["--scales", "0.5", "0.9"], [0.5, 0.9]),
-        (["--gamma", "1", "--scales", "halving", "longest_horizon=4", "components=3"], [0.5, 0.75, 1.0]),
+        ("--scales doubling --gamma 0.75", [0.0, 0.5, 0.75]),
+        ("--scales doubling shortest_horizon=2 --gamma 0.75", [0.5, 0.75]),
+        ("--scales halving components=2 rule=constant --gamma 0.9", [0.8, 0.9]),
+        ("--scales halving components=2 gamma=0.9 lam=0.5", [0.8, 0.9]),
+        ("--scales 2 4", [0.5, 0.75]),
+        ("--scales 0.5 0.9", [0.5, 0.9]),
+        ("--gamma 1 --scales halving longest_horizon=4 components=3", [0.5, 0.75, 1.0]),
     ],
 )
 def test_scales_makes_other_ladders(options, gammas, capsys):
-    assert call("scales", "--json", *options) == 0
+    assert call(f"scales --json {options}") == 0
     assert json.loads(capsys.readouterr().out)["gammas"] == gammas
 
 
 # ---------------------------------------------------------------- wrong usage
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["trian"], "unknown command 'trian': did you mean train?"),
-        (["xyz"], "unknown command 'xyz': the commands are scales, train, compare, sweep, tune, evaluate"),
-        (["scales", "--gamma", "1.5"], "gamma must be in [0, 1]; got 1.5"),
-        (["scales", "--gamma", "1"], "pass --scales halving longest_horizon=1000, say, or another gamma"),
-        (["scales", "--scales", "0.5", "2"], "--scales must be discounts, all at most 1, or horizons in steps, all at"),
-        (
-            ["scales", "--scales"],
-            "--scales must name at least one discount or horizon; got none: pass, say, --scales 10",
-        ),
-        (["scales", "--scales", "doubling", "components=2"], "--scales must be settings of the ladder 'doubling'; got"),
-        (
-            ["scales", "--scales", "halved", "rule=matched"],
-            "--scales must be numbers, or name a ladder that is known; got 'halved rule=matched': pass discounts",
-        ),
-        (["scales", "--scales", "halving", "gamma=0.9", "components"], "all but the rule with a number; got 'compone"),
-        (["scales", "--scales", "halving", "lam=high"], "all but the rule with a number; got 'lam=high': pass disc"),
-        (["scales", "--scales", "doubling", "shortest_horizon=0"], "shortest_horizon must be at least 1 step; got 0"),
-        (
-            ["scales", "--scales", "halving", "lam=0.5", "--lam", "0.9"],
-            "--lam is in --scales, too; got 0.9 and there 0.5",
-        ),
-        (
-            ["scales", "--scales", "halving", "n_step=5", "--n-step", "4"],
-            "--n-step is in --scales, too; got 4 and ther",
-        ),
-        (["scales", "--scales", "halving", "gamma=0.9", "--gamma", "0.8"], "--gamma is in --scales, too; got 0.8 and"),
-        (
-            ["train", CATCH, "--scales", "halving", "lam=0.5"],
-            "got 0.5: drop it there and pass --lam 0.5\n",
-        ),
-        # what --scales took the place of
-        (
-            ["train", CATCH, "--horizons", "10", "100"],
-            "tddelta: --horizons is part of --scales now: pass, say, --scales 10 100\n",
-        ),
-        (["scales", "--horizons", "10", "100"], "--horizons is part of --scales now: pass, say, --scales 10 100\n"),
-        (["scales", "--ladder", "doubling"], "--ladder is part of --scales now: pass, say, --scales doubling\n"),
-        (["scales", "--components=4"], "--components is part of --scales now: pass, say, --scales halving components"),
-        (["scales", "--factor", "3"], "--factor is part of --scales now: pass, say, --scales halving factor=3\n"),
-        (["values", "log.csv", "--gammas", "0.9"], "--gammas is part of --scales now: pass, say, --scales 0.9 0.99\n"),
-        (
-            ["compare", CATCH, "--shortest_horizon=4"],
-            "--shortest-horizon is part of --scales now: pass, say, --scales ",
-        ),
-        (["tune", CATCH, "--longest-horizon", "9"], "--scales halving longest_horizon=1000\n"),
-        (["train", CATCH, "--ladder-factor", "3"], "--ladder-factor is part of --scales now: pass, say, --scales halv"),
-        # field case B57: a wrong name, what this version cannot run, and an empty folder
-        (["train", "CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1?"),
-        (["train", ""], "unknown environment '': name one"),
-        (
-            ["train", "Xyz"],
-            '(python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all; package.',
-        ),
-        (["train", CATCH, "--agent", "ppo-dleta"], "unknown agent 'ppo-dleta': did you mean ppo-delta?"),
-        (["train", CATCH, "--agent", "nowhere:agent"], "no agent at 'nowhere:agent': No module named 'nowhere'"),
-        (["train", CATCH, "--gamma", "2"], "--gamma must be in [0, 1]; got 2.0"),
-        (["train", CATCH, "--seed", "-1"], "seeds must be"),
-        (["train", CATCH, "--resume"], "--resume needs --out"),
-        (["train", CATCH, "--out", __file__], "is not a folder): choose another folder with --out"),
-        (["train", "gym:CartPol-v1"], "unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1?"),
-        (
-            ["train", CATCH, "--eval-every", "0"],
-            "--eval-every must be a whole number of at least 1; got 0: leave it out",
-        ),
-        (["train", CATCH, "--env-kwargs", "{1"], "--env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'"),
-        (["train", CATCH, "--env-kwargs", "rows"], "got 'rows': write it as rows=VALUE"),
-        # absurd sizes
-        (["train", CATCH, "--steps", "9" * 23], "--steps must be at most 9,223,372,036,854,775,807; got 9999"),
-        (["train", CATCH, "--environments", "1e11"], "--environments must be at most 2,147,483,647; got 100000000000"),
-        (["train", CATCH, "--hidden-sizes"], "--hidden-sizes must be whole numbers of at least 1; got ()"),
-        (["train", CATCH, "--seed", "9" * 11], "seeds must be at least one whole number; got [99999999999]"),
-        (["compare"], "compare needs an environment"),
-        (["compare", CATCH, CATCH], "is planned twice"),
-        (["compare", CATCH, "--seeds", "0"], "--seeds must be at least one whole number; got 0"),
-        (["evaluate"], "evaluate needs a run"),
-        (["evaluate", "nowhere"], "nowhere does not exist"),
-        (["evaluate", "."], "no run at or below ."),
-        (["evaluate", ".", "--seed", "-1"], "--seed must be a whole number from 0 to 4294967295; got -1"),
-        (["report"], "report needs runs"),
-        (["report", "."], "no run at or below ."),
-    ],
-)
+# a "$" is the end; some of field case B57: a wrong name, what this version cannot run, an empty folder
+WRONG_USAGE = r"""
+trian => unknown command 'trian': did you mean train?
+xyz => unknown command 'xyz': the commands are scales, train, compare, sweep, tune, evaluate
+scales --gamma 1.5 => gamma must be in [0, 1]; got 1.5
+scales --gamma 1 => pass --scales halving longest_horizon=1000, say, or another gamma
+scales --scales 0.5 2 => --scales must be discounts, all at most 1, or horizons in steps, all at
+scales --scales => --scales must name at least one discount or horizon; got none: pass, say, --scales 10
+scales --scales doubling components=2 => --scales must be settings of the ladder 'doubling'; got
+scales --scales halved rule=matched => --scales must be numbers, or name a ladder that is known; got 'halved rule=matche
+scales --scales halving gamma=0.9 components => all but the rule with a number; got 'compone
+scales --scales halving lam=high => all but the rule with a number; got 'lam=high': pass disc
+scales --scales doubling shortest_horizon=0 => shortest_horizon in --scales must be at least 1 step
+scales --scales halving rule=mached => tddelta: rule in --scales must be one of capped, matched
+scales --scales halving lam=0.5 --lam 0.9 => --lam is in --scales, too; got 0.9 and there 0.5
+scales --scales halving n_step=5 --n-step 4 => --n-step is in --scales, too; got 4 and ther
+scales --scales halving gamma=0.9 --gamma 0.8 => --gamma is in --scales, too; got 0.8 and
+train Catch --scales halving lam=0.5 => got 0.5: drop it there and pass --lam 0.5$
+train Catch --horizons 10 100 => tddelta: --horizons is part of --scales now: pass, say, --scales 10 100$
+scales --horizons 10 100 => --horizons is part of --scales now: pass, say, --scales 10 100$
+scales --ladder doubling => --ladder is part of --scales now: pass, say, --scales doubling$
+scales --components=4 => --components is part of --scales now: pass, say, --scales halving components
+scales --factor 3 => --factor is part of --scales now: pass, say, --scales halving factor=3$
+values log.csv --gammas 0.9 => --gammas is part of --scales now: pass, say, --scales 0.9 0.99$
+compare Catch --shortest_horizon=4 => --shortest-horizon is part of --scales now: pass, say, --scales halving
+tune Catch --longest-horizon 9 => --scales halving longest_horizon=1000$
+train Catch --ladder-factor 3 => --ladder-factor is part of --scales now: pass, say, --scales halv
+train CartPol-v1 => unknown environment 'CartPol-v1': did you mean CartPole-v1?
+train '' => unknown environment '': name one
+train Xyz => (python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all; package.
+train Catch --agent ppo-dleta => unknown agent 'ppo-dleta': did you mean ppo-delta?
+train Catch --agent nowhere:agent => no agent at 'nowhere:agent': No module named 'nowhere'
+train Catch --gamma 2 => --gamma must be in [0, 1]; got 2.0
+train Catch --seed -1 => seeds must be
+train Catch --resume => --resume needs --out
+train Catch --out FILE => is not a folder): choose another folder with --out
+train gym:CartPol-v1 => unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1?
+train Catch --eval-every 0 => --eval-every must be a whole number of at least 1; got 0: leave it out
+train Catch --env-kwargs '{1' => --env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'
+train Catch --env-kwargs rows => got 'rows': write it as rows=VALUE
+train Catch --steps 99999999999999999999999 => --steps must be at most 9,223,372,036,854,775,807; got 9999
+train Catch --environments 1e11 => --environments must be at most 2,147,483,647; got 100000000000
+train Catch --hidden-sizes => --hidden-sizes must be whole numbers of at least 1; got ()
+train Catch --seed 99999999999 => seeds must be at least one whole number; got [99999999999]
+compare => compare needs an environment
+compare Catch Catch => is planned twice
+compare Catch --seeds 0 => --seeds must be at least one whole number; got 0
+evaluate => evaluate needs a run
+evaluate nowhere => nowhere does not exist
+evaluate . => no run at or below .
+evaluate . --seed -1 => --seed must be a whole number from 0 to 4294967295; got -1
+report => report needs runs
+report . => no run at or below .
+"""
+
+
+@pytest.mark.parametrize("line", WRONG_USAGE.strip().splitlines())
 @pytest.mark.usefixtures("pretended")
-def test_wrong_usage_is_one_line_and_code_2(arguments, message, capsys):
-    assert call(*arguments) == 2
+def test_wrong_usage_is_one_line_and_code_2(line, capsys):
+    arguments, message = line.split(" => ")
+    assert call(*shlex.split(arguments.replace("FILE", __file__))) == 2
     out, err = capsys.readouterr()
-    assert err.startswith("tddelta: ") and message in err
+    assert err.startswith("tddelta: ") and message in err.replace("\n", "$")
     assert err.count("\n") == 1 and out == ""
     assert not Path("runs").exists()
 
 
 @pytest.mark.usefixtures("pretended")
 def test_unknown_options_are_explained(capsys):
-    assert call("train", CATCH, "--learning-rte", "3") == 2
+    assert call(f"train {CATCH} --learning-rte 3") == 2
     assert "--learning-rate" in capsys.readouterr().err
 
 
@@ -303,21 +275,8 @@ def test_a_report_tells_on_the_terminal_and_the_page_what_was_left_out(tmp_path,
 
 @pytest.mark.usefixtures("pretended")
 def test_train_writes_the_run_and_names_it(capsys):
-    options = ["--seed", "2", "--steps", "3_000", "--learning-rate", "3e-4", "--hidden-sizes", "8", "8"]
-    assert (
-        call(
-            "train",
-            CATCH,
-            "--agent",
-            "ppo",
-            *options,
-            "--shared-trunk",
-            "True",
-            "--env-kwargs",
-            "max_steps_in_episode=7",
-        )
-        == 0
-    )
+    options = "--learning-rate 3e-4 --hidden-sizes 8 8 --shared-trunk True --env-kwargs max_steps_in_episode=7"
+    assert call(f"train {CATCH} --agent ppo --seed 2 --steps 3_000 {options}") == 0
     (run,) = load_runs("runs")
     assert (run.environment, run.seed, run.config["steps"]) == (CATCH, 2, 3000)
     settings = run.config["settings"]
@@ -396,7 +355,7 @@ def test_a_failed_run_is_code_1_and_the_others_finish(capsys):
 def test_the_table_fits_the_terminal(width):
     from rich.console import Console
 
-    from tddelta.experiments.display import Display
+    from tddelta.experiments.display import Display, table
     from tddelta.experiments.plan import plan_runs
 
     plans = plan_runs(["SpaceInvaders-MinAtar", CATCH], "ppo-delta-bootstrap", seeds=1, steps=2_000_000, gamma=0.9)
@@ -406,13 +365,13 @@ def test_the_table_fits_the_terminal(width):
     display.progress(plans[0], pretend.Progress(1_234_567, 2_000_896, 67_890.1, 3723.4, 123.456, "training"))
     display.progress(plans[1], pretend.Progress(0, 2_000_896, None, None, None, "compiling"))
     console = Console(width=width, file=io.StringIO())
-    console.print(display._table(width))
+    console.print(table([*display._running.values()], width=width), display._overall())
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    for expected in ("62%" if width < 80 else "1,234,567", " 67,890 ", "1:02:03 h", "123.5"):
-        assert expected in lines[1]
+    shown = ["62%", "1:02:03 h", "123.5"] if width < 80 else ["1,234,567", " 67,890 ", "1:02:03 h", "123.5"]
+    assert all(expected in lines[1] for expected in shown)
     assert "compiling" in lines[2] and "0 of 2 runs done" in lines[3]
-    assert ("of 2,000,896" in lines[1]) == (width == 120)
+    assert (f"of {plans[0].steps:,}" in lines[1]) == (width == 120)
 
 
 def test_options_come_from_the_config_alone():
@@ -453,21 +412,32 @@ def test_sentences_name_options_in_the_form_that_the_command_line_takes():
 
 
 @pytest.mark.parametrize(
-    ("sentence", "said"),
+    ("marked", "python", "command"),
     [
-        ("pass resume=True to go on", "pass --resume to go on"),
-        ("choose another folder with out=", "choose another folder with --out"),
-        ("as in hidden_sizes=(64, 64)", "as in --hidden-sizes 64 64"),
-        ("pass normalize_rewards=True", "pass --normalize-rewards True"),
-        ("epochs must divide environments × rollout_length", "--epochs must divide --environments × --rollout-length"),
-        ("reward_discount is off; got /a/hidden_sizes/b", "--reward-discount is off; got /a/hidden_sizes/b"),
-        ("environment_kwargs must be a dict", "--env-kwargs must be a dict"),
-        ("rule must be known; got 'rule=a': pass rule='b'", "--rule must be known; got 'rule=a': pass --rule b"),
+        (setting("lam"), "lam", "--lam"),
+        (setting("resume", True), "resume=True", "--resume"),
+        (setting("out", ""), "out=", "--out"),
+        (setting("hidden_sizes", (64, 64)), "hidden_sizes=(64, 64)", "--hidden-sizes 64 64"),
+        (setting("normalize_rewards", True), "normalize_rewards=True", "--normalize-rewards True"),
+        (setting("environment_kwargs"), "environment_kwargs", "--env-kwargs"),
+        (setting("rule", "b"), "rule='b'", "--rule b"),
+        (setting("scales", "halving gamma=1"), "scales='halving gamma=1'", "--scales halving gamma=1"),
+        (setting("actor_lam", None), "actor_lam=None", "--actor-lam none"),
+        (setting("held_out", 0), "held_out=0", "held_out=0"),  # none of its options
     ],
 )
-def test_advice_is_in_words_of_the_command(sentence, said):
-    train = with_settings(Train)(environment="Catch")
-    assert words_of(train, sentence) == words_of(train, said) == said
+def test_a_setting_in_a_message_is_in_words_of_the_reader(marked, python, command):
+    error = ConfigError(f"{marked} must be known; got 'rule=a'")
+    assert str(error) == str(pickle.loads(pickle.dumps(error))) == f"{python} must be known; got 'rule=a'"
+    assert error.setting == python.partition("=")[0]
+    assert (
+        error.written(options_of(with_settings(Train)(environment="Catch"))) == f"{command} must be known; got 'rule=a'"
+    )
+
+
+def test_a_message_without_a_setting_is_left_alone():
+    assert DataError("row 2: reward is missing").setting is None
+    assert DataError("row 2: reward is missing").written(options_of(Values(log="x"))) == "row 2: reward is missing"
 
 
 def test_whole_numbers_are_taken_as_they_are_written(pretended, monkeypatch):

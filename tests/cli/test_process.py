@@ -11,26 +11,18 @@ from pathlib import Path
 
 import pytest
 
+import told
 from pretend import wait_for
 from tddelta.cli import main
 from tddelta.runs import checkpoints, load_runs
 
 CATCH = "Catch-bsuite"
-HERE = Path(__file__).parents[1] / "support"
-PLACES = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 PROGRAM = "import sys, pretend; pretend.install(); from tddelta.cli import main; sys.exit(main(sys.argv[1:]))"
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def start(*arguments):
-    environment = os.environ | {"PYTHONPATH": PLACES}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    return told.start("-c", PROGRAM, *arguments)
 
 
 @pytest.mark.parametrize(("own", "level"), [(None, "3"), ("0", "0")])
@@ -51,22 +43,8 @@ def test_xla_is_quiet_unless_the_user_says_otherwise(own, level):
 
 @pytest.mark.slow
 def test_a_terminal_shows_all_runs_in_progress_and_keeps_the_lines():
-    master, slave = os.openpty()
-    environment = os.environ | {"PYTHONPATH": PLACES, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     arguments = ["compare", CATCH, "--agents", "ppo", "--seeds", "4", "--steps", "40_000", "--out", "o"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment
-    )
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 65536)
-        except OSError:  # the other end is closed
-            break
-    os.close(master)
-    assert process.wait(timeout=60) == 0
-    text = shown.decode()
+    text = told.on_a_terminal("-c", PROGRAM, *arguments)
     for expected in ("environment", "steps/s", "left", "return", "of 40,960", "4 runs done", "Ctrl-C saves"):
         assert expected in text
     assert "\x1b[" in text
@@ -166,17 +144,13 @@ def shell(redirection, *arguments, **variables):
     return subprocess.run(
         ["sh", "-c", f'"$@" {redirection}', "sh", sys.executable, "-c", PROGRAM, *arguments],
         capture_output=True,
-        env=os.environ | {"PYTHONPATH": PLACES} | variables,
+        env=os.environ | told.PLACES | variables,
         timeout=60,
     )
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [
-        {"PYTHONIOENCODING": "cp1252"},
-        {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
-    ],
+    "variables", [{"PYTHONIOENCODING": "cp1252"}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}]
 )
 def test_what_a_terminal_cannot_write_has_a_replacement(variables):
     done = shell("", "scales", "--scales", "0.5", "1", **variables)

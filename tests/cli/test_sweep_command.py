@@ -19,7 +19,7 @@ import tddelta.deep
 from tddelta.cli import main
 from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
-from tddelta.experiments.display import Board, entries
+from tddelta.experiments.display import Board
 from tddelta.experiments.running import Threads, train_group
 from tddelta.experiments.sweeping import slurm_script as script
 from tddelta.runs import Run, RunWriter, load_runs
@@ -54,8 +54,12 @@ def run_of(seed, agent="ppo"):
     return Path("study", CATCH, agent, f"seed-{seed}")
 
 
+def look(name="study.toml"):
+    return Board(sweeping.known(Path(name))).look()
+
+
 def states(name="study.toml"):
-    return [state.state for state in sweeping.status(Path(name))]
+    return [state.state for state in look(name)]
 
 
 # ---------------------------------------------------------------- working through a study
@@ -90,7 +94,7 @@ class TestSweep:
         assert main(["sweep", "study.toml"]) == 0  # without the option they stay
         assert capsys.readouterr().out.count("finished before") == 2 + 4
         assert main(["sweep", "study.toml", "--add-seeds", "1"]) == 0
-        assert [state.entry.seed for state in sweeping.status(Path("study.toml"))] == [0, 1, 2, 3, 4]
+        assert [state.entry.seed for state in look()] == [0, 1, 2, 3, 4]
         shutil.rmtree(run_of(4))
         assert states()[-1] == "waiting"  # the study knows of runs that are not there
         assert main(["sweep", "study.toml", "--add-seeds", "-1"]) == 2
@@ -203,7 +207,7 @@ class TestSlurm:
     def test_more_runs_than_an_array_takes_are_several_arrays(self):
         write()
         planned = sweeping.plan(Path("study.toml"))
-        (state,) = Board(entries(planned.plans[:1])).look()
+        (state,) = Board(planned.plans[:1]).look()
         states = [replace(state, state="finished" if index == 1500 else "waiting") for index in range(2500)]
         text = script(planned.study, states)
         assert "| bash" in text.splitlines()[1]
@@ -231,7 +235,7 @@ class TestSlurm:
             with RunWriter(one.path, one.content, {}) as writer:
                 writer.status("finished")
         with pytest.raises(ConfigError, match=r"all 2 runs of study\.toml are finished: add seeds with --add-seeds"):
-            script(planned.study, Board(entries(planned.plans)).look())
+            script(planned.study, Board(planned.plans).look())
 
 
 # ---------------------------------------------------------------- with real processes and real training
@@ -244,7 +248,6 @@ def test_the_example_is_a_study():
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # three processes compile its program
     text = (ROOT / "examples" / "study.toml").read_text(encoding="utf-8").replace("16_384", "65_536")
@@ -278,7 +281,6 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
     assert any(row["event"] == "resume" for run in runs for row in Run(run.path).timing)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_hundred_real_runs_leave_nothing_behind(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")

@@ -13,9 +13,8 @@ import pytest
 import tddelta as tdd
 from logs_data import random_log, small
 from tddelta.cli import main
-from tddelta.cli.reading import Evaluate, Scales, in_words_of
 from tddelta.cli.values import Values
-from tddelta.report import plots
+from tddelta.report import figures
 from tddelta.tabular import evaluate_log
 
 
@@ -183,101 +182,54 @@ def test_what_was_left_out_is_said(capsys):
     assert "in states that were not seen in training: 1 more step\n" in out
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("nowhere.csv", "nowhere.csv does not exist: check the path"),
-        ("log.npz --reward score", "the log has no column 'score'; its columns are 'episode', 'next_"),
-        ("log.npz --features time", ": --features need a model; got None: pass --model tiles or --model linear"),
-        ("log.npz --scales 0.9 0.5", ": gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)"),
-        (
-            "log.npz --gamma 1",
-            ": the ladder 'halving' up to --gamma 1 needs its longest finite horizon; got none: pass",
-        ),
-        ("log.npz --rows 0", "--rows must be at least 1; got 0"),
-        ("log.npz --rows 5 --json", "--rows has no meaning with --json; got 5: leave it out, every state"),
-        ("log.npz --method td0 --lam 0.9", "--lam has no meaning with --method td0; got 0.9: leave it"),
-        (
-            "log.npz --method td0 --scales halving lam=0.5",
-            "tddelta: lam in --scales has no meaning with --method td0; got 0.5: leave it out",
-        ),
-        (
-            "log.npz --method monte_carlo --scales halving rule=matched",
-            "tddelta: rule in --scales has no meaning with --method monte_carlo; got matched: leave it out",
-        ),
-        (
-            "log.npz --scales halving lam=0.5 --lam 0.9",
-            "tddelta: --lam is in --scales, too; got 0.9 and there 0.5: drop one of them",
-        ),
-        (
-            "log.npz --scales halving rule=matched --rule capped",
-            "tddelta: --rule is in --scales, too; got capped and there matched: drop one of them",
-        ),
-        (
-            "log.npz --tiles 4",
-            ": --tiles has no meaning without a model; got 4: leave it out, since it is for --model tiles",
-        ),
-        ("log.npz --held-out 0 --tolerance 5", ": --tolerance has no meaning with --held-out 0; got 5.0"),
-        (
-            "sensors.npz --features x --model linear --state state",
-            ": --state has no meaning beside features; got ('state',): leave it out",
-        ),
-        (" --gamma 0.9", "a log needs a name; got '': name a file of .npz, .csv, .tsv, .parquet, or a Minari"),
-        (
-            "sensors.npz --features x --model tiles --tilings 1e20",
-            f": --tilings must be at most 10,000; got {10**20}: pass a smaller one",
-        ),
-        (
-            "sensors.npz --features x --model tiles --tiles 1e20",
-            ": 8 grids over 1 features have 800000000000000000008 tiles, more than can be numbered: name",
-        ),
-        ("empty.csv", "empty.csv is empty: pass a log with columns such as episode, state, reward, terminated"),
-        ("log.npz --reward state --terminated reward", ", which is no flag: write true or false, or 1 or 0; rows"),
-    ],
-)
-def test_wrong_usage_is_one_line(line, message, capsys):
+WRONG_USAGE = """
+nowhere.csv => nowhere.csv does not exist: check the path
+log.npz --reward score => the log has no column 'score'; its columns are 'episode', 'next_
+log.npz --features time => : --features need a model; got None: pass --model tiles or --model linear
+log.npz --scales 0.9 0.5 => : gammas must be strictly increasing in [0, 1]; got (0.9, 0.5)
+log.npz --gamma 1 => : the ladder 'halving' up to --gamma 1 needs its longest finite horizon; got none: pass
+log.npz --rows 0 => --rows must be at least 1; got 0
+log.npz --rows 5 --json => --rows has no meaning with --json; got 5: leave it out, every state
+log.npz --method td0 --lam 0.9 => --lam has no meaning with --method td0; got 0.9: leave it
+log.npz --method td0 --scales halving lam=0.5 => \
+: lam in --scales has no meaning with --method td0; got 0.5: leave it out
+log.npz --method monte_carlo --scales halving rule=matched => \
+: rule in --scales has no meaning with --method monte_carlo; got matched: leave it out
+log.npz --scales halving lam=0.5 --lam 0.9 => : --lam is in --scales, too; got 0.9 and there 0.5: drop one of them
+log.npz --scales halving rule=matched --rule capped => \
+: --rule is in --scales, too; got capped and there matched: drop one of them
+log.npz --tiles 4 => : --tiles has no meaning without a model; got 4: leave it out, since it is for --model tiles
+log.npz --held-out 0 --tolerance 5 => : --tolerance has no meaning with --held-out 0; got 5.0
+sensors.npz --features x --model linear --state state => \
+: --state has no meaning beside features; got ('state',): leave it out
+ --gamma 0.9 => a log needs a name; got '': name a file of .npz, .csv, .tsv, .parquet, or a Minari
+sensors.npz --features x --model tiles --tilings 1e20 => \
+: --tilings must be at most 10,000; got 100000000000000000000: pass a smaller one
+sensors.npz --features x --model tiles --tiles 1e20 => \
+: 8 grids over 1 features have 800000000000000000008 tiles, more than can be numbered: name
+empty.csv => empty.csv is empty: pass a log with columns such as episode, state, reward, terminated
+log.npz --reward state --terminated reward => , which is no flag: write true or false, or 1 or 0; rows
+"""
+
+
+@pytest.mark.parametrize("row", WRONG_USAGE.strip("\n").splitlines())
+def test_wrong_usage_is_one_line(row, capsys):
+    line, message = row.split(" => ")
     Path("empty.csv").touch()
     assert call(*line.split(" ")) == (1 if "empty" in line or "--reward state" in line else 2)
     out, err = capsys.readouterr()
     assert err.startswith("tddelta: ") and message in err and err.count("\n") == 1 and out == ""
 
 
-@pytest.mark.parametrize(
-    ("command", "said", "told"),
-    [
-        (
-            Values(log="x"),
-            "no column 'a'; say what yours is called, as in reward='score', and truncated=None if there is none",
-            "no column 'a'; say what yours is called, as in --reward score, and --truncated none if there is none",
-        ),
-        (Values(log="x"), "row 2: reward is missing", "row 2: reward is missing"),
-        (
-            Scales(),
-            "the ladder needs windows: pass n_step=, as in n_step=5",
-            "the ladder needs windows: pass --n-step, as in --n-step 5",
-        ),
-        (Evaluate(runs=()), "episodes must be at least 1; got 0", "--episodes must be at least 1; got 0"),
-        (
-            Evaluate(runs=()),
-            "the run's environment 'a:b' is not part of tddelta: pass environment= to say what it is",
-            "the run's environment 'a:b' is not part of tddelta: pass --environment to say what it is",
-        ),
-        (Evaluate(runs=()), "environment a:b has no method step", "environment a:b has no method step"),
-    ],
-)
-def test_errors_of_a_function_name_the_options_of_its_command(command, said, told):
-    with pytest.raises(tdd.DataError) as caught, in_words_of(command):
-        raise tdd.DataError(said)
-    assert str(caught.value) == told
-
-
 def test_a_figure_of_nothing_says_so():
-    figure, panels = plots.panels(5, columns=3)
+    figure, panels = figures.panels(5, columns=3)
     assert len(panels) == 5 and len(figure.axes) == 5
     nothing = np.full(3, np.nan)
-    axes = plots.predicted_against_realised(panels[0], nothing, nothing, title="horizon 2", remark="bias –")
+    axes = panels[0]
+    figures.predicted_against_realised(axes, nothing, nothing, title="horizon 2", remark="bias –")
     assert [text.get_text() for text in axes.texts] == ["no return is known"]
-    axes = plots.values_by_horizon(panels[1], [1.0, np.inf], np.ones((2, 2)), ["a" * 30, "b"])
+    axes = panels[1]
+    figures.values_by_horizon(axes, [1.0, np.inf], np.ones((2, 2)), ["a" * 30, "b"])
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "∞"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a" * 23 + "…", "b"]
 

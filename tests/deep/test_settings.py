@@ -142,7 +142,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"network": "nowhere:net"}, "no network at 'nowhere:net'"),
         ({"network": "minatar-conv"}, r"convolution needs images .*got \(4,\): use network mlp"),
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes must be whole numbers of at least 1; got \(64, 0\)"),
-        ({"scales": "halving factor=1"}, "factor must be a finite number above 1; got 1.0"),
+        ({"scales": "halving factor=1"}, "factor in scales must be a finite number above 1; got 1.0"),
         ({"scales": "halved"}, "scales must be numbers, or name a ladder that is known; got 'halved'"),
         ({"scales": {"ladder": "halving", "rule": "constant"}, "rule": "capped"}, "rule is for scales without traces"),
         ({"scales": "halving lam=0.5"}, "beside scales, not in it; got 0.5: drop it there and pass lam=0.5"),

@@ -1,9 +1,6 @@
 """Experiments: the plan is checked before anything starts, and no run can stop another."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,40 +13,12 @@ import tddelta
 import tddelta.deep
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import compare, plan_runs, run_plans, train
-from tddelta.experiments.display import Display
 from tddelta.experiments.plan import default_out, divide
 from tddelta.runs import Run, RunWriter, load_runs, set_aside
+from told import Told, start
 
 CATCH, POLE = "Catch-bsuite", "CartPole-v1"
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-class Told(Display):
-    """Writes down what it is told, and by which thread."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.told, self.threads = [], set()
-        TOLD.append(self)
-
-    def _tell(self, *what):
-        self.told.append(what)
-        self.threads.add(threading.current_thread())
-
-    def begin(self, plan):
-        super().begin(plan)
-        self._tell("begin", plan.seed)
-
-    def progress(self, plan, progress):
-        super().progress(plan, progress)
-        self._tell("progress", plan.seed)
-
-    def end(self, outcome):
-        super().end(outcome)
-        self._tell("end", outcome.plan.seed, outcome.state)
-
-
-TOLD = []
 
 
 # ---------------------------------------------------------------- the plan
@@ -192,7 +161,11 @@ class TestResume:
 class TestRunPlans:
     @pytest.fixture(autouse=True)
     def told(self, monkeypatch):
-        monkeypatch.setattr("tddelta.experiments.running.Display", Told)
+        def display(*arguments, **options):
+            self.display = Told(*arguments, **options)
+            return self.display
+
+        monkeypatch.setattr("tddelta.experiments.running.Display", display)
 
     def test_one_failing_run_does_not_stop_the_others(self):
         plans = plan_runs(CATCH, "ppo", seeds=[0, 13, 14, 1], steps=3000, out="o")
@@ -203,22 +176,20 @@ class TestRunPlans:
         assert (outcomes.finished, outcomes.signal) == (2, None)
         messages = [Run(plan.path).status["message"] for plan in plans]
         assert messages == [None, "step 0: reward is not a number", "RuntimeError: a bug", None]
-        assert TOLD[-1].threads == {threading.current_thread()}
+        assert self.display.threads == {threading.current_thread()}
         states = {0: "finished", 1: "finished", 13: "failed", 14: "failed"}
-        assert {seed: state for what, seed, *state in TOLD[-1].told if what == "end"} == {
-            k: [v] for k, v in states.items()
-        }
+        assert dict(self.display.ended()) == states
 
     @pytest.mark.parametrize("workers", [1, 2, None])
     def test_runs_start_in_order_and_not_more_than_there_are_workers(self, workers, monkeypatch):
         monkeypatch.setattr("tddelta.experiments.running.available_cores", lambda: 3)
         run_plans(plan_runs(CATCH, "ppo", seeds=5, steps=2000, out="o"), workers=workers)
         running, most = 0, 0
-        for what in TOLD[-1].told:
+        for what in self.display.told:
             running += {"begin": 1, "end": -1}.get(what[0], 0)
             most = max(most, running)
         assert most == (workers or 3)
-        assert [what[1] for what in TOLD[-1].told if what[0] == "begin"] == list(range(5))
+        assert [what[1] for what in self.display.told if what[0] == "begin"] == list(range(5))
 
     def test_on_a_gpu_the_seeds_of_an_agent_are_one_program(self, monkeypatch):
         calls, pretended = [], pretend.train_runs
@@ -342,10 +313,7 @@ except KeyboardInterrupt:
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
 def test_a_signal_saves_the_runs_and_then_does_what_it_always_does(number, code, tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
-    )
+    process = start("-c", INTERRUPTED, cwd=tmp_path)
     assert process.stdout is not None and process.stdout.readline() == "go\n"
     process.send_signal(number)
     rest, _ = process.communicate(timeout=60)

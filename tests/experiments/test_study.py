@@ -152,7 +152,7 @@ def test_what_concerns_the_whole_study():
         ("environments = 'Catch'\n[slurm]\noutput = '../x'", r"\[slurm\] 'output' is no option of sbatch that a study"),
         ("environments = 'Catch'\n[slurm]\n'mem\\n' = 1", r"\[slurm\] .* is no option of sbatch"),
         ('environments = "Catch"\n[slurm]\ntime = "1\\ntouch /tmp/x"', r"\[slurm\] time must be text on one line"),
-        ("environments = 'Catch'\nout = ''", "out must be the name of a folder"),
+        ("environments = 'Catch'\nout = ''", "out must be the name of a file or folder, as in out = \"runs\"; got ''"),
         ("environments = 'CartPol-v1'", r"study\.toml: unknown environment 'CartPol-v1': did you mean CartPole-v1\?"),
         (
             "environments = 'Catch'\n[grid]\nlearning_rte = [1]",

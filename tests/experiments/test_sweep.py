@@ -4,8 +4,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -19,36 +17,12 @@ import tddelta
 from pretend import wait_for
 from tddelta.errors import ConfigError, DataError
 from tddelta.experiments import plan_runs
-from tddelta.experiments.display import Display
 from tddelta.experiments.running import work_through
 from tddelta.experiments.workers import Processes, WorkerError, _ending
+from told import Told, start
 
 CATCH = "Catch-bsuite"
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-class Told(Display):
-    """Writes down what it is told; `do` is called with each."""
-
-    def __init__(self, do=lambda *what: None):
-        super().__init__([])
-        self.told, self._do = [], do
-
-    def _tell(self, *what):
-        self.told.append(what)
-        self._do(*what)
-
-    def begin(self, plan):
-        self._tell("begin", plan.seed)
-
-    def end(self, outcome):
-        self._tell("end", outcome.plan.seed, outcome.state)
-
-    def again(self, outcome):
-        self._tell("again", outcome.plan.seed, outcome.state)
-
-    def stopping(self):
-        self._tell("stopping")
 
 
 def sweep(seeds, *, workers=2, retries=2, display=None, backend=sweep_worker.cpu, agents=("ppo",)):
@@ -111,14 +85,14 @@ def test_without_a_gpu_there_is_a_process_per_core(monkeypatch):
         if what[0] == "begin" and sum(told[0] == "begin" for told in display.told) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    display = Told(all_begun)
+    display = Told(do=all_begun)
     outcomes, number = sweep([15, 0, 1, 2], workers=None, display=display)
     assert number == signal.SIGINT and outcomes[0].state == "interrupted"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_every_run_save_and_starts_no_other(number):
-    display = Told(lambda *what: what == ("begin", 15) and signal.raise_signal(number))
+    display = Told(do=lambda *what: what == ("begin", 15) and signal.raise_signal(number))
     before = signal.getsignal(number)
     outcomes, received = sweep([15, 0, 1, 2, 3], workers=1, display=display)
     assert received == number and display.told == [("begin", 15), ("stopping",), ("end", 15, "interrupted")]
@@ -141,7 +115,7 @@ def test_a_second_signal_ends_the_processes_at_once():
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        sweep([16, 0], workers=1, display=Told(twice))
+        sweep([16, 0], workers=1, display=Told(do=twice))
     assert time.monotonic() - signals[1] < 45 and not active_children()  # the process would take two minutes
 
 
@@ -176,7 +150,7 @@ def test_waiting_costs_no_processor_time():
             used.append(time.process_time())
 
     used = []
-    sweep([15, 0], workers=1, display=Told(stop_later))
+    sweep([15, 0], workers=1, display=Told(do=stop_later))
     assert used[1] - used[0] < 0.1  # of half a second
 
 
@@ -199,11 +173,7 @@ print(outcomes.finished, outcomes.signal)
 def start_script(seed, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "script.py").write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(sweep_worker.__file__).parent), *sys.path])}
-    command = [sys.executable, "elsewhere/script.py", str(seed)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
+    return start("elsewhere/script.py", str(seed), start_new_session=True)
 
 
 def test_a_process_imports_neither_a_script_without_a_guard_nor_files_of_the_current_folder(tmp_path):

@@ -2,10 +2,8 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +13,9 @@ from rich.console import Console
 from tddelta.cli import main
 from tddelta.errors import CheckpointError
 from tddelta.experiments import Outcome, sweeping
-from tddelta.experiments.display import Board, Display, Entry, RunState, describe, entries, summary, sweep_table, table
+from tddelta.experiments.display import Board, Display, Entry, RunState, describe, summary, sweep_table, table
 from tddelta.runs import RunWriter
+from told import on_a_terminal
 
 CATCH = "Catch-bsuite"
 STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\n'
@@ -31,8 +30,12 @@ def run_of(seed):
     return Path("study", CATCH, "ppo", f"seed-{seed}")
 
 
+def look(name="study.toml"):
+    return Board(sweeping.known(Path(name))).look()
+
+
 def states():
-    return [state.state for state in sweeping.status(Path("study.toml"))]
+    return [state.state for state in look()]
 
 
 # ---------------------------------------------------------------- looking at it
@@ -48,7 +51,7 @@ class TestStatus:
                 writer.timing({"event": "block", "steps": 1000, "steps_per_second": 1.0, "return_mean": -0.75})
                 writer.episodes([500, 1000], [-1.0, -0.5], [500, 500])
                 writer.status(state, steps=1000, updates=1, episodes=2)
-        found = Board(entries(planned.plans), locks=False).look()
+        found = Board(planned.plans, locks=False).look()
         assert [state.return_mean for state in found] == [-0.75, -0.75]
         assert describe(Outcome(planned.plans[0], "finished")).endswith("return -0.75")
 
@@ -65,7 +68,7 @@ class TestStatus:
         with RunWriter(run_of(5), planned.plans[5].content, {}) as alive:
             alive.timing({"event": "block", "steps": 500, "steps_per_second": 100.0})
             alive.status("running", **counts)
-            found = sweeping.status(Path("study.toml"))
+            found = look()
             assert main(["sweep", "study.toml", "--status", "--json"]) == 0
             rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
             assert main(["sweep", "study.toml", "--status"]) == 0
@@ -133,7 +136,7 @@ class TestStatus:
         (planned,) = sweeping.plan(Path("study.toml")).plans[:1]
         with RunWriter(planned.path, planned.content, {}) as writer:
             writer.timing({"steps_per_second": speed})
-            assert sweeping.status(Path("study.toml"))[0].seconds_left is None
+            assert look()[0].seconds_left is None
 
     def test_a_study_that_was_changed_is_planned_again(self):
         write()
@@ -149,7 +152,7 @@ class TestStatus:
         memory["runs"][1] = {**memory["runs"][1], **row} if isinstance(row, dict) and row else row
         Path("study/study.json").write_text(json.dumps(memory))
         with pytest.raises(CheckpointError, match="which is no run of a study"):
-            sweeping.status(Path("study.toml"))
+            look()
 
     def test_memory_of_a_newer_version_or_another_program(self):
         write()
@@ -161,7 +164,7 @@ class TestStatus:
         ):
             Path("study/study.json").write_text(text)
             with pytest.raises(CheckpointError, match=message):
-                sweeping.status(Path("study.toml"))
+                look()
 
     def test_looking_again_at_a_thousand_runs_reads_none_that_did_not_change(self, monkeypatch):
         write(STUDY.replace("seeds = 2", "seeds = 1000"))
@@ -170,7 +173,7 @@ class TestStatus:
             one.path.mkdir(parents=True)
             (one.path / "config.json").write_text(json.dumps(one.content))
             (one.path / "status.json").write_text('{"state": "finished", "steps": 1000, "message": null}')
-        board = Board(entries(planned.plans))
+        board = Board(planned.plans)
         assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")
         monkeypatch.delattr("tddelta.experiments.display._read")
         assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")
@@ -207,7 +210,7 @@ def test_the_table_shows_what_matters_first_and_as_much_as_there_is_room_for():
     ]
     assert shown == ["running", "failed", "failed", "waiting", "waiting", "waiting"]
     assert lines[7].startswith("… and 40 more") and lines[8].startswith("40 of 46 runs finished, 1 running, 2 failed")
-    assert "500  50%" in lines[1] and "1,234" in lines[1]
+    assert "500 of 1,000" in lines[1] and "1,234" in lines[1]
     assert all(len(line) <= 60 for line in drawn(table(runs, width=60), 60))
     assert len(drawn(table(runs, width=60), 60)) == 1 + len(runs)
 
@@ -215,17 +218,14 @@ def test_the_table_shows_what_matters_first_and_as_much_as_there_is_room_for():
 def test_a_live_table_makes_way_for_the_lines_of_runs_that_end(capsys):
     write()
     planned = sweeping.plan(Path("study.toml"))
-    board = Board(entries(planned.plans))
+    board = Board(planned.plans)
     display = Display(planned.plans, board=board, live=True, say=lambda outcome: f"over: {outcome.plan.seed}")
     display._console = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
-    assert display.seconds == 1.0
     with display:
-        display.tick()
         display.again(Outcome(planned.plans[0], "failed", OSError("full")))
         display.end(Outcome(planned.plans[0], "failed", OSError("full")))
         display.end(Outcome(planned.plans[1], "interrupted"))  # called off before it began: nothing to say
         display.stopping()
-        display.tick()
     out, err = capsys.readouterr()
     assert out == "over: 0\n" and err == f"{planned.plans[0].name}: tried again later: OSError: full\n"
     text = display._console.file.getvalue()
@@ -239,15 +239,5 @@ def test_watching_ends_when_all_runs_are_over():
     for one, state in zip(planned.plans, ("finished", "failed"), strict=True):
         with RunWriter(one.path, one.content, {}) as writer:
             writer.status(state)
-    master, slave = os.openpty()
-    command = [str(Path(sys.executable).with_name("tddelta")), "sweep", "study.toml", "--status", "--watch"]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "20"}
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    shown = b""
-    with suppress(OSError):  # the other end is closed
-        while True:
-            shown += os.read(master, 65_536)
-    os.close(master)
-    assert process.wait(timeout=60) == 0
-    assert "1 of 2 runs finished, 1 failed" in shown.decode()
+    shown = on_a_terminal("-m", "tddelta", "sweep", "study.toml", "--status", "--watch")
+    assert "1 of 2 runs finished, 1 failed" in shown

@@ -19,16 +19,7 @@ from tddelta.deep.config import read_preset, write_preset
 from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra, StorageError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.plan import plan_study, read_study
-from tddelta.experiments.tuning import (
-    SEARCHABLE,
-    Stopped,
-    compare_scores,
-    make_space,
-    run_search,
-    score_at,
-    spawn_seeds,
-    tune,
-)
+from tddelta.experiments.tuning import SEARCHABLE, Stopped, compare_scores, make_space, score_at, spawn_seeds, tune
 from tddelta.runs import Run, find_runs
 
 POLE = "CartPole-v1"
@@ -88,7 +79,7 @@ def search(out, **options):
     searched = ["learning_rate", "component_weights"]
     given = {"search": searched, "seed": 0, "pruner": "median", "resume": False, "track": (), **OPTIONS, **options}
     agent = given.pop("agent", "ppo-delta")
-    return run_search(POLE, agent, out=out, **given)
+    return tune(POLE, agent, out=out, command=[], **given)
 
 
 def trials(out):
@@ -134,7 +125,7 @@ def test_every_proposal_can_be_trained(agent, fixed):
     study.enqueue_trial(start)
     for number in range(12):
         trial = study.ask()
-        made = ppo.preset(POLE, agent, **space.settings(space.suggest(trial)))
+        made = ppo.preset(POLE, agent, **{**fixed, **space.suggest(trial)})
         finite = [horizon for horizon in made.ladder.horizons if horizon < math.inf]
         assert finite[-1] == pytest.approx(longest)
         if "shortest_horizon" in space.names:
@@ -234,7 +225,6 @@ def test_a_search_finds_what_is_better_and_judges_it_on_other_seeds(pretended, t
     assert plan.path.parent.name == tuned.chosen[0].path.parent.name, "it trains what was evaluated"
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_breaks_change_nothing(pretended, tmp_path):
     search(tmp_path / "straight")
@@ -267,7 +257,7 @@ def test_a_search_grows_and_stays_about_one_thing(pretended, tmp_path):
     with pytest.raises(ConfigError, match=r"tune.db exists already: pass resume=True"):
         search(tmp_path / "out")
     with pytest.raises(
-        ConfigError, match=r"something else, search .* there and .* now; pruner 'none' there and 'median'"
+        ConfigError, match=r'something else, search .* there and .* now; pruner "none" there and "median"'
     ):
         search(tmp_path / "out", resume=True)
     with pytest.raises(ConfigError, match=r"settings|gamma 0.99 there and 0.9 now"):
@@ -428,7 +418,6 @@ def test_wrong_arguments_are_named(monkeypatch, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_from_start_to_end(tmp_path, capsys):
     small = ["--environments", "3", "--rollout-length", "8", "--epochs", "1", "--minibatches", "1"]

@@ -16,7 +16,7 @@ import pytest
 
 from tddelta.cli import main
 from tddelta.cli.reproduce import Reproduce, write_folder
-from tddelta.errors import CheckpointError, ConfigError, DataError
+from tddelta.errors import CheckpointError, ConfigError, StorageError
 from tddelta.paper import ring as ring
 from tddelta.paper.ring import write_ring
 from tddelta.tabular import FiniteMDP, n_step, sample
@@ -150,9 +150,13 @@ def test_growth_of_the_gain() -> None:
     assert ring._growth(np.array([[1.0, 2]])) == ("n/a", "n/a")
 
 
-@pytest.mark.long
 @pytest.mark.slow
-def test_tables_and_figures_are_made_from_the_files_alone(folder: Path) -> None:
+def test_tables_and_figures_are_made_from_the_files_alone(tmp_path: Path) -> None:
+    plan = ring.RingPlan(
+        gammas=(0.875, 0.9375), n_steps=(2, 4), step_sizes=(0.05, 0.2, 0.6), lengths=(200,), seeds=6, equal_seeds=3,
+        conventions=("entered", "left"),
+    )  # fmt: skip
+    folder = ring.run_ring(plan, tmp_path / "run", threads=2)
     names: list[str] = []
     lines = write_ring(folder, done=names.append)
     assert lines[0].startswith("never significantly worse")
@@ -160,19 +164,20 @@ def test_tables_and_figures_are_made_from_the_files_alone(folder: Path) -> None:
     figures = {name for name in names if name.startswith("figures/")}
     expected = {f"{kind}-{m}-{s}" for kind in ("headline", "by-n-step") for m in ring.MEASURES
                 for s in ring.SELECTIONS}  # fmt: skip
-    expected |= {f"by-step-size-{m}-{gamma:g}" for m in ring.MEASURES for gamma in TINY.gammas}
+    expected |= {f"by-step-size-{m}-{gamma:g}" for m in ring.MEASURES for gamma in plan.gammas}
     assert figures == {f"figures/{name}.png" for name in expected}
     rows = rows_of(folder / "tables" / "ring-cells.csv")
-    assert len(rows) == 3 * 3 * 2 * 2 * 2
-    row = next(r for r in rows if (r["gamma"], r["n_step"], r["length"], r["measure"], r["selection"])
-               == ("0.9375", "4", "200", "rms", "other"))  # fmt: skip
+    assert len(rows) == 2 * 2 * 2 * 2
+    row = next(r for r in rows if (r["gamma"], r["n_step"], r["measure"], r["selection"])
+               == ("0.9375", "4", "rms", "other"))  # fmt: skip
     data = ring.RingData.load(folder)
-    chosen = data.errors[1, 2, 1, 0, 0, :, :, 1].mean(axis=-1).argmin()
-    assert float(row["single"]) == pytest.approx(data.errors[0, 2, 1, 0, 0, chosen, :, 1].mean())
-    assert float(row["step_size_single"]) == TINY.step_sizes[chosen]
+    chosen = data.errors[1, 1, 1, 0, 0, :, :, 0].mean(axis=-1).argmin()
+    assert float(row["single"]) == pytest.approx(data.errors[0, 1, 1, 0, 0, chosen, :, 0].mean())
+    assert float(row["step_size_single"]) == plan.step_sizes[chosen]
     sizes = rows_of(folder / "tables" / "ring-step-sizes.csv")
-    assert len(sizes) == 3 * 3 * 2 * 2 * 3 * 2
+    assert len(sizes) == 2 * 2 * 2 * 2 * 3
     assert {row["method"] for row in sizes} == set(ring.METHODS)
+    assert float(sizes[3]["mean"]) == data.errors[0, 0, 0, 0, 1, 0].mean()  # absolute error, smallest step size
     before = {name: (folder / name).read_bytes() for name in names}
     with matplotlib.rc_context({"text.usetex": True, "savefig.dpi": 33, "font.size": 22}):
         write_ring(folder)
@@ -230,7 +235,7 @@ def test_what_was_computed_outlives_the_drawing(
     said = capsys.readouterr().err
     assert f"averages are kept: tddelta reproduce ring --redraw '{out}'\n" in said
     assert what != "disk" or said.endswith("tddelta: ring.png: No space left on device\n")
-    assert ring.RingData.load(out).seeds == 4
+    assert ring.RingData.load(out).plan.seeds == 4
     assert list(tmp_path.iterdir()) == [out]
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -267,8 +272,10 @@ def test_a_file_in_the_way_of_the_tables(folder: Path, tmp_path: Path, monkeypat
     for name in ("ring.json", "ring.npz"):
         shutil.copy(folder / name, tmp_path)
     (tmp_path / "tables").touch()
-    monkeypatch.setattr(ring, "_figures", lambda _: iter(()))
-    with pytest.raises(DataError, match=r"tables/ring-\S+ cannot be written \(File exists\): make room"):
+    monkeypatch.setattr(ring, "_figures", lambda *_: iter(()))
+    with pytest.raises(
+        StorageError, match=r"tables/ring-\S+ cannot be written \(File exists\): .* move what is in its way"
+    ):
         write_ring(tmp_path)
 
 
@@ -278,10 +285,17 @@ def test_a_file_in_the_way_of_the_tables(folder: Path, tmp_path: Path, monkeypat
         (None, "it has no ring.json"),
         ("no JSON", "one of its files is damaged"),
         ({"experiment": "theory"}, "ring.json is about something else"),
-        ({"gammas": None}, "ring.json names no gammas"),
-        ({"conventions": ["entered", "both"]}, "ring.json names no conventions"),
-        ({"lengths": []}, "ring.json names no lengths"),
-        ({"headline": 0.5}, "ring.json names no headline, or no seeds"),
+        ({"gammas": None}, "ring.json has no plan: gammas must be a sequence of numbers; got None"),
+        (
+            {"conventions": ["entered", "both"]},
+            "ring.json has no plan: conventions must be one or several of entered, edges, left; got "
+            "('entered', 'both')",
+        ),
+        ({"lengths": []}, "ring.json has no plan: lengths must be increasing, one at least; got ()"),
+        (
+            {"headline": 0.5},
+            "ring.json has no plan: headline must be one of the discounts (0.75, 0.875, 0.9375); got 0.5",
+        ),
         ({"seeds": 7}, "errors in ring.npz does not fit ring.json"),
         ({"conventions": ["entered"]}, "headline_errors in ring.npz does not fit ring.json"),
     ],

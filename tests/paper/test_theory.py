@@ -1,6 +1,7 @@
 """The theory experiment: what it measures, its statements, and the folder that `tddelta reproduce theory` writes."""
 
 import csv
+import itertools
 import json
 import warnings
 
@@ -15,7 +16,7 @@ from tddelta.paper.theory import VARIANTS, largest_differences, phased_tables
 from tddelta.tabular import FiniteMDP, counterexample_probability, evaluate
 from tddelta.timescales import TimeScales
 
-# Most of them look at one quick run of the whole study.
+# Most of them look at the numbers of one quick run.
 pytestmark = pytest.mark.slow
 
 
@@ -28,7 +29,7 @@ def quiet():
 
 @pytest.fixture(scope="module")
 def results():
-    return theory.study(quick=True)
+    return theory.measure(quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,12 @@ def test_every_prefix_is_a_single_learner(variant, seed):
     differences, sizes = largest_differences(scales, variant, steps=200, seed=seed)
     assert differences.shape == (6,) and differences.max() < 1e-12
     assert sizes.min() > 0.1, "nothing was learned"
+
+
+def test_theorem_one_is_measured_for_every_prefix(results):
+    rows = results["theorem-1"]
+    assert {(row["variant"], row["prefix"]) for row in rows} == set(itertools.product(VARIANTS, range(6)))
+    assert max(row["largest_difference"] for row in rows) < 1e-12
 
 
 def test_unequal_decays_are_not_covered():
@@ -250,13 +257,12 @@ def test_figures_say_that_the_worst_case_shows_no_reduction(drawings):
     assert "published bound, broken with probability 0.6718" in [text.get_text() for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("figures", [1, pytest.param(6, marks=pytest.mark.long)])
-def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, monkeypatch, capsys, results, drawings):
-    monkeypatch.setattr(theory, "study", lambda **_: results)
+def test_command_writes_one_folder_and_overwrites_nothing(tmp_path, monkeypatch, capsys, results, drawings):
+    monkeypatch.setattr(theory, "measure", lambda **_: results)
 
     def drawn(_):
         assert not matplotlib.rcParams["text.usetex"], "the user's settings of matplotlib count"
-        return iter(drawings[-figures:])
+        return iter(drawings[-2:])
 
     monkeypatch.setattr(theory, "drawings", drawn)
     out = tmp_path / "below" / "theory"
@@ -270,7 +276,7 @@ def test_command_writes_one_folder_and_overwrites_nothing(figures, tmp_path, mon
     assert len(rows) == len(results["phases"])
     assert float(rows[-1]["known_range"]) == results["phases"][-1]["known_range"]
     names = {path.name for path in (out / "figures").iterdir()}
-    assert names == {f"{drawing.name}.{kind}" for drawing in drawings[-figures:] for kind in ("png", "pdf")}
+    assert names == {f"{drawing.name}.{kind}" for drawing in drawings[-2:] for kind in ("png", "pdf")}
     assert json.loads((out / "settings.json").read_text(encoding="utf-8"))["quick"] is True
     assert [path.name for path in out.parent.iterdir()] == ["theory"], "a temporary folder was left"
     before = (out / "theory.md").stat().st_mtime_ns
@@ -283,7 +289,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def fail(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(theory, "study", fail)
+    monkeypatch.setattr(theory, "measure", fail)
     assert main(["reproduce", "theory", "--out", str(tmp_path / "out")]) == 130
     assert list(tmp_path.iterdir()) == []
     blocked = tmp_path / "file"
@@ -291,21 +297,43 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     assert main(["reproduce", "theory", "--out", str(blocked / "out")]) == 2
 
 
-@pytest.mark.long
-def test_the_study_again_gives_the_same_numbers(results):
-    assert theory.study(quick=True) == results
+@pytest.mark.parametrize(
+    "measured",
+    [
+        lambda: theory.contraction(seeds=range(1)),
+        lambda: theory.ladders(seeds=range(1)),
+        lambda: theory.theorem_one(steps=40),
+        lambda: theory.phases(SETTINGS[:2], samples=100, count=3, seeds=range(3)),
+        lambda: theory.coin(seeds=range(50)),
+    ],
+)
+def test_measuring_again_gives_the_same_numbers(measured):
+    assert measured() == measured()
 
 
-@pytest.mark.long
-def test_the_whole_experiment():
-    whole = theory.study()
-    assert max(row["largest_difference"] for row in whole["theorem-1"]) < 1e-12
-    assert {row["steps"] for row in whole["theorem-1"]} == {5000}
-    settings = {(row["gamma"], row["k"]) for row in whole["phases"]}
-    assert settings == {(0.75, 4), (0.9375, 16), (0.984375, 64), (0.996, 256)}
-    for gamma, k in settings:
-        last = [row for row in whole["phases"] if (row["gamma"], row["k"], row["phase"]) == (gamma, k, 20)]
-        single, split = last
+SETTINGS = ((0.75, 4), (0.9375, 16), (0.984375, 64), (0.996, 256))
+
+
+def test_the_whole_experiment(monkeypatch, results):
+    """Its sizes, and what fewer seeds of it show."""
+    asked = {}
+    for name in ("contraction", "ladders", "theorem_one", "phases", "coin"):
+        monkeypatch.setattr(
+            theory, name, lambda *given, name=name, **named: asked.update({name: (*given, named)}) or []
+        )
+    whole = theory.measure()
+    monkeypatch.undo()
+    assert set(whole) == set(results)
+    assert asked == {
+        "contraction": ({"seeds": range(5)},),
+        "ladders": ({"seeds": range(5)},),
+        "theorem_one": ({"steps": 5000},),
+        "phases": (SETTINGS, {"samples": 100, "count": 20, "seeds": range(200)}),
+        "coin": ({"seeds": range(5000)},),
+    }
+    rows = theory.phases(SETTINGS, samples=100, count=20, seeds=range(10))
+    for gamma, k in SETTINGS:
+        single, split = [row for row in rows if (row["gamma"], row["k"], row["phase"]) == (gamma, k, 20)]
         assert split["value_error_mean"] < single["value_error_mean"]
         assert split["known_range"] > single["known_range"], "followed over phases the bound shows no reduction"
-    assert len(theory.statements(whole)) == 4 + 2 + len(settings)
+    assert len(theory.statements(results | {"phases": rows})) == 4 + 2 + len(SETTINGS)

@@ -1,3 +1,4 @@
+import itertools
 import os
 import re
 import stat
@@ -13,10 +14,9 @@ import pytest
 
 from report_synthetic import learning, scales_of, write_run
 from tddelta.errors import ConfigError
-from tddelta.report import Report, page, plots, write_report
-from tddelta.report.aggregates import learning_curve
-from tddelta.report.figures import Drawing
-from tddelta.report.study import Study
+from tddelta.report import Report, figures, page, write_report
+from tddelta.report.run_set import RunSet
+from tddelta.report.statistics import learning_curve
 from tddelta.report.words import slug
 from tddelta.runs import load_runs
 
@@ -59,22 +59,13 @@ def full(tmp_path_factory):
     """Two environments, two agents, two seeds, one of which was interrupted; the report of them."""
     out = tmp_path_factory.mktemp("runs")
     for e, environment in enumerate(("Breakout-MinAtar", "Asterix-MinAtar")):
-        for agent, final in (("ppo", 5.0), ("ppo-delta", 9.0)):
-            for seed in range(2):
-                ends, returns = learning(np.random.default_rng([e, seed]), final, 100_000, 300)
-                interrupted = (agent, environment, seed) == ("ppo", "Asterix-MinAtar", 1)
-                write_run(
-                    out,
-                    environment,
-                    agent,
-                    seed,
-                    returns=returns,
-                    end_steps=ends,
-                    steps=100_000,
-                    state="interrupted" if interrupted else "finished",
-                    rollout=e == 1,  # drawing takes long
-                    critic=e == 1,
-                )
+        for (agent, final), seed in itertools.product({"ppo": 5.0, "ppo-delta": 9.0}.items(), range(2)):
+            ends, returns = learning(np.random.default_rng([e, seed]), final, 100_000, 300)
+            state = "interrupted" if (agent, environment, seed) == ("ppo", "Asterix-MinAtar", 1) else "finished"
+            shown = {"rollout": e == 1, "critic": e == 1}  # drawing takes long
+            write_run(
+                out, environment, agent, seed, returns=returns, end_steps=ends, steps=100_000, state=state, **shown
+            )
     return write_report(out)
 
 
@@ -92,26 +83,18 @@ def test_default_place_and_the_files_beside_it(full):
     assert {"episode-asterix-minatar-ppo-delta.png", "critic-asterix-minatar.png"} <= figures
     assert "calibration-asterix-minatar-ppo-delta.png" in figures
     tables = {path.name for path in (full.parent / "tables").iterdir()}
-    for name in (
-        "scores",
-        "differences-asymptotic",
-        "differences-average",
-        "aggregates-minatar",
-        "ladder",
-        "diagnostics",
-        "runs",
-    ):
-        assert {f"{name}.csv", f"{name}.tex"} <= tables
+    names = ("scores", "differences-asymptotic", "differences-average", "aggregates-minatar", "ladder", "diagnostics")
+    assert {f"{name}.{kind}" for name in (*names, "runs") for kind in ("csv", "tex")} <= tables
     assert not list(full.parent.rglob("*.tmp"))
 
 
 def test_the_numbers_are_those_of_the_runs(full, html):
-    study = Study(load_runs(full.parent))
+    runs = RunSet(load_runs(full.parent))
     scores = [float(np.mean(run.episodes["returns"][-100:])) for run in load_runs(full.parent / "Breakout-MinAtar/ppo")]
     mean, error = np.mean(scores), np.std(scores, ddof=1) / np.sqrt(2)
     decimals = 2 if error < 9.95 else 1
     assert f"{mean:.{decimals}f} ± {error:.{decimals}f}" in html
-    (comparison, _) = study.comparisons()
+    (comparison, _) = runs.comparisons()
     assert f"+{comparison.welch.difference:.2f}" in html
 
 
@@ -190,12 +173,12 @@ def test_the_page_says_what_weakens_its_numbers(html, tmp_path):
 
 
 def test_colours_follow_the_theme(html):
-    figures = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
-    assert figures
-    for light, _ in plots.PALETTE:
-        assert not any(light in figure for figure in figures)
-    assert not any(plots.INK in figure for figure in figures)
-    assert any("var(--p5)" in figure for figure in figures)
+    drawn = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    assert drawn
+    for light, _ in figures.PALETTE:
+        assert not any(light in figure for figure in drawn)
+    assert not any(figures.INK in figure for figure in drawn)
+    assert any("var(--p5)" in figure for figure in drawn)
 
 
 def contrast(first: str, second: str) -> float:
@@ -209,18 +192,9 @@ def contrast(first: str, second: str) -> float:
 
 
 def test_colours_stand_out_on_both_backgrounds():
-    for light, dark in plots.PALETTE:
+    for light, dark in figures.PALETTE:
         assert contrast(light, "#ffffff") >= 3
         assert contrast(dark, "#14171c") >= 3
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_same_runs_give_the_same_bytes(full, html, tmp_path):
-    again = write_report(full.parent, tmp_path)
-    assert again.read_text(encoding="utf-8") == html
-    for path in (full.parent / "figures").iterdir():
-        assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_hostile_names_are_only_text(tmp_path):
@@ -251,23 +225,30 @@ def test_an_empty_folder_is_refused_in_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def sketched(monkeypatch):
-    """One empty figure per environment: these tests are about files."""
+# ---------------------------------------------------------------- files
 
-    def drawings(study):
-        for environment in study.environments:
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """A folder of one run, whose report has one empty figure per environment: these tests are about files."""
+
+    def drawings(runs):
+        for environment in runs.environments:
             name = f"learning-{slug(environment)}"
-            yield Drawing(name, "learning", environment, "", "", plots.new_figure(width=1.0, height=1.0)[0])
+            yield figures.Drawing(name, "learning", environment, "", "", figures.new_figure(width=1.0, height=1.0)[0])
 
     monkeypatch.setattr(page, "drawings", drawings)
+    write_run(tmp_path / "runs", "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+    return tmp_path / "runs"
 
 
-@pytest.mark.usefixtures("sketched")
-def test_a_redraw_moves_what_else_is_in_its_folders(tmp_path):
-    runs, out = tmp_path / "runs", tmp_path / "out"
-    for environment in ("A", "B"):
-        write_run(runs, environment, "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def test_a_redraw_moves_what_else_is_in_its_folders(runs, out):
+    write_run(runs, "B", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
     write_report(runs, out)
     before = {path.name for path in out.rglob("*")}
     (out / "figures/mine.png").write_text("first")
@@ -285,10 +266,7 @@ def test_a_redraw_moves_what_else_is_in_its_folders(tmp_path):
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.usefixtures("sketched")
-def test_a_redraw_that_is_cut_short_loses_nothing(tmp_path, monkeypatch):
-    runs, out = tmp_path / "runs", tmp_path / "out"
-    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+def test_a_redraw_that_is_cut_short_loses_nothing(runs, out, monkeypatch):
     report = Report(load_runs(runs))
     first = report.write(out).read_bytes()
     folder = out / "figures"
@@ -316,7 +294,6 @@ def test_a_redraw_that_is_cut_short_loses_nothing(tmp_path, monkeypatch):
     assert sorted(path.name for path in out.iterdir()) == ["figures", "report.html", "tables"]
 
 
-@pytest.mark.usefixtures("sketched")
 def test_two_redraws_at_once(tmp_path):
     contents = {f"{n}.csv": b"%d" % n * 1000 for n in range(30)}
     (tmp_path / "figures").mkdir()
@@ -329,11 +306,8 @@ def test_two_redraws_at_once(tmp_path):
     assert files == contents
 
 
-@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("place", ["figures", "tables/earlier"])
-def test_a_file_in_the_place_of_a_folder_is_refused_before_anything_is_written(tmp_path, place):
-    runs, out = tmp_path / "runs", tmp_path / "out"
-    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+def test_a_file_in_the_place_of_a_folder_is_refused_before_anything_is_written(runs, out, place):
     (out / place).parent.mkdir(parents=True)
     (out / "report.html").write_text("old")
     (out / place).write_text("mine")
@@ -344,10 +318,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused_before_anything_is_written(t
     assert ((out / "report.html").read_text(), (out / place).read_text()) == ("old", "mine")
 
 
-@pytest.mark.usefixtures("sketched")
-def test_pages_in_one_folder_have_folders_of_their_own(tmp_path):
-    runs, out = tmp_path / "runs", tmp_path / "out"
-    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+def test_pages_in_one_folder_have_folders_of_their_own(runs, out):
     write_report(runs, out)
     other = write_report(runs, out / "other.html")
     names = {"report.html", "figures", "tables", "other.html", "other-figures", "other-tables"}
@@ -355,10 +326,8 @@ def test_pages_in_one_folder_have_folders_of_their_own(tmp_path):
     assert "<code>other-tables/</code>" in other.read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("sketched")
-def test_a_folder_of_somebody_elses_figures_is_left_alone(tmp_path):
-    runs, out, elsewhere = tmp_path / "runs", tmp_path / "out", tmp_path / "elsewhere"
-    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
+def test_a_folder_of_somebody_elses_figures_is_left_alone(runs, out, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
     for folder in (out, elsewhere):
         folder.mkdir()
     (out / "figures").symlink_to(elsewhere)
@@ -371,38 +340,43 @@ def test_a_folder_of_somebody_elses_figures_is_left_alone(tmp_path):
     assert (out / "figures").is_symlink() and (elsewhere / "learning-a.png").exists()
 
 
-@pytest.mark.usefixtures("sketched")
-def test_a_report_that_cannot_be_written_says_where(tmp_path):
-    runs, file = tmp_path / "runs", tmp_path / "file"
-    write_run(runs, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
-    file.write_text("not a folder")
-    with pytest.raises(ConfigError, match=r"the report cannot be written at .*file.* \(.+\): name another place"):
-        write_report(runs, file / "below")
-    (tmp_path / "taken" / "report.html").mkdir(parents=True)
+def test_a_report_that_cannot_be_written_says_where_and_leaves_the_old_one(runs, out, monkeypatch):
+    out.write_text("not a folder")
+    with pytest.raises(ConfigError, match=r"the report cannot be written at .*out.* \(.+\): name another place"):
+        write_report(runs, out / "below")
+    (runs / "taken" / "report.html").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"the report cannot be written at .*report\.html \(.+\): name another"):
-        write_report(runs, tmp_path / "taken")
+        write_report(runs, runs / "taken")
+    (runs / "report.html").write_text("old")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(ConfigError, match="disk full"):
+        write_report(runs)
+    assert (runs / "report.html").read_text() == "old"
+
+
+# ---------------------------------------------------------------- drawing
 
 
 class TestPlots:
     def test_agents_keep_their_colours(self):
-        assert plots.agent_styles(["ppo-delta", "ppo"]) == {"ppo-delta": 5, "ppo": 0}
-        assert plots.agent_styles(["mine", "ppo"])["ppo"] == 0
+        assert figures.agent_styles(["ppo-delta", "ppo"]) == {"ppo-delta": 5, "ppo": 0}
+        assert figures.agent_styles(["mine", "ppo"])["ppo"] == 0
         names = [f"agent {i}" for i in range(20)] + ["ppo-delta"]
-        assert len(set(plots.agent_styles(names).values())) == 21
+        assert len(set(figures.agent_styles(names).values())) == 21
 
     def test_axes_in_axes_out_without_pyplot(self):
-        figure, (axes,) = plots.new_figure()
+        figure, (axes,) = figures.new_figure()
         curve = learning_curve([[1, 2], [1, 2]], [[0.0, 1.0], [1.0, 2.0]], [1, 2])
-        styles = plots.agent_styles(["ppo"])
-        assert plots.learning_curves(axes, {"ppo": curve}, styles) is axes
+        styles = figures.agent_styles(["ppo"])
+        assert figures.learning_curves(axes, {"ppo": curve}, styles) == 2
         figure.canvas.draw()
         assert axes.get_legend().get_title().get_text() == "mean of 2 seeds, band: 95 % t interval"
 
     def test_the_legend_names_each_band_where_they_differ(self):
-        _, (axes,) = plots.new_figure()
+        _, (axes,) = figures.new_figure()
         two = learning_curve([[1, 2]] * 2, [[0.0, 1.0], [1.0, 2.0]], [1, 2])
         one = learning_curve([[1, 2]], [[0.0, 1.0]], [1, 2])
-        plots.learning_curves(axes, {"ppo": two, "ppo+": one}, plots.agent_styles(["ppo", "ppo+"]))
+        figures.learning_curves(axes, {"ppo": two, "ppo+": one}, figures.agent_styles(["ppo", "ppo+"]))
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert [label.replace("\n", " ") for label in labels] == [
             "ppo (mean of 2 seeds, band: 95 % t interval)",
@@ -412,11 +386,11 @@ class TestPlots:
     @pytest.mark.parametrize("agent", ["ppo", "ppo-delta"])
     def test_recorded_episode(self, agent):
         scales = scales_of(agent)
-        count = plots.panel_count(scales)
+        count = figures.panel_count(scales)
         assert count == (2 if agent == "ppo" else len(scales) + 2)
-        figure, axes = plots.new_figure(count, share_x=True)
+        figure, axes = figures.new_figure(count, share_x=True)
         deltas = np.random.default_rng(0).normal(size=(50, len(scales)))
-        plots.recorded_episode(axes, deltas, np.eye(50)[3], scales)
+        figures.recorded_episode(axes, deltas, np.eye(50)[3], scales)
         figure.canvas.draw()
         np.testing.assert_allclose(axes[0].lines[0].get_ydata(), deltas.sum(axis=1))
         if agent == "ppo-delta":
@@ -426,25 +400,16 @@ class TestPlots:
     def test_thinning_keeps_extremes(self):
         series = np.zeros(10_000)
         series[[1234, 5678]] = [7.0, -7.0]
-        time, kept = plots.thin(series, 200)
+        time, kept = figures.thin(series, 200)
         assert len(kept) <= 202
         assert {7.0, -7.0} <= set(kept.tolist())
         assert (np.diff(time) > 0).all()
 
 
-@pytest.mark.usefixtures("sketched")
-def test_the_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    write_run(tmp_path, "A", "ppo", returns=[1.0, 2.0], rollout=False, critic=False)
-    report = tmp_path / "report.html"
-    report.write_text("old")
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(ConfigError, match="disk full"):
-        write_report(tmp_path)
-    assert report.read_text() == "old"
-
-
-def test_the_users_plotting_settings_change_nothing(tmp_path):
-    write_run(tmp_path / "runs", agent="ppo", seed=0, critic=False)
+@pytest.mark.slow
+def test_the_same_runs_give_the_same_bytes_whatever_the_users_plotting_settings(tmp_path):
+    for place in itertools.product(("Breakout-MinAtar", "Asterix-MinAtar"), ("ppo", "ppo-delta"), range(2)):
+        write_run(tmp_path / "runs", *place, critic=False, rollout=place[:1] == ("Breakout-MinAtar",))
     contents = []
     for name, settings in (("plain", {}), ("changed", CHANGED)):
         with matplotlib.rc_context(settings):
@@ -452,7 +417,13 @@ def test_the_users_plotting_settings_change_nothing(tmp_path):
         assert matplotlib.rcParams["font.size"] == matplotlib.rcParamsDefault["font.size"]
         files = (path for path in folder.rglob("*.*") if path.is_file())
         contents.append({path.relative_to(folder): path.read_bytes() for path in files})
-    assert contents[0] == contents[1] and len(contents[0]) > 3
+    assert contents[0] == contents[1] and {path.suffix for path in contents[0]} == {
+        ".html",
+        ".pdf",
+        ".png",
+        ".csv",
+        ".tex",
+    }
 
 
 CHANGED = {

@@ -1,15 +1,23 @@
-"""The sentences under the figures of a report say what the arrays say."""
+"""Sentences, tables and figures of a report say what the arrays say: of curves, critics, episodes and ladders."""
 
+import json
 import re
 
 import numpy as np
 import pytest
 
-from report_synthetic import write_run
-from tddelta.decomposition import compose
+from report_synthetic import agent_data, scales_of, write_run
+from tddelta.decomposition import compose, decompose
 from tddelta.report import figures, words
-from tddelta.report.aggregates import aggregate, performance_profile, probability_of_improvement
-from tddelta.report.study import Study
+from tddelta.report.run_set import RunSet
+from tddelta.report.statistics import (
+    aggregate,
+    calibration,
+    diagnose,
+    performance_profile,
+    probability_of_improvement,
+)
+from tddelta.report.tables import diagnostics_table
 from tddelta.runs import load_runs
 from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
@@ -18,27 +26,36 @@ ENVIRONMENTS = ("Breakout-MinAtar", "Asterix-MinAtar")
 FINAL = {"ppo": 4.0, "ppo-multi": 9.0, "ppo-delta": 10.0}
 
 
+MEANS = np.array([[4.0, 1, 1, 1, 1, 0], [2, 2, 2, -2, 1, 1], [0, 0, 0, 0, 3, 1]])
+"""Mean values of the components, one row per update."""
+
+
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """Three agents, four seeds: ppo far behind, the other two too close to tell apart."""
+def runs(tmp_path_factory):
+    """Three agents, four seeds: ppo far behind, the other two too close to tell apart. Seeds 2 and 3 stop earlier."""
     out = tmp_path_factory.mktemp("runs")
     for environment in ENVIRONMENTS:
         for agent, final in FINAL.items():
+            means = {"ppo": MEANS.sum(axis=1, keepdims=True), "ppo-multi": compose(MEANS)}.get(agent, MEANS)
             for seed in range(4):
                 returns = np.linspace(0, final + seed - 1.5, 200)
-                write_run(out, environment, agent, seed, returns=returns, quality={"ppo": 0.2}.get(agent, 0.8))
-    return Study(load_runs(out))
+                path = write_run(out, environment, agent, seed, returns=returns, quality={"ppo": 0.2}.get(agent, 0.8))
+                names = [f"value_mean/gamma={label}" for label in scales_of(agent).labels]
+                rows = [
+                    {"update": n + 1, "steps": 100 * (n + 1), "episodes": n} | dict(zip(names, row, strict=True))
+                    for n, row in enumerate((means[: 3 - seed // 2] * (1 + seed)).tolist())
+                ]
+                (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return RunSet(load_runs(out))
 
 
 def numbers(text):
     return [float(found.replace("−", "-")) for found in re.findall(r"−?\d+(?:\.\d+)?", text)]
 
 
-def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(study):
-    said = words.learning(study, "Breakout-MinAtar")
-    ours, theirs = (
-        study.groups["Breakout-MinAtar", agent].scores("asymptotic") for agent in ("ppo-delta", "ppo-multi")
-    )
+def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(runs):
+    said = words.learning(runs, "Breakout-MinAtar")
+    ours, theirs = (runs.groups["Breakout-MinAtar", agent].scores("asymptotic") for agent in ("ppo-delta", "ppo-multi"))
     first, second = said.split(". The difference")
     assert first.startswith("Over the last 100 episodes ppo-delta is ahead with ")
     assert first.endswith("(4 seeds each)")
@@ -46,10 +63,10 @@ def test_learning_curves_say_who_is_ahead_and_whether_it_could_be_chance(study):
     assert f"{ours.mean() - theirs.mean():.3f} more than ppo-multi with {theirs.mean():.2f} ± " in first
     (tested,) = (
         c
-        for c in study.comparisons()
+        for c in runs.comparisons()
         if (c.environment, c.agent, c.baseline) == ("Breakout-MinAtar", "ppo-delta", "ppo-multi")
     )
-    count = len(study.comparisons())
+    count = len(runs.comparisons())
     assert second == (
         f" does not survive Holm's correction over {count} comparisons (p = {tested.welch.p_value:.3f}, "
         f"corrected {tested.corrected:.3f})."
@@ -62,7 +79,7 @@ def test_a_difference_survives_correction_or_does_not(tmp_path, gap, verdict):
         for agent, final in (("ppo", 5.0), ("ppo-delta", 5.1 + gap)):
             for seed in range(4):
                 write_run(tmp_path, environment, agent, seed, returns=[final + seed] * 200, rollout=False, critic=False)
-    found = Study(load_runs(tmp_path))
+    found = RunSet(load_runs(tmp_path))
     said = words.learning(found, "Asterix-MinAtar")
     assert f"The difference {verdict} Holm's correction over 2 comparisons" in said
     corrected = next(c.corrected for c in found.comparisons() if c.environment == "Asterix-MinAtar")
@@ -71,7 +88,7 @@ def test_a_difference_survives_correction_or_does_not(tmp_path, gap, verdict):
 
 def test_a_lone_agent_and_lone_seeds_are_read_for_what_they_are(tmp_path):
     write_run(tmp_path / "one", agent="ppo", returns=np.linspace(0, 10, 200), rollout=False, critic=False)
-    alone = Study(load_runs(tmp_path / "one"))
+    alone = RunSet(load_runs(tmp_path / "one"))
     curve = alone.curves("Breakout-MinAtar")["ppo"]
     half = curve.grid[np.argmax(curve.mean >= (curve.mean[0] + curve.mean[-1]) / 2)]
     said = words.learning(alone, "Breakout-MinAtar")
@@ -81,19 +98,19 @@ def test_a_lone_agent_and_lone_seeds_are_read_for_what_they_are(tmp_path):
     )
     write_run(tmp_path / "two", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
     write_run(tmp_path / "two", agent="ppo-delta", returns=[2.0] * 50, rollout=False, critic=False)
-    assert words.learning(Study(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
+    assert words.learning(RunSet(load_runs(tmp_path / "two")), "Breakout-MinAtar") == (
         "Over the last 100 episodes ppo-delta is ahead with 2.00, 1.00 more than ppo with 1.00 (1 seed each). The "
         "difference is not tested: one seed: no test."
     )
     write_run(tmp_path / "flat", agent="ppo", returns=[1.0] * 50, rollout=False, critic=False)
-    said = words.learning(Study(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
+    said = words.learning(RunSet(load_runs(tmp_path / "flat")), "Breakout-MinAtar")
     assert said.endswith("Its curve ends no higher than it began (1.00, then 1.00).")
     write_run(tmp_path / "none", agent="ppo", returns=[], state="running")
-    assert words.learning(Study(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
+    assert words.learning(RunSet(load_runs(tmp_path / "none")), "Breakout-MinAtar") == ""
 
 
-def test_critics_are_ranked_at_the_longest_horizon(study):
-    groups = [group for group in study.groups.values() if group.environment == "Breakout-MinAtar"]
+def test_critics_are_ranked_at_the_longest_horizon(runs):
+    groups = [group for group in runs.groups.values() if group.environment == "Breakout-MinAtar"]
     said = words.critics(groups)
     explained = {g.agent: np.mean([q.explained_variance for q in g.critic], axis=0) for g in groups}
     order = sorted(explained, key=lambda agent: -explained[agent][-1])
@@ -102,7 +119,7 @@ def test_critics_are_ranked_at_the_longest_horizon(study):
     for agent in order[1:]:
         assert f"that of {agent} {100 * explained[agent][-1]:.0f} %" in second
     ladder = next(agent for agent in order if len(explained[agent]) > 1)
-    scales = study.groups["Breakout-MinAtar", ladder].scales
+    scales = runs.groups["Breakout-MinAtar", ladder].scales
     best, worst = explained[ladder].argmax(), explained[ladder].argmin()
     assert said.endswith(
         f"{ladder} knows best what comes over {scales.horizons[best]:.4g} steps "
@@ -221,8 +238,132 @@ def test_aggregates_are_read_from_their_estimates():
     )
 
 
-def test_every_figure_has_its_reading(study):
-    made = list(figures.drawings(study))  # not laid out, which takes long
+def test_every_figure_has_its_reading(runs):
+    made = list(figures.drawings(runs))  # not laid out, which takes long
     assert {drawing.section for drawing in made} == {"learning", "aggregates", "critic", "diagnostics", "episode"}
     assert all(drawing.reading.endswith(".") for drawing in made)
-    assert [sentence.partition(":")[0] for sentence in words.ladders(study)] == ["ppo", "ppo-multi", "ppo-delta"]
+    assert [sentence.partition(":")[0] for sentence in words.ladders(runs)] == ["ppo", "ppo-multi", "ppo-delta"]
+
+
+# ---------------------------------------------------------------- parts of a critic
+
+SCALES = TimeScales.halving(0.99, lam=0.95)
+
+
+def states(rng, count=4000):
+    """Realised returns, and predictions with known faults: W_1 is ½ too high, W_5 half as large as it should be."""
+    parts = rng.normal(size=(count, 6)) * np.arange(1, 7) + 3
+    believed = parts.copy()
+    believed[:, 1] += 0.5
+    believed[:, 5] = 3 + (parts[:, 5] - 3) / 2
+    return compose(believed), compose(parts)
+
+
+def test_numbers_are_those_of_the_parts():
+    predicted, realised = states(np.random.default_rng(0))
+    realised[:7, 3:] = np.nan
+    found = diagnose(SCALES, predicted, realised)
+    np.testing.assert_allclose(found.bias, [0, 0.5, 0, 0, 0, 0], atol=0.1)
+    np.testing.assert_allclose(found.bias[1], 0.5, atol=1e-9)
+    np.testing.assert_allclose(found.explained_variance, [1, 1, 1, 1, 1, 0.75], atol=1e-6)
+    np.testing.assert_allclose(found.spread, np.arange(1, 7), rtol=0.05)
+    np.testing.assert_array_equal(found.states, [4000, 4000, 4000, 3993, 3993, 3993])
+    np.testing.assert_allclose(found.contraction_factor, SCALES.contraction_factors)
+    size = np.abs(decompose(predicted)).mean(axis=0)
+    np.testing.assert_allclose(found.share, size / size.sum())
+    assert found.slope[0] == pytest.approx(1)
+    # Var of V_5 is 55 + 9, its covariance with the return 55 + 18
+    assert found.slope[5] == pytest.approx(73 / 64, rel=0.05)
+
+
+def test_what_is_not_known_is_not_a_number():
+    found = diagnose(TimeScales.from_gammas([0.5, 0.9]), np.ones((5, 2)), np.full((5, 2), np.nan))
+    for name in ("contraction_factor", "bias", "spread", "explained_variance", "slope"):
+        assert np.isnan(getattr(found, name)).all()
+    constant = diagnose(TimeScales.from_gammas([0.5, 0.9]), np.ones((5, 2)), np.ones((5, 2)))
+    assert np.isnan(constant.explained_variance).all()
+    np.testing.assert_array_equal(constant.bias, 0)
+
+
+def test_calibration_groups_states_by_prediction():
+    rng = np.random.default_rng(1)
+    predicted = rng.uniform(0, 10, 2000)
+    realised = 2 * predicted + rng.normal(size=2000)
+    realised[rng.random(2000) < 0.3] = np.nan
+    means, returns = calibration(predicted, realised)
+    assert len(means) == 10
+    assert (np.diff(means) > 0).all()
+    np.testing.assert_allclose(returns, 2 * means, atol=0.4)
+    assert len(calibration(predicted, np.full(2000, np.nan))[0]) == 0
+    assert len(calibration(predicted[:3], predicted[:3])[0]) == 3
+
+
+def test_which_scale_carries_the_value_is_the_same_in_both_bases(runs):
+    expected = np.array([[4, 1, 1, 1, 1, 0], [2, 2, 2, 2, 1, 1]]) / np.array([[8], [10]])
+    for agent in ("ppo-delta", "ppo-multi"):
+        assert agent_data(agent)["basis"] == ("W" if agent == "ppo-delta" else "V")
+        steps, shares = runs.groups["Breakout-MinAtar", agent].shares
+        np.testing.assert_array_equal(steps, [100, 200])  # as far as both seeds have come
+        np.testing.assert_allclose(shares, expected)
+    assert runs.groups["Breakout-MinAtar", "ppo"].shares is None
+
+
+def test_words_say_what_the_numbers_say():
+    predicted, realised = states(np.random.default_rng(0))
+    found = diagnose(SCALES, predicted, realised)
+    said = words.parts(SCALES, found)
+    half = int(np.argmax(np.cumsum(found.share) >= 0.5))
+    assert said[0].startswith(
+        f"Value beyond {SCALES.horizons[half - 1]:.4g} steps is {100 * found.share[half:].sum():.0f} %"
+    )
+    assert f"the largest is W_{found.share.argmax()}" in said[0]
+    assert said[1].endswith("of its target's variance, W_5 75 %.")
+    assert said[2] == "W_1 is on average 0.500 too high, 25 % of its target's spread."
+    assert "about right (slope 1.1" in said[3]
+    assert len(said) == 4
+    for stretch, told in ((3.0, "exaggerates differences"), (0.3, "makes states too much alike")):
+        stretched = diagnose(SCALES, realised * stretch, realised)
+        assert any(told in sentence for sentence in words.parts(SCALES, stretched))
+
+
+@pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")
+def test_parts_that_do_not_contract_are_named():
+    scales = TimeScales((0.68, 0.99), trace_decays=(0.95, 0.95))
+    predicted = np.random.default_rng(0).normal(size=(50, 2))
+    said = words.parts(scales, diagnose(scales, predicted, predicted))
+    assert said[-1] == "Full steps towards their targets let W_0 grow: a factor of 1 or more does not contract."
+
+
+@pytest.mark.slow
+def test_table_and_figures_show_them(runs):
+    table = diagnostics_table(runs)
+    assert len(table.rows) == 2 * (1 + 6 + 6)
+    group = runs.groups["Breakout-MinAtar", "ppo-delta"]
+    found = diagnose(group.scales, *group.held_out)
+    place = ("Breakout-MinAtar", "ppo-delta")
+    mine = [row for row in table.records if (row["environment"], row["agent"]) == place]
+    np.testing.assert_array_equal([row["bias"] for row in mine], found.bias)
+    np.testing.assert_array_equal([row["share"] for row in mine], found.share)
+    made = [drawing for drawing in figures.drawings(runs) if drawing.section == "diagnostics"]
+    drawn = {drawing.name: drawing for drawing in made if "breakout" in drawing.name}
+    assert sorted(drawn) == [
+        "calibration-breakout-minatar-ppo-delta",
+        "calibration-breakout-minatar-ppo-multi",
+        "shares-breakout-minatar-ppo-delta",
+        "shares-breakout-minatar-ppo-multi",
+    ]
+    assert [name for name, drawing in drawn.items() if not drawing.minor] == [
+        "calibration-breakout-minatar-ppo-delta",
+        "shares-breakout-minatar-ppo-delta",
+    ]
+    mine = drawn["calibration-breakout-minatar-ppo-delta"]
+    for sentence in words.parts(group.scales, found):
+        assert sentence in mine.reading and sentence in mine.alternative
+    pair = group.held_out
+    for z, axes in enumerate(mine.figure.axes):
+        means, returns = calibration(pair[0][:, z], pair[1][:, z])
+        np.testing.assert_array_equal(axes.lines[1].get_xdata(), means)
+        np.testing.assert_array_equal(axes.lines[1].get_ydata(), returns)
+    assert drawn["shares-breakout-minatar-ppo-delta"].reading == (
+        "At first W_0 is the largest part (50 %), in the end W_0 (20 %)."
+    )

@@ -1,5 +1,7 @@
 """Small environments for the tests of the Stable-Baselines3 adapter, all cut short by a time limit."""
 
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +12,40 @@ from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.env_util import make_vec_env
 
 LIMIT = 9
+
+
+class Scripted(gym.Env[Any, Any]):
+    """Answers with what a function of the steps so far and the action says: observation, reward and end."""
+
+    def __init__(self, observations: Any, actions: Any, answer: Callable[[int, Any], tuple[Any, float, bool]]) -> None:
+        self.observation_space, self.action_space, self.answer = deepcopy(observations), deepcopy(actions), answer
+        self.time = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.answer(0, None)[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        observation, reward, over = self.answer(self.time, action)
+        return observation, reward, over, False, {}
+
+
+class Anything(gym.Env[Any, Any]):
+    """Shows and takes samples of any space."""
+
+    def __init__(self, observations: Any, actions: Any) -> None:
+        self.observation_space, self.action_space = deepcopy(observations), deepcopy(actions)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), float(self.np_random.random()), False, False, {"is_success": True}
 
 
 class Walk(gym.Env[Any, Any]):

@@ -18,8 +18,7 @@ import tyro
 import tddelta
 from tddelta._plain import whole_text
 from tddelta._streams import lasting_streams
-from tddelta.cli.inspection import Inspect
-from tddelta.cli.reading import Evaluate, Redraw, Scales, in_words_of, words_of
+from tddelta.cli.reading import Evaluate, Inspect, Redraw, Scales, options_of
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep, Tune
 from tddelta.cli.training import Compare, Train, with_settings
@@ -155,11 +154,15 @@ def _dispatch(given: list[str]) -> int:
             registry=_NUMBERS,
         )
         warnings.showwarning = _warning_printer(parsed)
-        with in_words_of(parsed):
+        try:
             return int(parsed.run(["tddelta", *given]))
+        except TDDeltaError as error:
+            error.args = (error.written(options_of(parsed)),)
+            raise
     if not name.startswith("-"):
         close = get_close_matches(name, COMMANDS, n=1)
-        _complain(f"unknown command {name!r}: " + (f"did you mean {close[0]}?" if close else _known()))
+        advice = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
+        _complain(f"unknown command {name!r}: {advice}")
         return 2
     choices: Any = None
     for known, command in COMMANDS.items():
@@ -188,10 +191,6 @@ def _description(command: Any) -> str:
     return "\n".join([summary, *lines])
 
 
-def _known() -> str:
-    return f"the commands are {', '.join(COMMANDS)}"
-
-
 def _complain(text: str) -> None:
     print(f"tddelta: {printable(text)}", file=sys.stderr, flush=True)
 
@@ -208,10 +207,10 @@ def _warning_printer(command: Any) -> Callable[..., None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(category, CheckpointWarning | ContractionWarning | TrackingWarning):
+        if not isinstance(message, CheckpointWarning | ContractionWarning | TrackingWarning):
             print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
         elif str(message) not in said:
             said.add(str(message))
-            _complain(f"warning: {words_of(command, str(message))}")
+            _complain(f"warning: {message.written(options_of(command))}")
 
     return show

@@ -1,32 +1,78 @@
-"""Commands that only read: `scales`, `evaluate`, `report`."""
+"""Commands that only read: `scales`, `evaluate`, `inspect`, `report`."""
 
 import dataclasses
 import itertools
 import json
 import math
-import re
+import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
-from tddelta.runs import Run, append_evaluation, find_runs, write_reward_density
+from tddelta.runs import Run, append_evaluation, find_runs, one_run, write_reward_density
 from tddelta.runs.reader import Mode
 from tddelta.timescales import RULES, Rule, TimeScales, names_discounts, plain_scales
+
+if TYPE_CHECKING:
+    from tddelta.inspector import Recording
 
 NUMBERS_OR_LADDER = "NUMBER [NUMBER ...]|LADDER [KEY=VALUE ...]"
 """What follows options that take time scales."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Scales:
+def option(metavar: str, remark: str = "") -> Any:
+    """An option's placeholder and the remark in parentheses that follows its help."""
+    return arg(metavar=metavar, help_behavior_hint=f"({remark})" if remark else "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """Options that name time scales."""
+
+    gamma: Annotated[float | None, option("FLOAT", "default: 0.99")] = None
+    """Largest discount γ_Z; the other scales have horizons half as long, and so on, unless --scales says otherwise."""
+    lam: Annotated[float | None, option("FLOAT", "default: 0.95")] = None
+    """λ in [0, 1] of the traces."""
+    rule: Annotated[Rule | None, option("|".join(RULES), "default: capped")] = None
+    """How λ becomes a decay c_z = λ_z γ_z of each scale."""
+    scales: Annotated[tuple[str, ...] | None, option(NUMBERS_OR_LADDER, "default: halving")] = None
+    """The time scales: horizons, discounts, or a ladder and its settings, as in halving components=4."""
+
+    @property
+    def within(self) -> Mapping[str, Any]:
+        """The settings of a ladder that the words of --scales name."""
+        scales = plain_scales(self.scales)
+        return scales if isinstance(scales, Mapping) else {}
+
+    def made(self, *, traces: bool = True, **further: Any) -> TimeScales:
+        """The scales that the options name: of discount 0.99, λ 0.95 and capped traces where none of them says it.
+
+        Raises:
+            ConfigError: The words name no time scales, or what one of the other options says, too.
+        """
+        options = {"gamma": self.gamma, "lam": self.lam, "rule": self.rule, **further}
+        given = {name: value for name, value in options.items() if value is not None}
+        for name in [name for name in given if name in self.within]:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is in --scales, too; got {given[name]} and there {self.within[name]}: "
+                "drop one of them"
+            )
+        scales = plain_scales(self.scales)
+        defaults: dict[str, Any] = {"lam": 0.95, "rule": "capped"} if traces else {}
+        if "gamma" not in self.within and not names_discounts(scales):
+            defaults["gamma"] = 0.99
+        return TimeScales.of(scales, **defaults | given)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scales(Ladder):
     """Print a ladder of time scales: horizons, discounts, traces, contraction.
 
     The default is the ladder of the deep agents: from the horizon 1/(1 − gamma) down, each horizon half of the next.
@@ -34,24 +80,14 @@ class Scales:
     settings, as in --scales halving components=4 or --scales doubling, which is the one for tables.
     """
 
-    gamma: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.99)")] = None
-    """Discount γ_Z that the policy is optimised for, the last of the ladder."""
-    lam: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.95)")] = None
-    """λ of the critic's traces, in [0, 1]."""
-    rule: Annotated[Rule | None, arg(metavar="|".join(RULES), help_behavior_hint="(default: capped)")] = None
-    """How λ becomes a decay c_z = λ_z γ_z of each component."""
-    n_step: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: none)")] = None
+    n_step: Annotated[int | None, option("INT", "default: none")] = None
     """Longest n-step window; adds a column."""
-    scales: Annotated[
-        tuple[str, ...] | None, arg(metavar=NUMBERS_OR_LADDER, help_behavior_hint="(default: halving)")
-    ] = None
-    """The time scales (see above)."""
     json: bool = False
     """Print the scales as one JSON object."""
 
     def run(self, command: Sequence[str]) -> int:
         """Print the table."""
-        scales = scales_of(self.scales, gamma=self.gamma, lam=self.lam, rule=self.rule, n_step=self.n_step)
+        scales = self.made(n_step=self.n_step)
         if self.json:
             print(json.dumps(scales.to_dict(), allow_nan=False))
             return 0
@@ -74,30 +110,6 @@ class Scales:
         return 0
 
 
-def scales_of(words: Sequence[str] | None, *, traces: bool = True, **options: Any) -> TimeScales:
-    """The time scales that options name, with the discount 0.99, λ 0.95 and capped traces where none of them says it.
-
-    Raises:
-        ConfigError: The words name no time scales, or what one of the other options says, too.
-    """
-    within = settings_within(words)
-    for name, value in options.items():
-        if value is not None and name in within:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} is in --scales, too; got {value} and there {within[name]}: drop one of them")
-    scales = plain_scales(words)
-    defaults: dict[str, Any] = {"lam": 0.95, "rule": "capped"} if traces else {}
-    if "gamma" not in within and not names_discounts(scales):
-        defaults["gamma"] = 0.99
-    return TimeScales.of(scales, **defaults | {name: value for name, value in options.items() if value is not None})
-
-
-def settings_within(words: Sequence[str] | None) -> Mapping[str, Any]:
-    """The settings of a ladder that the words of --scales name."""
-    scales = plain_scales(words)
-    return scales if isinstance(scales, Mapping) else {}
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
     """Play episodes with the final policies of runs, apart from training.
@@ -105,15 +117,13 @@ class Evaluate:
     Prints mean returns, and appends every evaluation to the evaluations.jsonl of its run.
     """
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
+    runs: Annotated[Positional[tuple[Path, ...]], option("RUN [RUN ...]", "required")]
     """Run directories, folders above some, or files within one."""
-    episodes: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 128; 30 with no-op starts)")] = (
-        None
-    )
+    episodes: Annotated[int | None, option("INT", "default: 128; 30 with no-op starts")] = None
     """Episodes, shared out evenly over environments that run in parallel, so that long ones count as often as short."""
     mode: Annotated[
         Literal["sampled", "greedy", "both"] | None,
-        arg(metavar="sampled|greedy|both", help_behavior_hint="(default: both; sampled with no-op starts)"),
+        option("sampled|greedy|both", "default: both; sampled with no-op starts"),
     ] = None
     """Draw actions from the policy, take its most likely ones, or one evaluation of each."""
     greedy: bool = False
@@ -124,9 +134,9 @@ class Evaluate:
     """Count rewards, over 10,000 steps of the policy and of random actions, in place of playing episodes."""
     seed: int = 0
     """Seed of the evaluation; training used none of its random numbers."""
-    environment: Annotated[str | None, arg(metavar="MODULE:NAME", help_behavior_hint="")] = None
+    environment: Annotated[str | None, option("MODULE:NAME")] = None
     """The runs' environment, where it is one of your own: a run directory never decides what code is run."""
-    network: Annotated[str | None, arg(metavar="MODULE:NAME", help_behavior_hint="")] = None
+    network: Annotated[str | None, option("MODULE:NAME")] = None
     """The runs' network, where it is one of your own."""
     json: bool = False
     """Print one JSON object per evaluation on the standard output, and nothing else."""
@@ -146,7 +156,7 @@ class Evaluate:
             except TDDeltaError as error:
                 if len(paths) == 1:
                     raise
-                print(printable(f"tddelta: {path}: {words_of(self, str(error))}"), file=sys.stderr, flush=True)
+                print(printable(f"tddelta: {path}: {error.written(options_of(self))}"), file=sys.stderr, flush=True)
                 code = 1  # the others can be evaluated
         return code
 
@@ -190,6 +200,101 @@ class Evaluate:
 
 
 @dataclasses.dataclass(frozen=True)
+class Inspect:
+    """Play one game with a trained agent and show what its critic believes, at every horizon, along it.
+
+    Writes inspect.html, one file that needs no network, and inspect.npz, the recording it is made from.
+
+    Example: tddelta inspect runs/breakout --state 100
+
+    Example: tddelta inspect runs/breakout --compare runs/other --video
+
+    Example: tddelta inspect recording.npz
+    """
+
+    source: Annotated[Positional[Path], arg(metavar="RUN")]
+    """A run directory, a folder with one run in it, a checkpoint's folder, or a recording (.npz). Of a run of
+    Stable-Baselines3, its recorded episode is shown."""
+    state: Annotated[int | None, option("INT")] = None
+    """Print what is believed at this step, and open the page there."""
+    compare: Annotated[Path | None, option("RUN")] = None
+    """Another run or checkpoint, whose critic is asked about the same game."""
+    seed: Annotated[int | None, option("INT", "default: 0")] = None
+    """Seed of the game."""
+    mode: Annotated[Literal["sampled", "greedy"] | None, option("sampled|greedy", "default: sampled")] = None
+    """sampled follows the policy, greedy its most probable action."""
+    steps: Annotated[int | None, option("INT", "default: 2000")] = None
+    """Longest recording."""
+    out: Annotated[Path | None, option("PATH")] = None
+    """File ending in .html, or folder of inspect.html (default: the run directory, or beside the recording)."""
+    video: bool = False
+    """Write an .mp4 beside the page, too; needs pip install "tddelta[video]"."""
+    environment: Annotated[str | None, option("PACKAGE.MODULE:FACTORY")] = None
+    """The run's environment, where it is one of your own."""
+    network: Annotated[str | None, option("PACKAGE.MODULE:FUNCTION")] = None
+    """The run's network, where it is one of your own."""
+
+    def run(self, command: Sequence[str]) -> int:
+        """Record, print, write."""
+        from tddelta.inspector import Recording, inspect
+        from tddelta.inspector.page import table
+
+        stored = self.source.suffix == ".npz"
+        if stored:
+            self._check_stored()
+            recording, folder = Recording.read(self.source), self.source.parent
+        else:
+            recording, folder = self._record()
+        target = folder if self.out is None else self.out
+        page = target if target.suffix == ".html" else target / "inspect.html"
+        moments = [] if self.state is None else table(recording, self.state)
+        video = page.with_suffix(".mp4") if self.video else None
+        inspect(recording, page, step=self.state or 0, video=video, provenance=f"{shlex.join(command)}.")
+        if not stored:
+            recording.save(page.with_suffix(".npz"))
+        for heads, rows, sentence in moments:
+            print_table(heads, rows)
+            print(f"{sentence}\n")
+        print(f"page: {page}")
+        if not stored:
+            print(f"recording: {page.with_suffix('.npz')}")
+        if video is not None:
+            print(f"video: {video}")
+        return 0
+
+    def _check_stored(self, what: str = "a run; got the recording") -> None:
+        """ConfigError for options that need an agent."""
+        for name in ("compare", "seed", "mode", "steps", "environment", "network"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"--{name} goes with {what} {self.source}: drop it")
+
+    def _record(self) -> "tuple[Recording, Path]":
+        if not (self.source / "checkpoint.json").exists():
+            run = one_run(self.source)
+            library = run.config["agent"].get("library")
+            if library is not None:  # whose networks are not rebuilt here
+                from tddelta.inspector import Recording
+
+                self._check_stored(f"a run of tddelta; got one of {library},")
+                return Recording.of_run(run), run.path
+        from tddelta.inspector.record import agent_at, opinion, record
+
+        own: dict[str, Any] = {"environment": self.environment, "network": self.network}
+        policy, name = agent_at(self.source, **own)
+        settings: dict[str, Any] = {"seed": self.seed, "mode": self.mode, "steps": self.steps}
+        recording = record(policy, name=name, **{key: value for key, value in settings.items() if value is not None})
+        if self.compare is not None:
+            other, other_name = agent_at(self.compare, **own)
+            ours, theirs = (each.config.environment_object().name for each in (policy, other))
+            if ours != theirs:
+                raise ConfigError(f"--compare needs a run on {ours}; got one on {theirs}: name another run")
+            if other_name == name:
+                other_name = str(self.compare)
+            recording = recording.beside(opinion(other, recording, other_name))
+        return recording, one_run(self.source).path
+
+
+@dataclasses.dataclass(frozen=True)
 class Redraw:
     """Draw the report of runs again: one HTML file that needs no network.
 
@@ -197,11 +302,11 @@ class Redraw:
     runs give the same bytes.
     """
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)")]
+    runs: Annotated[Positional[tuple[Path, ...]], option("DIR [DIR ...]", "required")]
     """Run directories or folders above some."""
-    out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    out: Annotated[Path | None, option("PATH")] = None
     """File ending in .html, or folder of report.html (default: the folder that all runs share)."""
-    baselines: Annotated[tuple[str, ...] | None, arg(metavar="AGENT [AGENT ...]", help_behavior_hint="")] = None
+    baselines: Annotated[tuple[str, ...] | None, option("AGENT [AGENT ...]")] = None
     """Agents that the others are compared with (default: ppo, ppo+ and ppo-multi, where present)."""
 
     def run(self, command: Sequence[str]) -> int:
@@ -263,57 +368,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-@contextmanager
-def in_words_of(command: Any) -> Iterator[None]:
-    """Let the errors of a function that a command calls name the command's options in place of arguments.
-
-    "held_out must be …" becomes "--held-out must be …", and "pass model='tiles'" becomes "pass --model tiles".
-    """
-    try:
-        yield
-    except TDDeltaError as error:
-        error.args = (words_of(command, str(error)),)
-        raise
-
-
-def words_of(command: Any, text: str) -> str:
-    """A sentence with the command's options in place of the arguments of a function; see `in_words_of`.
-
-    What the sentence quotes after "got" stays as the user wrote it.
-    """
-    quoted = r"(?<=\bgot )('[^']*'|\"[^\"]*\")"
-    kept = iter(re.findall(quoted, text))
-    text = re.sub(quoted, "\0", text)
+def options_of(command: Any) -> Callable[[str, str, str], str]:
+    """Return what writes the settings in a message as options of a command, for `TDDeltaError.written`."""
     flags = dict(_options(command))
-    flags |= {"environment_kwargs": False} if "env_kwargs" in flags else {}
-    names, long = "|".join(flags), "|".join(name for name in flags if "_" in name) or "(?!)"
 
-    def option(found: re.Match[str]) -> str:
-        name, *values = found.groups()
-        value = next((value for value in values if value), "") if "=" in found[0] else ""
-        shown = name.replace("environment_kwargs", "env_kwargs").replace("_", "-")
-        if flags[name] and value in ("True", "False"):
-            return f"--{shown}" if value == "True" else f"--no-{shown}"
-        words = value.replace(",", " ").split() if value.startswith(tuple("0123456789")) else [value]
-        return f"--{shown} {'none' if value == 'None' else ' '.join(words)}".rstrip()
+    def write(name: str, python: str, words: str) -> str:
+        name = {"environment_kwargs": "env_kwargs", "seeds": "seed_list" if " " in words else name}.get(name, name)
+        if name not in flags:
+            return python
+        if flags[name]:
+            name, words = f"no_{name}" if words == "False" else name, ""
+        return f"--{name.replace('_', '-')} {words}".rstrip()
 
-    text = re.sub(rf"(?<![\w-])({names})(?= [×/] )", option, text)
-    value = r"""\['([^']*)'\]|'([^']*)'|\(([\d., ]+)\)|([^\s,;:)']*)"""
-    text = re.sub(rf"^({names})(?= (must|needs?|has no meaning|have no meaning)\b)", option, text)
-    text = re.sub(rf"(?<![\w-])({names})=(?:{value})", option, text)
-    text = re.sub(rf"(?<![\w/.'\"=\[-])(?<!, )({long})(?![\w/.'\"=,\]-])", option, text)
-    for phrase, words in _INSTEAD.items():
-        text = text.replace(phrase, words)
-    return re.sub("\0", lambda mark: next(kept, mark[0]), text)
-
-
-_INSTEAD = {
-    "tddelta.deep.environments.NAMES lists all": (
-        'python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all'
-    ),
-    "name other seeds in a list": "name other seeds by --seed-list",
-}
-"""What the command line says in place of advice for Python."""
+    return write
 
 
 def _options(command: Any) -> Iterator[tuple[str, bool]]:

@@ -1,6 +1,7 @@
 """`reproduce`: experiments of the paper, each with one folder for all that comes of it."""
 
 import dataclasses
+import itertools
 import json
 import os
 import shlex
@@ -9,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
@@ -17,14 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 from tyro.conf import Positional, arg
 
 from tddelta._streams import hang_ups
-from tddelta.cli.reading import print_report, print_table
+from tddelta.cli.reading import option, print_report, print_table
 from tddelta.cli.training import explain, shown, stopped
 from tddelta.errors import ConfigError
 from tddelta.runs.files import ELSEWHERE, storing
 
 if TYPE_CHECKING:
     from tddelta.experiments.plan import RunPlan
-    from tddelta.report.figures import Drawing
 
 
 Experiment = Literal["ring", "theory", "atari", "atari-variants"]
@@ -55,25 +55,23 @@ class Reproduce:
 
     experiment: Annotated[Positional[Experiment], arg(metavar="EXPERIMENT")]
     """ring, theory, atari or atari-variants."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
+    out: Annotated[Path | None, option("DIR", "default: runs/YYYYMMDD-HHMMSS")] = None
     """Folder to write; for ring and theory it must not exist yet."""
     quick: bool = False
     """ring, theory: a smaller experiment, in seconds: fewer processes, seeds and settings."""
-    redraw: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: run the experiment)")] = None
+    redraw: Annotated[Path | None, option("DIR", "default: run the experiment")] = None
     """ring: folder of a finished experiment whose figures and tables are made again from its averages."""
-    games: Annotated[tuple[str, ...], arg(metavar="GAME [GAME ...]", help_behavior_hint="(default: the paper's)")] = ()
+    games: Annotated[tuple[str, ...], option("GAME [GAME ...]", "default: the paper's")] = ()
     """atari: games."""
-    agents: Annotated[
-        tuple[str, ...], arg(metavar="AGENT [AGENT ...]", help_behavior_hint="(default: the paper's)")
-    ] = ()
+    agents: Annotated[tuple[str, ...], option("AGENT [AGENT ...]", "default: the paper's")] = ()
     """atari: agents of compare; -published or -released may follow ppo-delta-bootstrap and ppo-delta-matched."""
-    seeds: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 10)")] = None
+    seeds: Annotated[int | None, option("INT", "default: 10")] = None
     """atari: how many of the paper's ten seeds."""
-    seed_list: Annotated[tuple[int, ...] | None, arg(metavar="INT [INT ...]", help_behavior_hint="")] = None
+    seed_list: Annotated[tuple[int, ...] | None, option("INT [INT ...]")] = None
     """atari: the seeds themselves, in place of --seeds."""
-    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 10000000)")] = None
+    steps: Annotated[int | None, option("INT", "default: 10000000")] = None
     """atari: agent steps of each run, four frames each."""
-    checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
+    checkpoint_every: Annotated[float | None, option("SECONDS", "default: 300")] = None
     """atari: save a checkpoint of every run after so many seconds."""
     listed: Annotated[bool, arg(name="list")] = False
     """atari: show the plan, how far it is and how long it takes on this machine, and train nothing."""
@@ -119,16 +117,19 @@ def _theory(out: Path, quick: bool) -> None:
     from tddelta import __version__
     from tddelta._matplotlib import own_style
     from tddelta.paper import theory as theory
+    from tddelta.report.figures import to_bytes
     from tddelta.runs.files import to_json
 
     def fill(folder: Path) -> None:
-        results = theory.study(quick=quick, say=_tell)
+        results = theory.measure(quick=quick, say=_tell)
         (folder / "tables").mkdir()
         for table in theory.tables(results):
             (folder / "tables" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
+        (folder / "figures").mkdir()
         with own_style():
             drawings = list(theory.drawings(results))
-            write_figures(folder, drawings)
+            for drawing, kind in itertools.product(drawings, ("png", "pdf")):
+                (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing.figure, kind))
         lines.extend(theory.statements(results))
         settings = {"experiment": "theory", "quick": quick, "version": __version__}
         (folder / "settings.json").write_bytes(to_json(settings))
@@ -147,7 +148,7 @@ def _ring(out: Path, quick: bool) -> None:
     began, live = time.perf_counter(), sys.stderr.isatty()
 
     def fill(folder: Path) -> None:
-        run_ring(QUICK if quick else None, folder, live=live, say=_silent if live else _tell)
+        run_ring(QUICK if quick else None, folder, live=live, say=(lambda _: None) if live else _tell)
 
     write_folder(out, fill)  # what was computed has its place before anything is drawn
     timing = json.loads((out / "timing.json").read_text(encoding="utf-8"))
@@ -176,10 +177,6 @@ def _draw_ring(folder: Path) -> list[str]:
 
 def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _silent(_: str) -> None:
-    """The progress bar says it."""
 
 
 _EXPERIMENTS: dict[str, Callable[[Path, bool], None]] = {"ring": _ring, "theory": _theory}
@@ -222,16 +219,6 @@ def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
         temporary.rename(out)
     except OSError as error:  # somebody else was there first
         raise ConfigError(f"{out} cannot be made ({error.strerror}): what was to go there is in {temporary}") from error
-
-
-def write_figures(folder: Path, drawings: "Iterable[Drawing]") -> None:
-    """Write every figure as PNG and PDF into figures/."""
-    from tddelta.report.figures import to_bytes
-
-    (folder / "figures").mkdir(exist_ok=True)
-    for drawing in drawings:
-        for kind in ("png", "pdf"):
-            (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing, kind))
 
 
 def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:

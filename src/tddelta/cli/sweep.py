@@ -5,18 +5,17 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import print_report
+from tddelta.cli.reading import option, print_report
 from tddelta.cli.training import Tracker, explain, folder_and_resumption, settings_of, shown, stopped
 from tddelta.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from tddelta.experiments.display import RunState
     from tddelta.experiments.sweeping import Planned
     from tddelta.experiments.tuning import Tuned
 
@@ -41,11 +40,9 @@ class Tune:
     """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
     trials: int = 30
     """Trials in all; those that are given up count."""
-    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the environment's preset)")] = None
+    steps: Annotated[int | None, option("INT", "default: the environment's preset")] = None
     """Environment steps of every run, rounded up to whole updates."""
-    search: Annotated[
-        tuple[str, ...] | None, arg(metavar="SETTING [SETTING ...]", help_behavior_hint="(default: all that can be)")
-    ] = None
+    search: Annotated[tuple[str, ...] | None, option("SETTING [SETTING ...]", "default: all that can be")] = None
     """What to search: learning_rate, lam, rule, components, shortest_horizon, component_weights."""
     search_seeds: int = 2
     """Seeds of a trial; they train at the same time."""
@@ -55,24 +52,24 @@ class Tune:
     """Where all those seeds and the proposals come from."""
     pruner: Literal["median", "halving", "none"] = "median"
     """Give up a trial below the median of earlier ones, all but the better third (successive halving), or none."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
+    out: Annotated[Path | None, option("DIR", "default: runs/YYYYMMDD-HHMMSS")] = None
     """Folder of the search."""
     resume: bool = False
     """Go on with the search in --out; more --trials than before add some."""
-    track: Annotated[tuple[Tracker, ...], arg(metavar="tensorboard|wandb [...]", help_behavior_hint="")] = ()
+    track: Annotated[tuple[Tracker, ...], option("tensorboard|wandb [...]")] = ()
     """Let TensorBoard or Weights & Biases follow every run."""
-    env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
+    env_kwargs: Annotated[tuple[str, ...], option("KEY=VALUE [...]|JSON")] = ()
     """Keyword arguments of the environment, as key=value or one JSON object."""
     json: bool = False
     """Print the result as one JSON object on the standard output, and nothing else."""
 
     def run(self, command: Sequence[str]) -> int:
         """Search, compare, report."""
-        from tddelta.experiments.tuning import Stopped, run_search
+        from tddelta.experiments.tuning import Stopped, tune
 
         out, again = folder_and_resumption(self, command)
         try:
-            tuned = run_search(
+            tuned = tune(
                 self.environment, self.agent, trials=self.trials, steps=self.steps, search=self.search,
                 search_seeds=self.search_seeds, evaluation_seeds=self.evaluation_seeds, seed=self.seed,
                 pruner=self.pruner, out=out, resume=self.resume, track=self.track,
@@ -89,7 +86,7 @@ class Tune:
 
 def baselines(tuned: "Tuned") -> list[str] | None:
     """What the report calls the preset, where there is something to compare with it."""
-    from tddelta.report.study import agent_names
+    from tddelta.report.run_set import agent_names
     from tddelta.runs import load_runs
 
     if not tuned.settings:
@@ -101,16 +98,8 @@ def baselines(tuned: "Tuned") -> list[str] | None:
 
 def summarize(tuned: "Tuned") -> dict[str, Any]:
     """Return the result as a strict JSON object."""
-    return {
-        "preset": str(tuned.file),
-        "settings": dict(tuned.settings),
-        "trials": tuned.trials,
-        "pruned": tuned.pruned,
-        "failed": tuned.failed,
-        "search_score": tuned.score,
-        "difference": tuned.difference,
-        "interval": tuned.interval,
-    }
+    numbers = {name: getattr(tuned, name) for name in ("trials", "pruned", "failed", "difference", "interval")}
+    return {"preset": str(tuned.file), "settings": dict(tuned.settings), "search_score": tuned.score, **numbers}
 
 
 def describe(tuned: "Tuned") -> list[str]:
@@ -141,29 +130,23 @@ class Sweep:
 
     study: Annotated[Positional[Path], arg(metavar="STUDY")]
     """TOML file."""
-    workers: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: one per core, one on a GPU)")] = (
-        None
-    )
+    workers: Annotated[int | None, option("INT", "default: one per core, one on a GPU")] = None
     """Processes that train at a time."""
-    ray: Annotated[str | None, arg(metavar="auto|ADDRESS", help_behavior_hint="(default: this machine alone)")] = None
+    ray: Annotated[str | None, option("auto|ADDRESS", "default: this machine alone")] = None
     """Ray cluster to train on; auto is the one that this machine belongs to."""
     ray_fetch: bool = False
     """Let results come back over the network; otherwise the machines share the study's folder."""
     slurm: bool = False
     """Print a job array for sbatch, one job per unfinished run, and train nothing."""
-    only: Annotated[int | None, arg(metavar="INDEX", help_behavior_hint="(default: all)")] = None
+    only: Annotated[int | None, option("INDEX", "default: all")] = None
     """Train one run in this process: its place in the study, from 0."""
     add_seeds: Annotated[int, arg(metavar="INT")] = 0
     """Seeds that every part of the study gets more, now and for good."""
-    checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: the study's)")] = (
-        None
-    )
+    checkpoint_every: Annotated[float | None, option("SECONDS", "default: the study's")] = None
     """Seconds between checkpoints."""
-    track: Annotated[
-        tuple[str, ...], arg(metavar="tensorboard|wandb", help_behavior_hint="(default: the study's)")
-    ] = ()
+    track: Annotated[tuple[str, ...], option("tensorboard|wandb", "default: the study's")] = ()
     """Trackers that follow every run."""
-    preset: Annotated[tuple[Path, ...], arg(metavar="FILE [...]", help_behavior_hint="(default: the study's)")] = ()
+    preset: Annotated[tuple[Path, ...], option("FILE [...]", "default: the study's")] = ()
     """Preset files that tune wrote, each for the agent and the environment that it names."""
     status: bool = False
     """Show how far every run is, and train nothing."""
@@ -200,10 +183,10 @@ class Sweep:
         return 128 + number if number is not None else 0 if done == count else 1
 
     def _print_script(self, planned: "Planned") -> None:
-        from tddelta.experiments.display import Board, entries
+        from tddelta.experiments.display import Board
         from tddelta.experiments.sweeping import LARGEST_ARRAY, remember, slurm_script
 
-        text = slurm_script(planned.study, Board(entries(planned.plans)).look(), self._options())
+        text = slurm_script(planned.study, Board(planned.plans).look(), self._options())
         remember(planned)
         (planned.study.out / "slurm").mkdir(exist_ok=True)
         print(text, end="")
@@ -221,9 +204,10 @@ class Sweep:
 
     def _options(self) -> list[str]:
         """The same on the command line of another process."""
-        every = [] if self.checkpoint_every is None else ["--checkpoint-every", str(self.checkpoint_every)]
-        track = ["--track", *self.track] if self.track else []
-        return [*every, *track, *(["--preset", *(str(path.absolute()) for path in self.preset)] if self.preset else [])]
+        every = () if self.checkpoint_every is None else (str(self.checkpoint_every),)
+        presets = [str(path.absolute()) for path in self.preset]
+        given = {"--checkpoint-every": every, "--track": self.track, "--preset": presets}
+        return [word for name, words in given.items() if words for word in (name, *words)]
 
     def _check(self) -> None:
         """ConfigError for options that contradict each other."""
@@ -243,43 +227,32 @@ class Sweep:
             )
 
     def _status(self) -> int:
-        from tddelta.experiments.display import Board, summary, table
+        from rich.console import Console
+        from rich.live import Live
+
+        from tddelta.experiments.display import Board, summary, sweep_table, table
         from tddelta.experiments.sweeping import known
 
-        board = Board(known(self.study))
+        board, console = Board(known(self.study)), Console()
+        states = board.look()
         if self.watch:
-            _watch(board.look)
-        elif self.json:
-            for state in board.look():
-                print(json.dumps(state.to_dict(), allow_nan=False))
-        else:
-            from rich.console import Console
-
-            console = Console()
-            states = board.look()
-            console.print(table(states, width=console.width))
-            print(summary(states))
+            with Live(console=console, auto_refresh=False) as live:
+                while True:  # until no run is in progress or to come
+                    live.update(sweep_table(states, width=console.width, height=console.height - 1), refresh=True)
+                    if not any(state.state in ("running", "waiting") for state in states):
+                        return 0
+                    time.sleep(1.0)
+                    states = board.look()
+        if self.json:
             for state in states:
-                if state.message is not None:
-                    print(printable(f"{state.entry.name}: {state.message}"))
+                print(json.dumps(state.to_dict(), allow_nan=False))
+            return 0
+        console.print(table(states, width=console.width))
+        print(summary(states))
+        for state in states:
+            if state.message is not None:
+                print(printable(f"{state.entry.name}: {state.message}"))
         return 0
-
-
-def _watch(look: Callable[[], "list[RunState]"]) -> None:
-    """Show the table until no run is in progress or to come."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from tddelta.experiments.display import sweep_table
-
-    console = Console()
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            states = look()
-            live.update(sweep_table(states, width=console.width, height=console.height - 1), refresh=True)
-            if not any(state.state in ("running", "waiting") for state in states):
-                return
-            time.sleep(1.0)
 
 
 def _plan_on_cpu() -> None:

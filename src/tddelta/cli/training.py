@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from tddelta._plain import tidy
-from tddelta.cli.reading import NUMBERS_OR_LADDER, print_report, words_of
+from tddelta.cli.reading import NUMBERS_OR_LADDER, option, options_of, print_report
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
 
 if TYPE_CHECKING:
@@ -31,7 +31,46 @@ _NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train:
+class Training:
+    """Options of both commands, after their own."""
+
+    steps: Annotated[int | None, option("INT", "default: the environment's preset")] = None
+    """Environment steps of each run, rounded up to whole updates."""
+    out: Annotated[Path | None, option("DIR", "default: runs/YYYYMMDD-HHMMSS")] = None
+    """Folder of the run directories, and of the report of several runs."""
+    resume: bool = False
+    """Skip finished runs in --out, go on with unfinished ones from their checkpoints, start missing ones; a run without
+    a checkpoint is set aside."""
+    eval_every: Annotated[int | None, option("STEPS", "default: never")] = None
+    """Evaluate every policy every so many steps; the training stays the same to the byte."""
+    checkpoint_every: Annotated[float | None, option("SECONDS", "default: 300")] = None
+    """Save a checkpoint of every run after so many seconds, or later where that takes over a hundredth of the time."""
+    preset: Annotated[tuple[Path, ...], option("FILE [...]")] = ()
+    """Preset files that tune wrote; each sets what no option here sets, for the agent and environment it names."""
+    track: Annotated[tuple[Tracker, ...], option("tensorboard|wandb [...]")] = ()
+    """Let TensorBoard or Weights & Biases follow every run."""
+    env_kwargs: Annotated[tuple[str, ...], option("KEY=VALUE [...]|JSON")] = ()
+    """Keyword arguments of the environments, as key=value or one JSON object."""
+    json: bool = False
+    """Print one JSON object per finished run on the standard output, and nothing else."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneRun:
+    """What `train` trains."""
+
+    environment: Annotated[Positional[str], arg(metavar="ENV|RUN")]
+    """gymnax id such as Breakout-MinAtar or CartPole-v1, Atari game such as Qbert, gym:ID or gym:package.module:ID for
+    Gymnasium, or package.module:factory. With --resume and without --out the
+    run directory to go on in; its settings are those recorded there."""
+    agent: str = "ppo-delta"
+    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
+    seed: int = 0
+    """Seed; the same seed gives the same bytes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train(Training, OneRun):  # dataclasses take the fields of the last base first
     """Train one agent in one environment with one seed.
 
     Writes the run directory OUT/ENV/AGENT/seed-N; `tddelta evaluate` plays the policy in it, `tddelta report` draws it.
@@ -45,33 +84,6 @@ class Train:
     Example: tddelta train CartPole-v1 --agent ppo --seed 3 --learning-rate 3e-4 --hidden-sizes 128 128
     """
 
-    environment: Annotated[Positional[str], arg(metavar="ENV|RUN")]
-    """gymnax id such as Breakout-MinAtar or CartPole-v1, Atari game such as Qbert, gym:ID or gym:package.module:ID for
-    Gymnasium, or package.module:factory. With --resume and without --out the
-    run directory to go on in; its settings are those recorded there."""
-    agent: str = "ppo-delta"
-    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
-    seed: int = 0
-    """Seed; the same seed gives the same bytes."""
-    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the environment's preset)")] = None
-    """Environment steps in all, rounded up to whole updates."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
-    """Folder of the run directory."""
-    resume: bool = False
-    """Go on with the run in place of ENV or in --out: a finished one is skipped, one without a checkpoint set aside."""
-    eval_every: Annotated[int | None, arg(metavar="STEPS", help_behavior_hint="(default: never)")] = None
-    """Evaluate the policy every so many steps; the training stays the same to the byte."""
-    checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
-    """Save a checkpoint after so many seconds, or later where that takes over a hundredth of the time."""
-    preset: Annotated[tuple[Path, ...], arg(metavar="FILE [...]", help_behavior_hint="")] = ()
-    """Preset files that tune wrote; each sets what no option here sets, for the agent and environment it names."""
-    track: Annotated[tuple[Tracker, ...], arg(metavar="tensorboard|wandb [...]", help_behavior_hint="")] = ()
-    """Let TensorBoard or Weights & Biases follow the run."""
-    env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
-    """Keyword arguments of the environment, as key=value or one JSON object."""
-    json: bool = False
-    """Print one JSON object per finished run on the standard output, and nothing else."""
-
     def run(self, command: Sequence[str]) -> int:
         """Train, or go on with a run."""
         if self.resume and self.out is None:
@@ -80,7 +92,22 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compare:
+class SeveralRuns:
+    """What `compare` trains."""
+
+    environments: Annotated[Positional[tuple[str, ...]], option("ENV [ENV ...]", "required")]
+    """gymnax ids such as Breakout-MinAtar or CartPole-v1, Atari games such as Qbert, gym:ID or gym:package.module:ID
+    for Gymnasium, or package.module:factory."""
+    agents: Annotated[tuple[str, ...], arg(metavar="AGENT [AGENT ...]")] = ("ppo", "ppo-delta")
+    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
+    seeds: int = 3
+    """Number of seeds: 0, 1, …, N−1."""
+    seed_list: Annotated[tuple[int, ...] | None, option("INT [INT ...]")] = None
+    """The seeds themselves, in place of --seeds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compare(Training, SeveralRuns):
     """Train agents × environments × seeds, and report the differences.
 
     As many runs at a time as there are cores. Each writes a run directory OUT/ENV/AGENT/seed-N; at the end come a table
@@ -91,34 +118,6 @@ class Compare:
 
     Example: tddelta compare Breakout-MinAtar --agents ppo ppo-delta --seeds 5 --steps 1_000_000 --gamma 0.999
     """
-
-    environments: Annotated[Positional[tuple[str, ...]], arg(metavar="ENV [ENV ...]", help_behavior_hint="(required)")]
-    """gymnax ids such as Breakout-MinAtar or CartPole-v1, Atari games such as Qbert, gym:ID or gym:package.module:ID
-    for Gymnasium, or package.module:factory."""
-    agents: Annotated[tuple[str, ...], arg(metavar="AGENT [AGENT ...]")] = ("ppo", "ppo-delta")
-    """ppo, ppo+, ppo-multi, ppo-delta, ppo-delta-bootstrap, ppo-delta-matched, or package.module:agent."""
-    seeds: int = 3
-    """Number of seeds: 0, 1, …, N−1."""
-    seed_list: Annotated[tuple[int, ...] | None, arg(metavar="INT [INT ...]", help_behavior_hint="")] = None
-    """The seeds themselves, in place of --seeds."""
-    steps: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the environment's preset)")] = None
-    """Environment steps of each run, rounded up to whole updates."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/YYYYMMDD-HHMMSS)")] = None
-    """Folder of the run directories and the report."""
-    resume: bool = False
-    """Go on in --out: skip finished runs, go on with unfinished ones from their checkpoints, start missing ones."""
-    eval_every: Annotated[int | None, arg(metavar="STEPS", help_behavior_hint="(default: never)")] = None
-    """Evaluate every policy every so many steps; the training stays the same to the byte."""
-    checkpoint_every: Annotated[float | None, arg(metavar="SECONDS", help_behavior_hint="(default: 300)")] = None
-    """Save a checkpoint of every run after so many seconds, or later where that takes over a hundredth of the time."""
-    preset: Annotated[tuple[Path, ...], arg(metavar="FILE [...]", help_behavior_hint="")] = ()
-    """Preset files that tune wrote; each sets what no option here sets, for the agent and environment it names."""
-    track: Annotated[tuple[Tracker, ...], arg(metavar="tensorboard|wandb [...]", help_behavior_hint="")] = ()
-    """Let TensorBoard or Weights & Biases follow every run."""
-    env_kwargs: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [...]|JSON", help_behavior_hint="")] = ()
-    """Keyword arguments of the environments, as key=value or one JSON object."""
-    json: bool = False
-    """Print one JSON object per finished run on the standard output, and nothing else."""
 
     def run(self, command: Sequence[str]) -> int:
         """Train all, then report."""
@@ -131,11 +130,7 @@ class Compare:
 
 
 def _run(
-    options: Train | Compare,
-    environments: list[str],
-    agents: list[str],
-    seeds: int | list[int],
-    command: Sequence[str],
+    options: Train | Compare, environments: list[str], agents: list[str], seeds: int | list[int], command: Sequence[str]
 ) -> int:
     from tddelta.experiments.plan import plan_runs
 
@@ -240,7 +235,7 @@ def explain(outcomes: "Outcomes", options: Any) -> None:
     unexpected: dict[tuple[type, str], list[tuple[RunPlan, Exception]]] = {}
     for plan, error in outcomes.failed:
         if isinstance(error, TDDeltaError):
-            print(printable(f"tddelta: {plan.name} failed: {words_of(options, str(error))}"), file=sys.stderr)
+            print(printable(f"tddelta: {plan.name} failed: {error.written(options_of(options))}"), file=sys.stderr)
         else:
             unexpected.setdefault((type(error), str(error)), []).append((plan, error))
     for alike in unexpected.values():
@@ -282,43 +277,32 @@ def with_settings(command: type[Any]) -> Any:
     for field in dataclasses.fields(Config):
         if field.name in _NAMED_APART:
             continue
-        kind = tuple[str, ...] if field.name == "scales" else _without_none(hints[field.name])
-        metavar = NUMBERS_OR_LADDER if field.name == "scales" else _metavar(kind)
-        default = "" if field.default is None else f"(default: {_text(field.default)}"
-        if default:
-            default += ", or the environment's preset)" if field.name in differing else ")"
-        described = arg(help=_HELP.get(field.name, field.metadata["help"]), metavar=metavar, help_behavior_hint=default)
-        fields.append((field.name, Annotated[kind | None, described], None))
+        kind, metavar = tuple[str, ...], NUMBERS_OR_LADDER
+        if field.name != "scales":
+            kind, metavar = _kind_and_metavar(hints[field.name])
+        text = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        remark = f"default: {text}" + (", or the environment's preset" if field.name in differing else "")
+        words = arg(help=_HELP.get(field.name, field.metadata["help"]))
+        shown = option(metavar, "" if text is None else remark)
+        fields.append((field.name, Annotated[kind | None, words, shown], None))
     settings = dataclasses.make_dataclass("settings", fields, frozen=True)
     settings.__doc__ = "All settings of the agents; one that is left out has its preset."
-    whole = dataclasses.make_dataclass(
-        command.__name__,
-        [("settings", settings, dataclasses.field(default_factory=settings))],
-        bases=(command,),
-        frozen=True,
-        kw_only=True,
-    )
+    factory = dataclasses.field(default_factory=settings)
+    own = [("settings", settings, factory)]
+    whole = dataclasses.make_dataclass(command.__name__, own, bases=(command,), frozen=True, kw_only=True)
     whole.__doc__ = command.__doc__
     return whole
 
 
-def _without_none(hint: Any) -> Any:
-    """The type of a setting on the command line; what can be an object there is named by text."""
-    if hint is Any:
-        return str
-    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
-        return hint
-    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-    return kinds[0] if len(kinds) == 1 else str
-
-
-def _metavar(kind: Any) -> str:
+def _kind_and_metavar(hint: Any) -> tuple[Any, str]:
+    """The type of a setting on the command line and its placeholder; what can be an object there is named by text."""
+    kinds = [hint]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    kind = kinds[0] if len(kinds) == 1 and kinds[0] is not Any else str
+    parts = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
-        return "|".join(map(str, typing.get_args(kind)))
+        return kind, "|".join(map(str, parts))
     if typing.get_origin(kind) is tuple:
-        return "{0} [{0} ...]".format(typing.get_args(kind)[0].__name__.upper())
-    return "True|False" if kind is bool else str(kind.__name__.upper())
-
-
-def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return kind, "{0} [{0} ...]".format(parts[0].__name__.upper())
+    return kind, "True|False" if kind is bool else str(kind.__name__.upper())

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import NUMBERS_OR_LADDER, counted, print_table, scales_of, settings_within
+from tddelta.cli.reading import Ladder, counted, option, print_table
 from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
-from tddelta.timescales import RULES, Rule
 
 if TYPE_CHECKING:
     from tddelta.tabular.logs import LogValues
 
-_MEASURES = ("bias", "bias_error", "rmse", "explained_variance", "correlation")
+_MEASURES = {
+    **{"bias": "bias", "bias_error": "± s.e.", "rmse": "RMSE"},
+    **{"explained_variance": "explained variance", "correlation": "correlation"},
+}
+"""Attributes of a calibration, and the heads of their columns."""
 _SHARED = (
     *("method", "model", "features", "held_out", "tolerance", "episode", "state", "reward", "terminated", "truncated"),
     *("time", "time_unit", "next_prefix", "last_row", "tiles", "tilings", "ridge"),
@@ -30,7 +33,7 @@ _DRAWN = 8  # lines in the figure of V against the horizon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Values:
+class Values(Ladder):
     """Evaluate the policy that wrote a log, at every horizon.
 
     Prints V of each state (or, with --features, of some rows) and how well V predicted the returns of the last
@@ -45,27 +48,15 @@ class Values:
 
     log: Annotated[Positional[str], arg(metavar="LOG")]
     """File (.csv, .tsv, .npz, .parquet), or minari:NAME for a Minari dataset."""
-    gamma: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.99)")] = None
-    """Largest discount; the others have horizons half as long, and so on."""
-    lam: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.95)")] = None
-    """λ in [0, 1] of the returns that --method lambda fits."""
-    rule: Annotated[Rule | None, arg(metavar="|".join(RULES), help_behavior_hint="(default: capped)")] = None
-    """How that λ becomes a decay c_z = λ_z γ_z of each scale."""
-    scales: Annotated[
-        tuple[str, ...] | None, arg(metavar=NUMBERS_OR_LADDER, help_behavior_hint="(default: halving)")
-    ] = None
-    """The time scales: horizons, discounts, or a ladder and its settings; see tddelta scales --help."""
     method: Literal["lambda", "td0", "monte_carlo"] = "lambda"
     """lambda: λ-returns; td0: the Markov chain that was seen; monte_carlo: mean returns."""
-    features: Annotated[tuple[str, ...] | None, arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = None
+    features: Annotated[tuple[str, ...] | None, option("NAME [NAME ...]")] = None
     """Columns of continuous sensors, in place of --state; needs --model."""
-    model: Annotated[Literal["tiles", "linear"] | None, arg(metavar="tiles|linear", help_behavior_hint="")] = None
+    model: Annotated[Literal["tiles", "linear"] | None, option("tiles|linear")] = None
     """What makes values of --features."""
     episode: str = "episode"
     """Column of the episode."""
-    state: Annotated[tuple[str, ...] | None, arg(metavar="NAME [NAME ...]", help_behavior_hint="(default: state)")] = (
-        None
-    )
+    state: Annotated[tuple[str, ...] | None, option("NAME [NAME ...]", "default: state")] = None
     """Column of the state's label, or several that together are one."""
     reward: str = "reward"
     """Column of the reward."""
@@ -73,7 +64,7 @@ class Values:
     """Column of flags of steps into a terminal state; none if no episode ever terminates."""
     truncated: str = "truncated"
     """Column of flags of steps after which the episode was cut; none if there is no such column."""
-    time: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    time: Annotated[str | None, option("NAME")] = None
     """Column of time stamps, numbers or dates (in seconds); steps then take as long as they took."""
     time_unit: float = 1.0
     """Time that one step of γ takes: 3600 with dates makes horizons hours."""
@@ -83,17 +74,17 @@ class Values:
     """Whether the last row of an episode that has not terminated is a step, or its final observation alone."""
     held_out: float = 0.2
     """Share of the episodes, the last ones, that are held out to see how well V predicts."""
-    tolerance: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.01)")] = None
+    tolerance: Annotated[float | None, option("FLOAT", "default: 0.01")] = None
     """Weight that what follows a cut may have in a realised return that counts as known."""
-    tiles: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 8)")] = None
+    tiles: Annotated[int | None, option("INT", "default: 8")] = None
     """Tiles per feature of one grid of --model tiles."""
-    tilings: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 8)")] = None
+    tilings: Annotated[int | None, option("INT", "default: 8")] = None
     """Number of its shifted grids."""
-    ridge: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.01)")] = None
+    ridge: Annotated[float | None, option("FLOAT", "default: 0.01")] = None
     """Penalty on the weights of a model, in visits."""
-    rows: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 20)")] = None
+    rows: Annotated[int | None, option("INT", "default: 20")] = None
     """Lines of the table: the most visited states, or evenly spread rows of the log."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: nothing is written)")] = None
+    out: Annotated[Path | None, option("DIR", "default: nothing is written")] = None
     """Folder to write values.csv, calibration.csv, bins.csv and two figures into; it must not exist yet."""
     json: bool = False
     """Print one JSON object on the standard output, and nothing else."""
@@ -103,8 +94,7 @@ class Values:
         self._check()
         from tddelta.tabular.logs import evaluate_log
 
-        traces = self.method == "lambda"
-        scales = scales_of(self.scales, traces=traces, gamma=self.gamma, lam=self.lam, rule=self.rule)
+        scales = self.made(traces=self.method == "lambda")
         options: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         for name in ("terminated", "truncated"):
             options[name] = None if options[name].lower() == "none" else options[name]
@@ -129,11 +119,10 @@ class Values:
             raise ConfigError(
                 f"--rows has no meaning with --json; got {self.rows}: leave it out, every state is printed"
             )
-        within = settings_within(self.scales)
         for name in ("lam", "rule") if self.method != "lambda" else ():
-            for option, value in ((f"--{name}", getattr(self, name)), (f"{name} in --scales", within.get(name))):
+            for what, value in ((f"--{name}", getattr(self, name)), (f"{name} in --scales", self.within.get(name))):
                 if value is not None:
-                    raise ConfigError(f"{option} has no meaning with --method {self.method}; got {value}: leave it out")
+                    raise ConfigError(f"{what} has no meaning with --method {self.method}; got {value}: leave it out")
 
     @property
     def _unit(self) -> str:
@@ -156,24 +145,19 @@ class Values:
         if result.left_out:
             left_out = counted(result.left_out, "step")
             print(f"{left_out} left out: after them an episode was cut in a state that has no steps")
-        self._print_calibration(result)
-
-    def _print_calibration(self, result: "LogValues") -> None:
         found = result.calibration
         if found is None:
             return
         last = "episode" if found.episodes == 1 else f"{found.episodes:,} episodes"
         print(f"\nPredicted against realised returns of the last {last}, {counted(found.steps, 'step')}")
         print("bias: mean of predicted − realised; above 0, the values promise too much\n")
-        heads = ["horizon", "γ", "steps", "too near a cut", "bias", "± s.e.", "RMSE"]
-        heads += ["explained variance", "correlation"]
-        columns = (found.count, found.too_near)
-        measures = [getattr(found, name) for name in _MEASURES]
-        rows = [
-            [_number(horizon), label, *(f"{column[z]:,}" for column in columns), *(_number(m[z]) for m in measures)]
-            for z, (horizon, label) in enumerate(zip(result.scales.horizons, result.scales.labels, strict=True))
-        ]
-        print_table(heads, rows, left=0)
+        columns = {
+            "horizon": map(_number, result.scales.horizons),
+            "γ": result.scales.labels,
+            **{"steps": map("{:,}".format, found.count), "too near a cut": map("{:,}".format, found.too_near)},
+            **{head: map(_number, getattr(found, name)) for name, head in _MEASURES.items()},
+        }
+        print_table(list(columns), [*zip(*columns.values(), strict=True)], left=0)
         if found.unseen:
             print(f"in states that were not seen in training: {counted(found.unseen, 'more step')}")
 
@@ -191,7 +175,7 @@ class Values:
         found = result.calibration
         if found is not None:
             counts = {name: getattr(found, name) for name in ("episodes", "steps", "unseen", "tolerance")}
-            counts |= {"count": found.count.tolist(), "too_near": found.too_near.tolist()}
+            counts |= {name: getattr(found, name).tolist() for name in ("count", "too_near")}
             plain["calibration"] = counts | {name: _finite(getattr(found, name)) for name in _MEASURES}
         return plain
 
@@ -214,10 +198,10 @@ def _chosen(result: "LogValues", limit: int) -> list[int]:
     import numpy as np
 
     if result.states:
-        places: list[int] = np.argsort(-result.visits, kind="stable")[:limit].tolist()
-        return places
-    places = np.unique(np.linspace(0, len(result.values) - 1, limit).round().astype(int)).tolist()
-    return places
+        places = np.argsort(-result.visits, kind="stable")[:limit]
+    else:
+        places = np.unique(np.linspace(0, len(result.values) - 1, limit).round().astype(int))
+    return [int(place) for place in places]
 
 
 def _json(label: Any) -> Any:

@@ -36,7 +36,7 @@ from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.host import AnyEnvironment, HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels, is_image
-from tddelta.errors import ConfigError, ContractionWarning
+from tddelta.errors import ConfigError, ContractionWarning, setting
 from tddelta.runs.files import replace, upgraded
 from tddelta.runs.reader import a_path
 from tddelta.timescales import FORMER, Rule, TimeScales, names_discounts, plain_scales
@@ -403,7 +403,8 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
     for name in overrides:
         if name in FORMER:
             raise ConfigError(
-                f"{name} is part of scales now; got {overrides[name]!r}: pass scales={FORMER[name]!r}, say"
+                f"{setting(name)} is part of scales now; got {overrides[name]!r}: pass "
+                f"{setting('scales', FORMER[name])}, say"
             )
         if name not in names:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, names)}")
@@ -420,8 +421,8 @@ def unchecked(environment: Any, agent: str | Agent, **overrides: Any) -> Config:
     for name in NETWORK_SETTINGS:
         if name in overrides and own_network(settings.get("network", "mlp")):
             raise ConfigError(
-                f"{name} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of your "
-                "own: build it into that"
+                f"{setting(name)} is for the networks {', '.join(NETWORKS)}; got {overrides[name]!r} for a network of "
+                "your own: build it into that"
             )
     return Config(
         environment=environment, environment_kwargs=tuple(sorted(options.items())), agent=resolve(agent), **settings
@@ -455,6 +456,7 @@ def own_network(network: Any) -> bool:
 # ---------------------------------------------------------------- checks
 
 _MOST = 2**31 - 1  # what the indices of compiled programs can count
+_BATCH = f"{setting('environments')} × {setting('rollout_length')}"
 
 
 def check(config: Config) -> None:
@@ -491,9 +493,9 @@ def _check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
     if kind is int:
         whole(name, value, most=2**63 - 1 if name == "steps" else _MOST)
     elif not _fits(value, kind):
-        raise ConfigError(f"{name} must be {_described(kind)}; got {value!r}{unquoted(value)}")
+        raise ConfigError(f"{setting(name)} must be {_described(kind)}; got {value!r}{unquoted(value)}")
     elif within and isinstance(value, int | float) and not _RANGES[within](value):
-        raise ConfigError(f"{name} must be {within}; got {value!r}")
+        raise ConfigError(f"{setting(name)} must be {within}; got {value!r}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -527,27 +529,28 @@ def _check_sizes(config: Config) -> None:
     """What has to divide what, and what is too large."""
     if not config.hidden_sizes or min(config.hidden_sizes) < 1:
         raise ConfigError(
-            f"hidden_sizes must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one for each layer, "
-            "as in hidden_sizes=(64, 64)"
+            f"{setting('hidden_sizes')} must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one "
+            f"for each layer, as in {setting('hidden_sizes', (64, 64))}"
         )
     for size in config.hidden_sizes:
         whole("hidden_sizes", size, most=_MOST)
     if config.batch > _MOST or config.updates > _MOST:
-        counted = "environments × rollout_length" if config.batch > _MOST else "steps / (environments × rollout_length)"
+        counted = _BATCH if config.batch > _MOST else f"{setting('steps')} / ({_BATCH})"
         raise ConfigError(
             f"{counted} must be at most {_MOST:,}; got {max(config.batch, config.updates):,}: "
             f"pass fewer {'of them' if config.batch > _MOST else 'steps'}"
         )
     if config.environments % config.shards:
         raise ConfigError(
-            f"shards must divide environments = {config.environments}; got {config.shards}: "
+            f"{setting('shards')} must divide {setting('environments')} = {config.environments}; got {config.shards}: "
             f"use {_divisor(config.environments, config.shards)}"
         )
     batch, several = config.batch // config.shards, config.shards > 1
     if batch % config.minibatches:
+        per_shard = f"{setting('environments')} / {setting('shards')} × {setting('rollout_length')}"
         raise ConfigError(
-            f"minibatches must divide environments {'/ shards ' if several else ''}× rollout_length = {batch}; "
-            f"got {config.minibatches}: use {_divisor(batch, config.minibatches)}{', or fewer shards' * several}"
+            f"{setting('minibatches')} must divide {per_shard if several else _BATCH} = {batch}; got "
+            f"{config.minibatches}: use {_divisor(batch, config.minibatches)}{', or fewer shards' * several}"
         )
 
 
@@ -561,34 +564,41 @@ def _check_together(config: Config) -> None:
     if "lam" in scales:
         lam = scales["lam"]
         raise ConfigError(
-            f"lam must be given beside scales, not in it; got {lam!r}: drop it there and pass lam={lam!r}"
+            f"{setting('lam')} must be given beside {setting('scales')}, not in it; got {lam!r}: drop it there and "
+            f"pass {setting('lam', lam)}"
         )
     if config.rule is not None and {"rule", "trace_decays"} & {*scales}:
-        raise ConfigError(f"rule is for scales without traces of their own; got {config.rule!r}: drop one")
+        raise ConfigError(
+            f"{setting('rule')} is for {setting('scales')} without traces of their own; got {config.rule!r}: drop one"
+        )
     if config.reward_discount is not None and not config.normalize_rewards:
         raise ConfigError(
-            f"reward_discount is the discount of normalize_rewards, which is off; got {config.reward_discount!r}: "
-            "turn normalize_rewards on or drop it"
+            f"{setting('reward_discount')} is the discount of {setting('normalize_rewards')}, which is off; got "
+            f"{config.reward_discount!r}: turn {setting('normalize_rewards')} on or drop it"
         )
     if config.component_trunks and config.shared_trunk:
         raise ConfigError(
-            "component_trunks gives every output of the critic a trunk of its own; got shared_trunk too: drop one"
+            f"{setting('component_trunks')} gives every output of the critic a trunk of its own; got "
+            f"{setting('shared_trunk')} too: drop one"
         )
     for name, owner in (("filters", "minatar-conv"), ("image_channels", "nature-conv")):
         value = getattr(config, name)
         if value != _DEFAULTS[name] and config.network in NETWORKS and config.network != owner:
-            raise ConfigError(f"{name} are those of {owner}; got {value} for network {config.network}: drop one")
+            raise ConfigError(
+                f"{setting(name)} are those of {owner}; got {value} for network {config.network}: drop one"
+            )
     weights = config.component_weights
     if weights is not None and (len(weights) != len(config.critic_scales) or min(weights) < 0):
         raise ConfigError(
-            f"component_weights must be {len(config.critic_scales)} numbers ≥ 0, one per scale of {config.agent.name}; "
-            f"got {weights!r}"
+            f"{setting('component_weights')} must be {len(config.critic_scales)} numbers ≥ 0, one per scale of "
+            f"{config.agent.name}; got {weights!r}"
         )
     if config.component_scale == "horizon" and config.critic_scales.gammas[-1] == 1:
-        raise ConfigError("component_scale horizon needs finite horizons; got gamma 1: use running")
+        raise ConfigError(f"{setting('component_scale')} horizon needs finite horizons; got gamma 1: use running")
     if config.network == "nature-conv" and config.normalize_observations:
         raise ConfigError(
-            "nature-conv sees every pixel as a share of the brightest; got normalize_observations too: drop one"
+            f"nature-conv sees every pixel as a share of the brightest; got {setting('normalize_observations')} too: "
+            "drop one"
         )
 
 
@@ -627,9 +637,9 @@ def _check_network(config: Config, environment: AnyEnvironment) -> None:
     needed, there = config.batch * step + 3 * parameters, _memory()
     if needed > there:
         raise ConfigError(
-            f"a rollout of {config.batch:,} steps (environments × rollout_length) and the network need at least "
+            f"a rollout of {config.batch:,} steps ({_BATCH}) and the network need at least "
             f"{needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB: pass fewer environments, or smaller "
-            "hidden_sizes"
+            f"{setting('hidden_sizes')}"
         )
 
 

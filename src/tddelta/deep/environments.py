@@ -15,7 +15,7 @@ from tddelta._answers import AnswerError, check_number, check_shape, check_value
 from tddelta._plain import Pairs, as_whole, blamed, closest, frozen, imported, plain, tidy
 from tddelta.deep import atari, host
 from tddelta.deep.host import AnyEnvironment, HostEnvironment, gymnax
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, setting
 
 SHORT_NAMES = {
     "Catch": "Catch-bsuite",
@@ -100,7 +100,7 @@ def keywords(environment: Any, given: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         found = {"": given}
     if not all(isinstance(name, str) and name for name in found):
-        raise ConfigError(f"environment_kwargs must be a dict of names and values; got {given!r:.80}")
+        raise ConfigError(f"{setting('environment_kwargs')} must be a dict of names and values; got {given!r:.80}")
     wholes: Container[str] = ()
     if isinstance(environment, str):
         wholes = atari.WHOLE if atari.means(environment) else host.WHOLE if environment.startswith(host.PREFIX) else ()
@@ -179,7 +179,8 @@ def _factory(name: str) -> Any:
         return imported(full, "environment")
     if full not in gymnax.registered_envs:
         raise ConfigError(
-            f"unknown environment {name!r}: {closest(name, NAMES)} (tddelta.deep.environments.NAMES lists all; "
+            f"unknown environment {name!r}: {closest(name, NAMES)} "
+            '(python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all; '
             "package.module:factory names one of your own, gym:ID one of Gymnasium)"
         )
     return functools.partial(gymnax.make, full)
@@ -200,7 +201,7 @@ def _check_call(name: str, factory: Any, options: dict[str, Any]) -> None:
         inspect.signature(factory).bind(**options)
     except TypeError as error:
         raise ConfigError(
-            f"environment {name} cannot be made ({error}): environment_kwargs are what its function takes"
+            f"environment {name} cannot be made ({error}): {setting('environment_kwargs')} are what its function takes"
         ) from error
     except ValueError:  # some classes written in C have no signature
         return

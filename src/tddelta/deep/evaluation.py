@@ -22,7 +22,7 @@ from tddelta.deep.config import Config
 from tddelta.deep.host import HostEnvironment, Moved, Vector, spawned_seeds
 from tddelta.deep.policy import Chosen, Policy, choose
 from tddelta.deep.rollout import Learned, Playing, Transition, advance, learned_rewards, start
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, setting
 from tddelta.runs.reader import Mode
 from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, critic_check, summary
 
@@ -220,7 +220,7 @@ def quota(
 def _checked(episodes: Any, mode: Any, seed: Any, most: int) -> tuple[int, int]:
     episodes, seed = whole("episodes", episodes, most=most), whole("seed", seed, 0, most=2**32 - 1)
     if mode not in ("sampled", "greedy"):
-        raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
+        raise ConfigError(f"{setting('mode')} must be sampled or greedy; got {mode!r}")
     return episodes, seed
 
 

@@ -17,7 +17,7 @@ from tddelta.deep.agents import Agent
 from tddelta.deep.config import NETWORK_SETTINGS, Config, own_network, preset
 from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.rollout import Learned, initial
-from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, ShapeError, setting
 from tddelta.runs import Arrays, Run, read_parameters
 from tddelta.runs.checkpoints import Pauses
 from tddelta.timescales import TimeScales
@@ -235,7 +235,7 @@ def config_of(record: dict[str, Any], *, environment: Any = None, network: Any =
     for what, given, name in (("environment", environment, stored), ("network", network, settings["network"])):
         if given is None and ":" in name and not (what == "environment" and ours):
             raise ConfigError(
-                f"the run's {what} {name!r} is not part of tddelta: pass {what}= (--{what}) to say what it is"
+                f"the run's {what} {name!r} is not part of tddelta: pass {setting(what, '')} to say what it is"
             )
     if network is not None:
         settings["network"] = network

@@ -17,7 +17,7 @@ from tddelta.deep.config import Config
 from tddelta.deep.environments import Environment
 from tddelta.deep.host import AnyEnvironment, HostEnvironment, Moved, Vector, spawned_seeds
 from tddelta.deep.networks import ActorCritic
-from tddelta.errors import ConfigError
+from tddelta.errors import ConfigError, setting
 
 
 def counted(array: jax.Array, weights: jax.Array | None) -> jax.Array:
@@ -548,8 +548,8 @@ class HostPlaying:
             self.waits = self.vectors[0].waits
             if self.waits and config.rollout_length == 1:
                 raise ConfigError(
-                    f"rollout_length must be at least 2 for {environment.name}, whose environments take a step to "
-                    "reset themselves; got 1: a rollout of resets teaches nothing"
+                    f"{setting('rollout_length')} must be at least 2 for {environment.name}, whose environments take "
+                    "a step to reset themselves; got 1: a rollout of resets teaches nothing"
                 )
             for vector in self.vectors:
                 vector.reset()

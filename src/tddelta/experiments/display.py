@@ -1,4 +1,4 @@
-"""What a user sees of an experiment while it runs."""
+"""What a user sees of an experiment: a table of its runs while they go on, and a line for each one that has ended."""
 
 import json
 import os
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 Listener = Callable[[RunPlan, "Progress"], None]
 """Function called with the state of a run every second or so."""
 
-_REDRAWN = 0.2  # seconds between two pictures of the runs in progress
-_LOOKED = 1.0  # seconds between two looks at the run directories of a board
-
 LAST_EPISODES = 100
 """The recent return is the mean of this many last training episodes."""
 
@@ -43,13 +40,14 @@ def shown(progress: "bool | Listener | None") -> dict[str, Any]:
     return {"live": wanted and terminal, "say": describe if wanted else None, "report": report}
 
 
+# ---------------------------------------------------------------- lines of runs that have ended
+
+
 def summarize(outcome: Outcome) -> dict[str, Any]:
     """Return one finished run as a strict JSON object: names, state, steps, speed, recent return."""
     plan = outcome.plan
     summary: dict[str, Any] = {
-        "environment": plan.environment,
-        "agent": plan.agent,
-        "seed": plan.seed,
+        **{name: getattr(plan, name) for name in ("environment", "agent", "seed")},
         "state": outcome.state,
         "skipped": outcome.skipped,
         "path": str(plan.path),
@@ -66,8 +64,7 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
             "steps": status["steps"],
             "episodes": status["episodes"],
             "new_steps": number_in(end, "steps"),
-            "seconds": number_in(end, "seconds"),
-            "steps_per_second": number_in(end, "steps_per_second"),
+            **{name: number_in(end, name) for name in ("seconds", "steps_per_second")},
             "return_mean": recent_return(run.episodes),
         }
     return summary
@@ -87,8 +84,7 @@ def recent_return(episodes: Arrays) -> float | None:
 def describe(outcome: Outcome) -> str:
     """Return one finished run as a line of text."""
     row = summarize(outcome)
-    state = "finished before" if outcome.skipped else outcome.state
-    text = f"{outcome.plan.name}: {state}"
+    text = f"{outcome.plan.name}: {'finished before' if outcome.skipped else outcome.state}"
     if outcome.error is not None:
         return printable(f"{text}: {row['message']}")
     if row.get("steps") is not None:
@@ -115,182 +111,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02} h"
 
 
-@dataclass
-class _Row:
-    """A run in progress, and what it told last."""
-
-    plan: RunPlan
-    last: "Progress | None" = None
-
-    @property
-    def steps(self) -> int:
-        return 0 if self.last is None else self.last.steps
-
-
-class Display:
-    """Shows runs on a terminal while they are trained, and says a line for each one that ends.
-
-    Args:
-        todo: The runs to come.
-        finished: Runs that are finished already.
-        live: Whether to draw a table on the standard error: of the runs in progress, or of the board.
-        say: Makes the line for a run that ended; None says nothing.
-        report: Called with every state of progress.
-        board: All runs of a study, whose states are read from their files.
-    """
-
-    def __init__(
-        self,
-        todo: Sequence[RunPlan],
-        finished: Sequence[RunPlan] = (),
-        *,
-        live: bool = False,
-        say: Callable[[Outcome], str] | None = None,
-        report: Listener | None = None,
-        board: "Board | None" = None,
-    ) -> None:
-        self._finished, self._say, self._report, self._board = finished, say, report, board
-        self._rows: dict[Path, _Row] = {}
-        self._count, self._ended = len(todo), 0
-        self._total_steps = sum(plan.steps for plan in todo)
-        self._ended_steps, self._planned_ended_steps, self._steps_before = 0, 0, 0
-        self._began, self._looked = time.monotonic(), 0.0
-        self._stopping = False
-        names = [("environment", "agent"), *((plan.environment, plan.agent) for plan in todo)]
-        self._longest = [max(map(len, column)) for column in zip(*names, strict=True)]
-        self._drawn, self._console = live, Console(stderr=True)
-        self._live: Live | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds between redraws; None if no table is drawn."""
-        return (_REDRAWN if self._board is None else _LOOKED) if self._drawn else None
-
-    def __enter__(self) -> "Display":
-        for plan in self._finished:
-            self._speak(Outcome(plan, "finished", skipped=True))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clear()
-
-    def begin(self, plan: RunPlan) -> None:
-        """Show a run as starting."""
-        self._rows[plan.path] = _Row(plan)
-
-    def progress(self, plan: RunPlan, progress: "Progress") -> None:
-        """Show how far a run has come."""
-        row = self._rows[plan.path]
-        if row.last is None:  # steps of a run that goes on: they say nothing about the speed of now
-            self._steps_before += progress.steps
-        row.last = progress
-        if self._report is not None:
-            self._report(plan, progress)
-
-    def leave(self, plan: RunPlan) -> int:
-        """Take a run out of the table, and return the steps that it came to."""
-        row = self._rows.pop(plan.path, None)
-        return 0 if row is None else row.steps
-
-    def again(self, outcome: Outcome) -> None:
-        """Say that a run will be tried again."""
-        self.leave(outcome.plan)
-        if self._say is not None:
-            self._clear()
-            why = outcome.state if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
-            print(printable(f"{outcome.plan.name}: tried again later: {why}"), file=sys.stderr, flush=True)
-
-    def end(self, outcome: Outcome) -> None:
-        """Take a run out of the table and say how it ended, unless it was called off before it began."""
-        self._ended += 1
-        self._ended_steps += self.leave(outcome.plan)
-        self._planned_ended_steps += outcome.plan.steps
-        if outcome.error is not None or outcome.plan.path.exists():
-            self._speak(outcome)
-
-    def stopping(self) -> None:
-        """Say that the runs are being stopped."""
-        self._stopping, self._looked = True, 0.0
-        if not self._drawn:
-            print("stopping: every run saves what it has", file=sys.stderr, flush=True)
-
-    def tick(self) -> None:
-        """Draw the table again; a board only if that is some time ago, since it reads files."""
-        if not self._drawn or (self._board is not None and time.monotonic() - self._looked < 0.9 * _LOOKED):
-            return
-        self._looked = time.monotonic()
-        size = self._console.size
-        if self._board is None:
-            shown = self._table(size.width)
-        else:
-            shown = sweep_table(self._board.look(), width=size.width, height=size.height - 2)
-        if self._live is None:
-            # redirection would send what belongs on the standard output to the standard error
-            self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-            self._live.start()
-        self._live.update(Group(shown, Text(self._hint(), style="dim")), refresh=True)
-
-    def _speak(self, outcome: Outcome) -> None:
-        if self._say is None:
-            return
-        self._clear()  # the table makes way, and comes back below the line
-        print(self._say(outcome), flush=True)
-
-    def _clear(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live, self._looked = None, 0.0
-
-    def _table(self, width: int) -> RenderableType:
-        """The runs in progress: numbers are always whole, names are cut short where there is no room."""
-        wide, narrow = width >= 110, width < 80
-        widths = {"steps": 22 if wide else 6 if narrow else 10, "steps/s": 7, "left": 10, "return": 8}
-        room = width - sum(widths.values()) - len("seed") - 2 * 7 - (22 if wide else 0)
-        environment = max(1, min(self._longest[0], max(room - self._longest[1], room // 2)))
-        agent = max(1, min(self._longest[1], room - environment))
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        table.add_column("environment", width=environment, no_wrap=True, overflow="ellipsis")
-        table.add_column("agent", width=agent, no_wrap=True, overflow="ellipsis")
-        table.add_column("seed", width=4, justify="right")
-        if wide:
-            table.add_column("", width=20)
-        for name, size in widths.items():
-            table.add_column(name, width=size, justify="right", no_wrap=True)
-        for row in self._rows.values():
-            last, total = row.last, row.plan.steps if row.last is None else row.last.total_steps
-            bar = [ProgressBar(total=total, completed=row.steps, width=20)] if wide else []
-            steps = f"{row.steps:,}" + (f" of {total:,}" if wide else "")
-            cells = ["", "starting", ""]
-            if last is not None:
-                left = last.seconds_left if last.phase == "training" else None
-                cells = [number(last.steps_per_second, ",.0f"), last.phase if left is None else duration(left),
-                         number(last.recent_return, ".4g")]  # fmt: skip
-            table.add_row(row.plan.environment, row.plan.agent, str(row.plan.seed), *bar,
-                          f"{row.steps / total:.0%}" if narrow else steps, *cells)  # fmt: skip
-        shown = [table] if self._rows else []
-        return Group(*shown, Text(self._overall(), style="bold"))
-
-    def _overall(self) -> str:
-        done = self._ended_steps + sum(row.steps for row in self._rows.values())
-        seconds = time.monotonic() - self._began
-        left = self._total_steps - self._planned_ended_steps - sum(row.steps for row in self._rows.values())
-        text = f"{self._ended} of {self._count} runs done, {done:,} of {self._total_steps:,} steps"
-        new = done - self._steps_before
-        if new > 0 and seconds > 0:
-            text += f", {new / seconds:,.0f} steps/s, {duration(left * seconds / new)} left"
-        return text
-
-    def _hint(self) -> str:
-        if self._stopping:
-            return "stopping: every run saves what it has; Ctrl-C again stops at once"
-        return "Ctrl-C saves the runs in progress and stops"
-
-
-def number(value: float | None, form: str) -> str:
-    """A cell of a table; empty where there is no number."""
-    return "" if value is None else format(value, form)
+# ---------------------------------------------------------------- how far runs are
 
 
 STATES = ("running", "failed", "cut off", "interrupted", "waiting", "finished")
@@ -302,7 +123,7 @@ _TAIL = 16_384  # bytes at the end of a file that hold its last lines
 
 @dataclass(frozen=True)
 class Entry:
-    """One run of a study.
+    """One run of a study that has not been planned.
 
     Attributes:
         environment: Name of the environment.
@@ -330,15 +151,15 @@ class RunState:
 
     Attributes:
         entry: The run.
-        state: One of `STATES`.
+        state: One of `STATES`, or what it is busy with.
         steps: Environment steps done.
         steps_per_second: Of the last block of updates; of the whole run when it is over.
         seconds_left: Of training, at that speed; None unless it is running.
-        return_mean: Of the last 100 training episodes, as `display.recent_return` has it.
+        return_mean: `recent_return`.
         message: What made it fail, or how it came that it is not finished.
     """
 
-    entry: Entry
+    entry: RunPlan | Entry
     state: str
     steps: int = 0
     steps_per_second: float | None = None
@@ -348,34 +169,27 @@ class RunState:
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON."""
-        entry = self.entry
-        names = {"environment": entry.environment, "agent": entry.agent, "seed": entry.seed}
-        numbers = {name: getattr(self, name) for name in ("steps_per_second", "seconds_left", "return_mean", "message")}
+        numbers = ("steps_per_second", "seconds_left", "return_mean", "message")
         return {
-            **names,
-            "path": str(entry.path),
+            **{name: getattr(self.entry, name) for name in ("environment", "agent", "seed")},
+            "path": str(self.entry.path),
             "state": self.state,
             "steps": self.steps,
-            "total_steps": entry.steps,
-            **numbers,
+            "total_steps": self.entry.steps,
+            **{name: getattr(self, name) for name in numbers},
         }
-
-
-def entries(plans: Sequence[RunPlan]) -> list[Entry]:
-    """The runs of a plan."""
-    return [Entry(plan.environment, plan.agent, plan.seed, plan.path, plan.steps) for plan in plans]
 
 
 @dataclass
 class Board:
-    """The states of runs. What has not changed since the last look is not read again.
+    """The states of runs by their files. What has not changed since the last look is not read again.
 
     Attributes:
         entries: The runs.
         locks: Whether to find out who is alive by the locks; one whose own workers write the runs need not.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[RunPlan | Entry]
     locks: bool = True
     _known: dict[Path, tuple[int, RunState]] = field(default_factory=dict)
 
@@ -383,7 +197,7 @@ class Board:
         """The states now, in the order of the entries."""
         return [self._look(entry) for entry in self.entries]
 
-    def _look(self, entry: Entry) -> RunState:
+    def _look(self, entry: RunPlan | Entry) -> RunState:
         try:
             changed = os.stat(entry.path / "status.json").st_mtime_ns
         except OSError:
@@ -399,15 +213,14 @@ class Board:
         return state
 
 
-def _read(entry: Entry) -> RunState:
+def _read(entry: RunPlan | Entry) -> RunState:
     try:
         status = read_status(entry.path / "status.json")
     except CheckpointError as error:
         return RunState(entry, "failed", message=str(error))
-    state, steps = status["state"], status["steps"]
-    speed = _last(entry.path / "timing.jsonl", "steps_per_second")
+    state, steps, message = status["state"], status["steps"], status["message"]
+    speed, recent = _last(entry.path / "timing.jsonl", "steps_per_second", "return_mean")
     left = (entry.steps - steps) / speed if state == "running" and speed is not None and speed > _SLOWEST else None
-    recent = _last(entry.path / "timing.jsonl", "return_mean")
     if state == "finished":  # then all of them are stored
         try:
             run = Run(entry.path)
@@ -416,26 +229,27 @@ def _read(entry: Entry) -> RunState:
         try:
             recent = recent_return(run.episodes)
         except (CheckpointError, KeyError) as error:
-            return RunState(entry, state, steps, speed, left, recent, str(error))
-    return RunState(entry, state, steps, speed, left, recent, status["message"])
+            message = str(error)
+    return RunState(entry, state, steps, speed, left, recent, message)
 
 
-def _last(path: Path, key: str) -> float | None:
-    """The last number under a key near the end of a `.jsonl` file."""
+def _last(path: Path, *keys: str) -> list[float | None]:
+    """The last number under each key near the end of a `.jsonl` file."""
+    found: dict[str, float] = {}
     try:
         with path.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
             lines = file.read().splitlines()
     except OSError:
-        return None
-    for line in reversed(lines):
+        lines = []
+    for line in lines:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):  # the first or the last one is cut short
             continue
-        if isinstance(row, dict) and (found := number_in(row, key)) is not None:
-            return float(found)
-    return None
+        numbers = {key: number_in(row, key) for key in keys} if isinstance(row, dict) else {}
+        found |= {key: float(number) for key, number in numbers.items() if number is not None}
+    return [found.get(key) for key in keys]
 
 
 def summary(states: Sequence[RunState]) -> str:
@@ -447,9 +261,7 @@ def summary(states: Sequence[RunState]) -> str:
     return f"{', '.join(parts)}; {done:,} of {sum(state.entry.steps for state in states):,} steps"
 
 
-def sweep_table(states: Sequence[RunState], *, width: int, height: int) -> RenderableType:
-    """Draw the table and the sums below it; see `table`."""
-    return Group(table(states, width=width, height=height), Text(summary(states), style="bold"))
+# ---------------------------------------------------------------- on a terminal
 
 
 def table(states: Sequence[RunState], *, width: int, height: int | None = None) -> RenderableType:
@@ -457,20 +269,163 @@ def table(states: Sequence[RunState], *, width: int, height: int | None = None) 
     rows = sorted(states, key=lambda state: STATES.index(state.state) if state.state in STATES else -1)
     room = len(rows) if height is None else max(1, height - 3)
     room -= room < len(rows)  # a line says how many more there are
-    wide = width >= 100
+    wide, narrow = width >= 110, width < 80
     drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("environment", "agent"):
-        drawn.add_column(name, no_wrap=True, overflow="ellipsis")
-    for name in ("seed", "state", "steps", *(("steps/s",) if wide else ()), "return", "left"):
-        drawn.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    for name in ("environment", "agent"):  # numbers are always whole, names are cut short where there is no room
+        drawn.add_column(name, overflow="ellipsis")
+    for name in ("seed", "state", *([""] if wide else []), "steps", *([] if narrow else ["steps/s"]), "return", "left"):
+        drawn.add_column(name, justify="left" if name in ("state", "") else "right", no_wrap=True)
     for row in rows[:room]:
-        share = f"{row.steps / row.entry.steps:.0%}" if row.entry.steps else ""
-        speed = [number(row.steps_per_second, ",.0f")] if wide else []
-        left = "" if row.seconds_left is None else duration(row.seconds_left)
+        entry, total = row.entry, row.entry.steps
+        share = f"{row.steps / total:.0%}" if total else ""
         # as texts: brackets in a name are no markup
-        environment, agent = (Text(printable(name)) for name in (row.entry.environment, row.entry.agent))
-        names = environment, agent, str(row.entry.seed), Text(row.state)
-        steps = f"{row.steps:,} {share:>4}" if wide else share
-        drawn.add_row(*names, steps, *speed, number(row.return_mean, ".4g"), left)
+        cells: list[RenderableType] = [Text(printable(name)) for name in (entry.environment, entry.agent)]
+        cells += [str(entry.seed), Text(row.state), *([ProgressBar(total, row.steps, width=10)] if wide else [])]
+        cells.append(share if narrow else f"{row.steps:,} of {total:,}" if wide else f"{row.steps:,} {share:>4}")
+        cells += [] if narrow else [_number(row.steps_per_second, ",.0f")]
+        cells += [_number(row.return_mean, ".4g"), "" if row.seconds_left is None else duration(row.seconds_left)]
+        drawn.add_row(*cells)
     more = [Text(f"… and {len(rows) - room:,} more")] if room < len(rows) else []
-    return Group(drawn, *more)
+    return Group(*([drawn] if rows else []), *more)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def sweep_table(states: Sequence[RunState], *, width: int, height: int) -> RenderableType:
+    """Draw the table and the sums below it; see `table`."""
+    return Group(table(states, width=width, height=height), Text(summary(states), style="bold"))
+
+
+class Display:
+    """Shows runs on a terminal while they are trained, and says a line for each one that ends.
+
+    Args:
+        todo: The runs to come.
+        finished: Runs that are finished already.
+        live: Whether to draw a table on the standard error: of the runs in progress, or of the board.
+        say: Makes the line for a run that ended; None says nothing.
+        report: Called with every state of progress.
+        board: All runs of a study, whose states are read from their files.
+    """
+
+    def __init__(
+        self,
+        todo: Sequence[RunPlan],
+        finished: Sequence[RunPlan] = (),
+        *,
+        live: bool = False,
+        say: Callable[[Outcome], str] | None = None,
+        report: Listener | None = None,
+        board: Board | None = None,
+    ) -> None:
+        self._finished, self._say, self._report, self._board = finished, say, report, board
+        self._running: dict[Path, RunState] = {}
+        self._count, self._ended = len(todo), 0
+        self._total_steps = self._steps_to_come = sum(plan.steps for plan in todo)
+        self._ended_steps, self._steps_before = 0, 0
+        self._began, self._stopping = time.monotonic(), False
+        self._drawn, self._console = live, Console(stderr=True)
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Display":
+        for plan in self._finished:
+            self._speak(Outcome(plan, "finished", skipped=True))
+        self._draw()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clear()
+
+    def begin(self, plan: RunPlan) -> None:
+        """Show a run as starting."""
+        self._running[plan.path] = RunState(plan, "starting")
+
+    def progress(self, plan: RunPlan, progress: "Progress") -> None:
+        """Show how far a run has come."""
+        if self._running[plan.path].state == "starting":
+            self._steps_before += progress.steps  # of a run that goes on: they say nothing about the speed of now
+        left = progress.seconds_left if progress.phase == "training" else None
+        self._running[plan.path] = RunState(
+            plan, progress.phase, progress.steps, progress.steps_per_second, left, progress.recent_return
+        )
+        if self._report is not None:
+            self._report(plan, progress)
+
+    def leave(self, plan: RunPlan) -> int:
+        """Take a run out of the table, and return the steps that it came to."""
+        state = self._running.pop(plan.path, None)
+        return 0 if state is None else state.steps
+
+    def again(self, outcome: Outcome) -> None:
+        """Say that a run will be tried again."""
+        self.leave(outcome.plan)
+        if self._say is not None:
+            why = outcome.state if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
+            self._print(printable(f"{outcome.plan.name}: tried again later: {why}"), error=True)
+
+    def end(self, outcome: Outcome) -> None:
+        """Take a run out of the table and say how it ended, unless it was called off before it began."""
+        self._ended += 1
+        self._ended_steps += self.leave(outcome.plan)
+        self._steps_to_come -= outcome.plan.steps
+        if outcome.error is not None or outcome.plan.path.exists():
+            self._speak(outcome)
+
+    def stopping(self) -> None:
+        """Say that the runs are being stopped."""
+        self._stopping = True
+        if not self._drawn:
+            print("stopping: every run saves what it has", file=sys.stderr, flush=True)
+
+    def _speak(self, outcome: Outcome) -> None:
+        if self._say is not None:
+            self._print(self._say(outcome))
+
+    def _print(self, text: str, *, error: bool = False) -> None:
+        """Print a line; the table makes way, and comes back below it."""
+        live = self._clear()
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
+        if live:
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._drawn:
+            # redirection would send what belongs on the standard output to the standard error
+            self._live = Live(
+                get_renderable=self._picture, console=self._console, transient=True, redirect_stdout=False,
+                refresh_per_second=5 if self._board is None else 1,  # a board reads files
+            )  # fmt: skip
+            self._live.start()
+
+    def _clear(self) -> bool:
+        """Remove the table, and return whether there was one."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        return live is not None
+
+    def _picture(self) -> RenderableType:
+        """The table of now; called by the thread that draws."""
+        size = self._console.size
+        if self._board is not None:
+            shown = sweep_table(self._board.look(), width=size.width, height=size.height - 2)
+        else:
+            shown = Group(table([*self._running.values()], width=size.width), Text(self._overall(), style="bold"))
+        hint = "Ctrl-C saves the runs in progress and stops"
+        if self._stopping:
+            hint = "stopping: every run saves what it has; Ctrl-C again stops at once"
+        return Group(shown, Text(hint, style="dim"))
+
+    def _overall(self) -> str:
+        running = sum(state.steps for state in [*self._running.values()])
+        done, seconds = self._ended_steps + running, time.monotonic() - self._began
+        text = f"{self._ended} of {self._count} runs done, {done:,} of {self._total_steps:,} steps"
+        new = done - self._steps_before
+        if new > 0 and seconds > 0:
+            left = (self._steps_to_come - running) * seconds / new
+            text += f", {new / seconds:,.0f} steps/s, {duration(left)} left"
+        return text

@@ -13,7 +13,7 @@ import re
 import signal
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tddelta._plain import as_real, as_whole, closest, plain, tidy, whole
-from tddelta.errors import CheckpointError, ConfigError
+from tddelta.errors import CheckpointError, ConfigError, setting
 from tddelta.runs import Run, Runs, config_hash, is_being_written, run_path
 from tddelta.runs.reader import a_path
 from tddelta.timescales import plain_scales
@@ -181,16 +181,10 @@ def plan_runs(
 
 
 def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> tuple[list[RunPlan], list[RunPlan]]:
-    """Divide a plan into the runs to start and those that are finished already.
+    """Divide a plan into the runs to start or to go on with, and those that are finished.
 
-    Args:
-        plans: The plan.
-        resume: Whether existing run directories are allowed.
-        shared: Whether others may be writing some of them at this moment; they are counted as runs to start.
-
-    Returns:
-        The runs to start or to go on with, and the finished ones. One whose files are damaged is to start: that fails
-        and says why, and the others go on.
+    Existing run directories are allowed where `resume` is true. Where the folder is `shared`, others may be writing
+    some at this moment, which count as runs to start; so does one whose files are damaged, which then fails alone.
 
     Raises:
         ConfigError: A run directory cannot be made; or there are run directories and `resume` is false; or one of
@@ -202,14 +196,16 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
     if existing and not resume:
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
         raise ConfigError(
-            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass resume=True "
-            "to keep what is finished and go on with the rest, or choose another folder with out="
+            f"{existing[0].path}{others} exists already, and a run is never overwritten: pass "
+            f"{setting('resume', True)} to keep what is finished and go on with the rest, or choose another folder "
+            f"with {setting('out', '')}"
         )
     finished = []
     for plan in existing:
         if not shared and is_being_written(plan.path):
             raise ConfigError(
-                f"{plan.path} is being written by another process: wait for it, or choose another folder with out="
+                f"{plan.path} is being written by another process: wait for it, or choose another folder with "
+                f"{setting('out', '')}"
             )
         if not (plan.path / "config.json").exists():
             continue  # cut off before it began
@@ -221,7 +217,7 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
         if other := differences(run.config, plan.content):
             raise ConfigError(
                 f"{plan.path} was started with other settings, {'; '.join(other)}: "
-                "use the settings from there, or choose another folder with out="
+                f"use the settings from there, or choose another folder with {setting('out', '')}"
             )
         if state == "finished":
             finished.append(plan)
@@ -248,7 +244,7 @@ def _check_folder(path: Path) -> None:
     except OSError as error:  # such as a name that is too long
         fine, reason = False, str(error.strerror)
     if not fine:
-        raise ConfigError(f"{path} cannot be made ({reason}): choose another folder with out=")
+        raise ConfigError(f"{path} cannot be made ({reason}): choose another folder with {setting('out', '')}")
 
 
 def folder_of(out: Any) -> Path:
@@ -270,7 +266,7 @@ def _several(name: str, given: Any) -> list[Any]:
     given = plain(given) if isinstance(given, np.ndarray) else given
     several = list(given) if isinstance(given, list | tuple) and not _is_pair(given) else [given]
     if not several:
-        raise ConfigError(f"{name} must name at least one; got {given!r}")
+        raise ConfigError(f"{setting(name)} must name at least one; got {given!r}")
     return [tidy(one) for one in several]
 
 
@@ -298,9 +294,9 @@ def whole_seeds(given: Any) -> list[int]:
         seeds = [*range(whole("seeds", given, most=100_000))] if counted else [whole("seeds", one, 0) for one in given]
     # JAX makes a key of the last 32 bits, so that larger seeds would give the runs of smaller ones
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32:
-        raise ConfigError(f"seeds must be at least one whole number; got {given!r}: {advice}")
+        raise ConfigError(f"{setting('seeds')} must be at least one whole number; got {given!r}: {advice}")
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must differ, since equal seeds give equal runs; got {seeds}: {advice}")
+        raise ConfigError(f"{setting('seeds')} must differ, since equal seeds give equal runs; got {seeds}: {advice}")
     return seeds
 
 
@@ -320,21 +316,14 @@ def differences(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> list[s
 
 
 _OF_A_PART = ("environments", "agents", "seeds", "steps", "settings", "environment_kwargs", "grid", "list")
+"""Keys of the study and of each [[extend]], which inherits all but the last two."""
 _OF_THE_STUDY = ("out", "eval_every", "checkpoint_every", "track", "presets", "retries", "extend", "resources", "slurm")
 _NOT_OF_SLURM = ("array", "wrap", "chdir", "input", "output", "error")  # what a job does, and files outside
-_APART = {"environment": "environments", "agent": "agents", "environment_kwargs": "[environment_kwargs]"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Environments × agents × variants × seeds.
-
-    Attributes:
-        environments: Names of environments.
-        agents: Names of agents.
-        seeds: The seeds.
-        variants: Settings of each variant: those of the whole part, and one combination of its grid and list.
-    """
+    """Environments × agents × seeds × variants: the settings of the part and one combination of its grid and list."""
 
     environments: tuple[str, ...]
     agents: tuple[str, ...]
@@ -376,10 +365,7 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """Read a study's file.
-
-    Args:
-        path: The TOML file; docs/sweeps.md explains its keys.
+    """Read a study's TOML file, whose keys docs/sweeps.md explains.
 
     Raises:
         ConfigError: There is no such file, it is no TOML, a key is unknown or of the wrong kind, or `out` leads out
@@ -401,11 +387,7 @@ def read_study(path: Path) -> Study:
 
 
 def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
-    """Plan every run of a study.
-
-    Args:
-        study: The study.
-        added: How many seeds each part got beside its own: the next whole numbers after its largest one.
+    """Plan every run of a study, each part with so many seeds more: the next whole numbers after its largest one.
 
     Returns:
         The runs, each once: first those of the file, in order of part, environment, agent, variant and seed, then
@@ -414,14 +396,20 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
     Raises:
         ConfigError: A name or setting is unknown or out of range, or two parts want one run with different settings.
     """
+    from tddelta.deep.config import read_preset
+
     rows: list[list[RunPlan]] = [[] for _ in range(1 + added)]
-    presets = _presets_of(study)
+    files = [read_preset(path) for path in study.presets]
+    unused = {file.path: file for file in files}
     for part in study.parts:
         further = range(max(part.seeds) + 1, max(part.seeds) + 1 + added)
         turn = {seed: 1 + number for number, seed in enumerate(further)}
         for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants):
+            own = [
+                file.path for file in files if file.is_for(environment, agent, variant.get("environment_kwargs", {}))
+            ]
+            unused = {path: file for path, file in unused.items() if path not in own}
             try:
-                own = presets(environment, agent, variant)
                 plans = plan_runs(
                     environment, agent, seeds=[*part.seeds, *further], out=study.out, presets=own, **variant
                 )
@@ -429,6 +417,11 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
                 raise ConfigError(f"{study.path}: {error}") from error
             for plan in plans:
                 rows[turn.get(plan.seed, 0)].append(plan)
+    for path, file in unused.items():
+        raise ConfigError(
+            f"{study.path}: {path} holds settings for {file.whose}, which the study does not train: leave it out of "
+            "presets"
+        )
     found: dict[Path, RunPlan] = {}
     for plan in itertools.chain(*rows):
         first = found.setdefault(plan.path, plan)
@@ -441,37 +434,6 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
             )
     _check_inside(study, found.values())
     return list(found.values())
-
-
-def _presets_of(study: Study) -> Callable[[str, str, Mapping[str, Any]], list[Path]]:
-    """Return what tells the preset files of an environment, an agent and a variant.
-
-    Raises:
-        ConfigError: A preset file has a mistake, or is for nothing in the study.
-    """
-    if not study.presets:
-        return lambda *_: []
-    from tddelta.deep.config import read_preset
-
-    files = [read_preset(path) for path in study.presets]
-
-    def find(environment: str, agent: str, variant: Mapping[str, Any]) -> list[Path]:
-        kwargs = variant.get("environment_kwargs", {})
-        return [file.path for file in files if file.is_for(environment, agent, kwargs)]
-
-    used = {
-        path
-        for part in study.parts
-        for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants)
-        for path in find(environment, agent, variant)
-    }
-    for file in files:
-        if file.path not in used:
-            raise ConfigError(
-                f"{study.path}: {file.path} holds settings for {file.whose}, which the study does not train: leave "
-                "it out of presets"
-            )
-    return find
 
 
 def _check_inside(study: Study, plans: Collection[RunPlan]) -> None:
@@ -494,11 +456,9 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
     for number, extension in enumerate(_tables(table, "extend"), start=1):
         where = f"[[extend]] {number}: "
         _check_keys(extension, _OF_A_PART, where)
-        inherited = {
-            name: value for name, value in table.items() if name in _OF_A_PART and name not in ("grid", "list")
-        }
+        inherited = {name: table[name] for name in _OF_A_PART[:-2] if name in table}
         merged = {
-            name: {**_table(inherited, name), **_table(extension, name)} for name in ("settings", "environment_kwargs")
+            name: {**_table(table, name), **_table(extension, name)} for name in ("settings", "environment_kwargs")
         }
         try:
             parts.append(_part({**inherited, **extension, **merged}))
@@ -511,34 +471,37 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
         digest = hashlib.sha256(digest.encode() + preset.read_bytes()).hexdigest()
     resources = _table(table, "resources")
     _check_keys(resources, ("cpus", "gpus"), "[resources] ")
+    numbers = {
+        **{name: _number(table, name, int, positive=name == "eval_every") for name in ("eval_every", "retries")},
+        "checkpoint_every": _number(table, "checkpoint_every", float),
+        **{name: _number(resources, name, float, positive=name == "cpus") for name in ("cpus", "gpus")},
+    }
     return Study(
         path,
-        _out(path, table.get("out", path.stem)),
+        _inside(path, "out", table.get("out", path.stem)),
         tuple(parts),
-        eval_every=_number(table, "eval_every", int, positive=True),
-        checkpoint_every=_number(table, "checkpoint_every", float),
         track=_names(table, "track") if "track" in table else None,
         presets=presets,
-        retries=_number(table, "retries", int) if "retries" in table else Study.retries,
-        cpus=_number(resources, "cpus", float, positive=True) if "cpus" in resources else Study.cpus,
-        gpus=_number(resources, "gpus", float) if "gpus" in resources else Study.gpus,
         slurm=_slurm(_table(table, "slurm")),
         digest=digest,
+        **{name: number for name, number in numbers.items() if number is not None},
     )
 
 
 def _part(table: Mapping[str, Any]) -> Part:
     settings = dict(_table(table, "settings"))
-    _check_apart(settings, "[settings]")
-    if "steps" in table:
-        settings["steps"] = table["steps"]
+    _check_apart(settings, "[settings]", ("environment", "agent", "environment_kwargs"))
+    shared = {**settings, **{name: table[name] for name in ("steps",) if name in table}}
     keywords = _table(table, "environment_kwargs")
     variants = []
-    for variant in itertools.product(_grid(_table(table, "grid")), _list(table)):
-        merged = {**settings, **variant[0], **variant[1]}
-        own = {**variant[0].get("environment_kwargs", {}), **variant[1].get("environment_kwargs", {})}
-        if keywords or own:
-            merged["environment_kwargs"] = {**keywords, **own}
+    for own in itertools.product(_grid(_table(table, "grid")), _list(table)):
+        merged = {**shared, **own[0], **own[1]}
+        if keywords or "environment_kwargs" in merged:
+            merged["environment_kwargs"] = {
+                **keywords,
+                **own[0].get("environment_kwargs", {}),
+                **own[1].get("environment_kwargs", {}),
+            }
         variants.append(merged)
     return Part(
         _names(table, "environments"),
@@ -558,7 +521,7 @@ def _grid(table: Mapping[str, Any]) -> list[dict[str, Any]]:
             )
         if name == "environment_kwargs" and not all(isinstance(value, dict) for value in values):
             raise ConfigError(f"[grid] environment_kwargs must be a list of tables; got {values!r}")
-    _check_apart({name: values for name, values in table.items() if name != "environment_kwargs"}, "[grid]")
+    _check_apart(table, "[grid]")
     return [dict(zip(table, values, strict=True)) for values in itertools.product(*table.values())]
 
 
@@ -566,17 +529,17 @@ def _list(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The entries of [[list]], or one that changes nothing."""
     entries = _tables(table, "list")
     for number, entry in enumerate(entries, start=1):
-        _check_apart({n: value for n, value in entry.items() if n != "environment_kwargs"}, f"[[list]] {number}")
+        _check_apart(entry, f"[[list]] {number}")
         _table(entry, "environment_kwargs")
     return [dict(entry) for entry in entries] or [{}]
 
 
-def _check_apart(settings: Mapping[str, Any], where: str) -> None:
-    for name in settings:
-        if name in _APART:
-            raise ConfigError(
-                f"{where} {name} is no setting: name it under {_APART[name]} of the study or an [[extend]]"
-            )
+def _check_apart(given: Mapping[str, Any], where: str, apart: Sequence[str] = ("environment", "agent")) -> None:
+    """Refuse what has a key of its own."""
+    for name in apart:
+        if name in given:
+            key = "[environment_kwargs]" if name == "environment_kwargs" else f"{name}s"
+            raise ConfigError(f"{where} {name} is no setting: name it under {key} of the study or an [[extend]]")
 
 
 def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -622,17 +585,11 @@ def _number(table: Mapping[str, Any], name: str, kind: type, *, positive: bool =
     return found
 
 
-def _out(path: Path, given: Any) -> Path:
-    if not isinstance(given, str) or not given:
-        raise ConfigError(f'out must be the name of a folder, as in out = "runs"; got {given!r}')
-    return _inside(path, "out", given)
-
-
-def _inside(path: Path, key: str, given: str) -> Path:
+def _inside(path: Path, key: str, given: Any) -> Path:
     """A path relative to the file of the study, refused where it leads out of its folder."""
     home = path.absolute().parent.resolve()
-    if "\0" in given:
-        raise ConfigError(f"{key} must be the name of a file or folder; got {given!r}")
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise ConfigError(f'{key} must be the name of a file or folder, as in {key} = "runs"; got {given!r}')
     if not (home / given).resolve().is_relative_to(home):
         raise ConfigError(
             f"{key} leads out of the study's folder: got {given!r}, which is {(home / given).resolve()}, not in "

@@ -24,9 +24,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, DataError, TDDeltaError
@@ -118,23 +119,17 @@ def run_plans(
         return work_through(todo, threads, display, finished, stop=stop, shared=shared)
 
 
-@runtime_checkable
 class Trainer(Protocol):
-    """Trains runs somewhere. It is entered before the first run and left after the last one."""
+    """Trains runs somewhere."""
 
-    def __enter__(self) -> "Trainer":
-        """Get ready."""
+    def open(self) -> None:
+        """Get ready, before the first run."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave nothing running behind; after an exception, without waiting for the runs."""
+    def close(self, *, at_once: bool) -> None:
+        """Leave nothing running behind; `at_once` without waiting for runs in progress."""
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> Sequence[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Start some of the waiting runs, as many as there is room for: groups, each with its future.
-
-        With an empty group comes what the trainer has to hear of before it can start any.
-        """
+        """Start some of the waiting runs, as many as there is room for: groups, each with its future."""
 
     def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> Sequence[Outcome]:
         """Return how the runs of a future that is done have ended."""
@@ -153,159 +148,126 @@ def work_through(
     stop: threading.Event | None = None,
     shared: bool = False,
 ) -> Outcomes:
-    """Train every run of a plan; none can stop the others.
+    """Train every run of a plan in order, by a trainer; none can stop the others. `finished` are counted as well.
 
-    Args:
-        plans: The runs, in order.
-        trainer: Where they are trained.
-        display: What is told about the runs, by the thread that called this function.
-        finished: Further runs, which are finished already.
-        retries: How often a run is tried again, after all others have had their turn. An error that would come again,
-            such as a wrong setting or a not-a-number, is no reason to.
-        stop: Set while something is told to have all runs stopped without a signal.
-        shared: Whether others may train some of them in the same folder.
-
-    Returns:
-        How the runs ended that were finished or started.
+    A run is tried again up to `retries` times, after all others have had their turn; an error that would come again,
+    such as a wrong setting or a not-a-number, is no reason to. `stop` is set while something is told to have all runs
+    stopped without a signal. `shared` says that others may train some of them in the same folder.
     """
-    work = _Work(plans, trainer, display, retries, stop or threading.Event(), shared=shared)
-    with stopping(lambda: work.news.put(lambda: None)) as received, trainer:
-        work.go(received)
+    work = _Work(trainer, display, [*plans], retries, stop or threading.Event(), shared)
+    with stopping(work.received, lambda: work.news.put(lambda: None)):
+        try:
+            trainer.open()
+            work.go()
+        except BaseException:
+            trainer.close(at_once=True)
+            raise
+        trainer.close(at_once=False)
     before = [Outcome(plan, "finished", skipped=True) for plan in finished]
     ended = [work.outcomes[plan.path] for plan in plans if plan.path in work.outcomes]
-    return Outcomes([*before, *ended], next(iter(received), None))
+    return Outcomes([*before, *ended], next(iter(work.received), None))
 
 
+@dataclass
 class _Work:
     """The loop of `work_through`: all that concerns it is done by its thread, one piece of news after the other."""
 
-    def __init__(
-        self,
-        plans: Sequence[RunPlan],
-        trainer: Trainer,
-        display: Display,
-        retries: int,
-        stop: threading.Event,
-        *,
-        shared: bool,
-    ) -> None:
-        self._trainer, self._display, self._retries, self._stop, self._shared = trainer, display, retries, stop, shared
-        self._queued, self._running, self._tries = _Queue(plans, shared=shared), set[Path](), Counter[Path]()
-        self._received: list[int] = []
-        self.news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.outcomes: dict[Path, Outcome] = {}
+    trainer: Trainer
+    display: Display
+    waiting: list[RunPlan]
+    retries: int
+    stop: threading.Event
+    shared: bool
+    received: list[int] = field(default_factory=list)  # signals
+    news: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+    outcomes: dict[Path, Outcome] = field(default_factory=dict)
+    _running: set[Path] = field(default_factory=set)
+    _tries: Counter[Path] = field(default_factory=Counter)
+    _look_at: float = 0.0  # at what others have done, where the folder is shared
+    _told_of_others: bool = False
 
     def _halted(self) -> bool:
-        return bool(self._received) or self._stop.is_set()
+        return bool(self.received) or self.stop.is_set()
 
-    def go(self, received: list[int]) -> None:
-        """Start runs and hear of them until all have ended, or all that are running where signals were received."""
-        self._received, told = received, False
-        while self._running or (self._queued.waiting and not told):
+    def go(self) -> None:
+        """Start runs and hear of them until all have ended, or all that are running where they are to stop."""
+        told = False
+        while self._running or (self.waiting and not told):
             if self._halted() and not told:
                 told = True
-                if received:
-                    self._display.stopping()
-                self._trainer.stop()
+                if self.received:
+                    self.display.stopping()
+                self.trainer.stop()
             if not told:
                 self._start()
-            self._display.tick()
-            if self._running or (self._queued.waiting and not told):
-                for tell in _received(self.news, self._queued.patience(self._display.seconds)):
-                    tell()
+            if self._running or (self.waiting and not told):
+                looking = self.shared and self.waiting and self._look_at < math.inf
+                with suppress(queue.Empty):
+                    self.news.get(timeout=LOOK_SECONDS if looking else None)()
+                    while True:  # all that is there before anything is started
+                        self.news.get_nowait()()
 
     def _start(self) -> None:
-        free, found = self._queued.free(idle=not self._running)
-        for plan in found:
-            self._end(Outcome(plan, "finished", skipped=True))
-        started = self._trainer.start(free, self._report) if free else ()
+        free = self._look() if self.shared else self.waiting
+        started = self.trainer.start(free, self._report) if free else ()
         if sum(len(group) for group, _ in started) < len(free):
-            self._queued.look_at = math.inf  # there is no room until one ends
+            self._look_at = math.inf  # there is no room until one ends
         for group, future in started:
-            self._queued.remove(group)
+            self._leave_queue(group)
             for plan in group:
                 self._running.add(plan.path)
                 self._tries[plan.path] += 1
-                self._display.begin(plan)
+                self.display.begin(plan)
             future.add_done_callback(functools.partial(self._announce, group))
 
-    def _report(self, plan: RunPlan, progress: "Progress") -> None:
-        self.news.put(lambda: self._display.progress(plan, progress))
-
-    def _announce(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        self.news.put(lambda: self._over(group, future))
-
-    def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        if not group and self._halted():
-            return  # no run will be started
-        for outcome in self._trainer.ended(group, future):
-            plan = outcome.plan
-            self._running.discard(plan.path)
-            taken = self._shared and _was_taken(outcome)
-            if self._halted():
-                self._end(Outcome(plan, "interrupted") if taken else outcome)
-            elif taken:
-                self._display.leave(plan)
-                self._queued.add(plan)
-            elif self._tries[plan.path] <= self._retries and _may_change(outcome):
-                self._display.again(outcome)
-                self._queued.add(plan)
-            else:
-                self._end(outcome)
-        self._queued.look_at = 0.0  # there is room now
-
-    def _end(self, outcome: Outcome) -> None:
-        self.outcomes[outcome.plan.path] = outcome
-        self._display.end(outcome)
-
-
-class _Queue:
-    """Runs that wait for their turn, some of which another machine may take if the folder is shared."""
-
-    def __init__(self, plans: Sequence[RunPlan], *, shared: bool) -> None:
-        self.waiting, self.look_at = list(plans), 0.0
-        self._shared, self._told = shared, False
-
-    def free(self, *, idle: bool) -> tuple[list[RunPlan], list[RunPlan]]:
-        """Runs that can start, and those that others have finished, which leave; `idle` where none is trained here."""
-        if not self._shared:
-            return self.waiting, []
-        if time.monotonic() < self.look_at:
-            return [], []
-        self.look_at = time.monotonic() + LOOK_SECONDS
+    def _look(self) -> list[RunPlan]:
+        """Waiting runs that nobody else has; those that others have finished leave."""
+        if time.monotonic() < self._look_at:
+            return []
+        self._look_at = time.monotonic() + LOOK_SECONDS
         free: list[RunPlan] = []
         found: list[RunPlan] = []
         for plan in self.waiting:
             if not is_being_written(plan.path):
                 (found if _is_finished(plan) else free).append(plan)
-        if idle and not free and not found and not self._told:
-            self._told = True
+        if not (self._running or free or found or self._told_of_others):
+            self._told_of_others = True
             print(f"{len(self.waiting)} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
-        self.remove(found)
-        return free, found
+        self._leave_queue(found)
+        for plan in found:
+            self._end(Outcome(plan, "finished", skipped=True))
+        return free
 
-    def add(self, plan: RunPlan) -> None:
-        """Put a run at the end."""
-        self.waiting.append(plan)
-
-    def remove(self, plans: Sequence[RunPlan]) -> None:
-        """Take runs out."""
+    def _leave_queue(self, plans: Sequence[RunPlan]) -> None:
         paths = {plan.path for plan in plans}
         self.waiting = [plan for plan in self.waiting if plan.path not in paths]
 
-    def patience(self, seconds: float | None) -> float | None:
-        """Seconds to wait for news at most."""
-        if not (self._shared and self.waiting) or self.look_at == math.inf:
-            return seconds
-        return LOOK_SECONDS if seconds is None else min(seconds, LOOK_SECONDS)
+    def _report(self, plan: RunPlan, progress: "Progress") -> None:
+        self.news.put(lambda: self.display.progress(plan, progress))
 
+    def _announce(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
+        self.news.put(lambda: self._over(group, future))
 
-def _received(news: "queue.SimpleQueue[Callable[[], None]]", seconds: float | None) -> Iterator[Callable[[], None]]:
-    """Wait for news some seconds, None is any time, and yield all that is there then."""
-    with suppress(queue.Empty):
-        yield news.get(timeout=seconds)
-        while True:
-            yield news.get_nowait()
+    def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
+        for outcome in self.trainer.ended(group, future):
+            plan = outcome.plan
+            self._running.discard(plan.path)
+            taken = self.shared and _was_taken(outcome)
+            if self._halted():
+                self._end(Outcome(plan, "interrupted") if taken else outcome)
+            elif taken:
+                self.display.leave(plan)
+                self.waiting.append(plan)
+            elif self._tries[plan.path] <= self.retries and _may_change(outcome):
+                self.display.again(outcome)
+                self.waiting.append(plan)
+            else:
+                self._end(outcome)
+        self._look_at = 0.0  # there is room now
+
+    def _end(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.plan.path] = outcome
+        self.display.end(outcome)
 
 
 def _is_finished(plan: RunPlan) -> bool:
@@ -331,11 +293,10 @@ def _may_change(outcome: Outcome) -> bool:
 
 
 @contextmanager
-def stopping(wake: Callable[[], None]) -> Iterator[list[int]]:
-    """Yield a list that the number of the first Ctrl-C, SIGTERM or SIGHUP is put in, and call `wake` then."""
-    received: list[int] = []
+def stopping(received: list[int], wake: Callable[[], None]) -> Iterator[None]:
+    """Put the number of the first Ctrl-C, SIGTERM or SIGHUP into a list, and call `wake` then."""
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -356,36 +317,31 @@ def stopping(wake: Callable[[], None]) -> Iterator[list[int]]:
     for number in previous:
         signal.signal(number, handle)
     try:
-        yield received
+        yield
     finally:
         restore()
 
 
+@dataclass
 class Threads:
-    """Trains runs in so many threads of this process, which share their programs, until `stop` is set.
+    """Trains runs in so many threads of this process, which share their programs, until `halt` is set.
 
     Where it is vectorized, a thread takes all seeds of an agent that stand together in the plan, not one run.
     """
 
-    def __init__(
-        self,
-        train: Callable[[Sequence[RunPlan], Listener], list[Outcome]],
-        stop: threading.Event,
-        count: int,
-        *,
-        vectorized: bool,
-    ) -> None:
-        self._train, self._stop, self._count, self._vectorized = train, stop, count, vectorized
-        self._running: list[Future[list[Outcome]]] = []
+    train: Callable[[Sequence[RunPlan], Listener], list[Outcome]]
+    halt: threading.Event
+    count: int
+    vectorized: bool
+    _running: "list[Future[list[Outcome]]]" = field(default_factory=list)
 
-    def __enter__(self) -> "Threads":
-        return self
+    def open(self) -> None:
+        """Nothing has to be ready."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._stop.set()
+    def close(self, *, at_once: bool) -> None:
+        """Let the threads end, which nobody waits for."""
+        if at_once:
+            self.halt.set()
 
     def start(
         self, waiting: Sequence[RunPlan], report: Listener
@@ -393,7 +349,7 @@ class Threads:
         """Start a thread for every group that there is room for."""
         self._running = [future for future in self._running if not future.done()]
         started = []
-        for group in _groups(waiting, vectorized=self._vectorized)[: self._count - len(self._running)]:
+        for group in _groups(waiting, vectorized=self.vectorized)[: self.count - len(self._running)]:
             future: Future[list[Outcome]] = Future()
             # Python waits for the threads of a ThreadPoolExecutor before it ends, also after a second Ctrl-C.
             # Who does not wait for these ones knows them by "run-".
@@ -405,21 +361,19 @@ class Threads:
 
     def _work(self, group: Sequence[RunPlan], report: Listener, future: "Future[list[Outcome]]") -> None:
         try:
-            future.set_result(self._train(group, report))
+            outcomes = self.train(group, report)
         except BaseException as error:  # such as a panic of a library: nobody else would hear of it
-            future.set_exception(error)
+            lost = RuntimeError(f"{type(error).__name__}: {error}")
+            outcomes = [Outcome(plan, "failed", lost) for plan in group]
+        future.set_result(outcomes)
 
     def ended(self, group: Sequence[RunPlan], future: "Future[list[Outcome]]") -> list[Outcome]:
         """Return how the runs of a thread have ended."""
-        error = future.exception()
-        if error is None:
-            return future.result()
-        lost = RuntimeError(f"{type(error).__name__}: {error}")
-        return [Outcome(plan, "failed", lost) for plan in group]
+        return future.result()
 
     def stop(self) -> None:
         """Tell every thread."""
-        self._stop.set()
+        self.halt.set()
 
 
 def _groups(plans: Sequence[RunPlan], *, vectorized: bool) -> list[list[RunPlan]]:
@@ -531,10 +485,7 @@ def unset(config: "Config") -> list[str]:
 
 
 def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]]:
-    """Plan to go on with the run that a directory records.
-
-    Args:
-        path: A run directory, or a folder with exactly one.
+    """Plan to go on with the one run that a directory records, at or below it.
 
     Returns:
         The run, and with what it was last trained that is no setting: `eval_every`, `checkpoint_every` and `track`,

@@ -11,8 +11,8 @@ from typing import IO, Any
 
 from tddelta._plain import whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import CheckpointError, ConfigError
-from tddelta.experiments.display import Board, Display, Entry, RunState, entries, shown
+from tddelta.errors import CheckpointError, ConfigError, setting
+from tddelta.experiments.display import Board, Display, Entry, RunState, shown
 from tddelta.experiments.plan import Outcomes, RunPlan, Study, begun, divide, plan_study, read_study
 from tddelta.experiments.running import Trainer, run_plans, work_through
 from tddelta.experiments.workers import Processes, RayCluster
@@ -47,33 +47,25 @@ def plan(path: Path, add_seeds: int = 0, **changes: Any) -> Planned:
     return Planned(study, added, plan_study(study, added))
 
 
-def status(path: Path) -> list[RunState]:
-    """How far every run of a study is, without training anything."""
-    return Board(known(path)).look()
-
-
-def known(path: Path) -> list[Entry]:
+def known(path: Path) -> Sequence[RunPlan | Entry]:
     """The runs of a study: from its memory while the file is the same, which is quicker than planning them."""
     study = read_study(path)
     memory = _remembered(study)
     if memory.get("sha256") != study.digest:
-        return entries(plan(path).plans)
+        return plan(path).plans
     return [_entry(study, row) for row in memory["runs"]]
 
 
 def remember(planned: Planned) -> None:
     """Write the memory of a study."""
     study = planned.study
-    runs = [{**vars(entry), "path": entry.path.relative_to(study.out).as_posix()} for entry in entries(planned.plans)]
-    memory = {
-        "format": FORMAT,
-        "study": study.path.name,
-        "sha256": study.digest,
-        "added_seeds": planned.added,
-        "runs": runs,
-    }
+    names = ("environment", "agent", "seed", "path", "steps")
+    runs = [{name: getattr(one, name) for name in names} for one in planned.plans]
+    for run in runs:
+        run["path"] = run["path"].relative_to(study.out).as_posix()
+    memory = {"format": FORMAT, "study": study.path.name, "sha256": study.digest, "added_seeds": planned.added}
     study.out.mkdir(parents=True, exist_ok=True)
-    files.replace(study.out / MEMORY, files.to_json(memory))
+    files.replace(study.out / MEMORY, files.to_json({**memory, "runs": runs}))
 
 
 def _remembered(study: Study) -> Mapping[str, Any]:
@@ -83,7 +75,7 @@ def _remembered(study: Study) -> Mapping[str, Any]:
     memory = files.read_json(place)
     version, added = memory.get("format"), memory.get("added_seeds")
     counted = isinstance(added, int) and added >= 0
-    if not isinstance(version, int) or not counted or not isinstance(memory.get("runs"), list):
+    if not (isinstance(version, int) and counted and isinstance(memory.get("runs"), list)):
         raise CheckpointError(f"{place} is no memory of a study: remove it, and name the seeds in {study.path.name}")
     if version > FORMAT:
         raise CheckpointError(
@@ -124,10 +116,14 @@ def trainer(
     shared: dict[str, Any] = {"options": planned.options, "command": command}
     if ray is None:
         if ray_fetch:
-            raise ConfigError("ray_fetch is for a Ray cluster; got no address: name it with ray=")
+            raise ConfigError(
+                f"{setting('ray_fetch')} is for a Ray cluster; got no address: name it with {setting('ray', '')}"
+            )
         return Processes(workers, **shared)
     if workers is not None:
-        raise ConfigError(f"workers is for processes of this machine; got {workers} and a Ray cluster: drop one")
+        raise ConfigError(
+            f"{setting('workers')} is for processes of this machine; got {workers} and a Ray cluster: drop one"
+        )
     return RayCluster(ray, fetch=ray_fetch, cpus=study.cpus, gpus=study.gpus, retries=study.retries, **shared)
 
 
@@ -142,7 +138,7 @@ def work(planned: Planned, trainer: Trainer, **shown: Any) -> Outcomes:
             raise ConfigError(f"another sweep added seeds meanwhile, {now} in place of {planned.added}: start it again")
         todo, finished = divide(planned.plans, resume=True)
         remember(planned)
-        board = Board(entries(planned.plans), locks=False)
+        board = Board(planned.plans, locks=False)
         with Display(todo, finished, board=board, **shown) as display:
             return work_through(todo, trainer, display, finished, retries=planned.study.retries)
 
@@ -198,6 +194,17 @@ _NOTICE = 120
 LARGEST_ARRAY = 1000
 """Jobs of one array. Clusters take indices up to 1000 unless they say otherwise (MaxArraySize 1001)."""
 
+_ARRAY = """\
+#!/bin/bash
+{opening}{directives}
+#SBATCH --array=0-{last}
+set -eu
+cd {folder}
+runs=({runs})
+# in the place of the shell, so that the signal reaches it
+exec {command} "${{runs[$SLURM_ARRAY_TASK_ID]}}"
+"""
+
 
 def slurm_script(study: Study, states: Sequence[RunState], further: Sequence[str] = ()) -> str:
     """Return the script that `sbatch` takes; for more runs than one array has jobs, one for `bash` that calls `sbatch`.
@@ -211,13 +218,11 @@ def slurm_script(study: Study, states: Sequence[RunState], further: Sequence[str
     left = [index for index, state in enumerate(states) if state.state != "finished"]
     if not left:
         raise ConfigError(f"all {len(states)} runs of {study.path} are finished: add seeds with --add-seeds")
-    folder = study.path.absolute().parent
     if not all(character.isprintable() for character in str(study.path.absolute())):
         raise ConfigError(f"the name of a study must be printable; got {str(study.path)!r}: rename it or its folder")
-    logs = study.out.absolute() / "slurm"
     options = {
         "job-name": study.path.stem,
-        "output": f"{logs}/%A_%a.out",
+        "output": f"{study.out.absolute()}/slurm/%A_%a.out",
         "cpus-per-task": str(math.ceil(study.cpus)),
         **({"gpus-per-task": str(math.ceil(study.gpus)), "ntasks": "1"} if study.gpus else {}),
         "signal": f"B:TERM@{_NOTICE}",
@@ -225,30 +230,25 @@ def slurm_script(study: Study, states: Sequence[RunState], further: Sequence[str
         **study.slurm,
     }
     directives = [f"#SBATCH --{name}{'=' + _quoted(value) if value else ''}" for name, value in options.items()]
-    command = [*_program(), "sweep", study.path.name, *further, "--only"]
-    opening = f"# {len(left)} of {len(states)} runs; to start them: tddelta sweep {study.path.name} --slurm |"
-
-    def array(runs: Sequence[int]) -> list[str]:
-        return [
-            "#!/bin/bash",
-            *directives,
-            f"#SBATCH --array=0-{len(runs) - 1}",
-            "set -eu",
-            f"cd {shlex.quote(str(folder))}",
-            f"runs=({_ranges(runs)})",
-            # in the place of the shell, so that the signal reaches it
-            f'exec {shlex.join(command)} "${{runs[$SLURM_ARRAY_TASK_ID]}}"',
-        ]
-
-    chunks = [left[begin : begin + LARGEST_ARRAY] for begin in range(0, len(left), LARGEST_ARRAY)]
-    if len(chunks) == 1:
-        first, *others = array(left)
-        lines = [first, f"{opening} sbatch", *others]
-    else:
-        lines = ["#!/bin/bash", f"{opening} bash", "set -eu"]
-        for chunk in chunks:
-            lines += ["sbatch <<'END'", *array(chunk), "END"]
-    return "\n".join(lines) + "\n"
+    several = len(left) > LARGEST_ARRAY
+    opening = (
+        f"# {len(left)} of {len(states)} runs; to start them: tddelta sweep {study.path.name} --slurm | "
+        f"{'bash' if several else 'sbatch'}\n"
+    )
+    arrays = [
+        _ARRAY.format(
+            opening="" if several else opening,
+            directives="\n".join(directives),
+            last=len(runs) - 1,
+            folder=shlex.quote(str(study.path.absolute().parent)),
+            runs=_ranges(runs),
+            command=shlex.join([*_program(), "sweep", study.path.name, *further, "--only"]),
+        )
+        for runs in (left[begin : begin + LARGEST_ARRAY] for begin in range(0, len(left), LARGEST_ARRAY))
+    ]
+    if not several:
+        return arrays[0]
+    return f"#!/bin/bash\n{opening}set -eu\n" + "".join(f"sbatch <<'END'\n{array}END\n" for array in arrays)
 
 
 def _program() -> list[str]:

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -22,9 +22,9 @@ import numpy as np
 
 from tddelta._plain import plain, whole
 from tddelta._streams import lasting_streams
-from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra
+from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra, setting
 from tddelta.experiments.display import LAST_EPISODES, recent_return
-from tddelta.experiments.plan import RunPlan, folder_of, plan_runs
+from tddelta.experiments.plan import RunPlan, differences, folder_of, plan_runs
 from tddelta.experiments.running import available_cores, run_plans
 from tddelta.runs import Run, Runs, Track
 from tddelta.runs.files import append_rows, lock, read_rows, storing, upgraded
@@ -84,21 +84,27 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
     file = out / STORAGE
     if file.exists() and not resume:
         raise ConfigError(
-            f"{file} exists already: pass resume=True to go on with that search, or choose another folder with out="
+            f"{file} exists already: pass {setting('resume', True)} to go on with that search, or choose another "
+            f"folder with {setting('out', '')}"
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written to ({error.strerror}): choose another folder with out=") from error
+        raise ConfigError(
+            f"{out} cannot be written to ({error.strerror}): choose another folder with {setting('out', '')}"
+        ) from error
     event = {"event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds")}
     append_rows(out / "timing.jsonl", [event])
-    held, verbosity = lock(out), optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
-    storage: optuna.storages.RDBStorage | None = None
-    try:
+    with ExitStack() as stack:
+        if (held := lock(out)) is not None:
+            stack.enter_context(held)
+        stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
         with _as_sentences(file, RuntimeError, ValueError, KeyError):
             url = sqlalchemy.engine.URL.create("sqlite", database=str(file))
             storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
+            stack.callback(storage.engine.dispose)
+            stack.callback(storage.remove_session)
             study = optuna.create_study(
                 study_name=_STUDY, storage=storage, direction="maximize", load_if_exists=True,
                 pruner=_pruner(question.pruner),
@@ -109,19 +115,13 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             begun = {**begun, "settings": upgraded(begun["settings"])}
         if begun is not None and begun != asked:
             raise ConfigError(
-                f"{file} is a search for something else, {_difference(begun, asked)}: choose another folder with out="
+                f"{file} is a search for something else, {'; '.join(differences(begun, asked))}: choose another folder "
+                f"with {setting('out', '')}"
             )
         with _as_sentences(file):
             if begun is None:
                 study.set_user_attr("question", asked)
             yield study
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-        if storage is not None:
-            storage.remove_session()
-            storage.engine.dispose()
-        if held is not None:
-            held.close()
 
 
 @contextmanager
@@ -153,18 +153,6 @@ def _pruner(name: str) -> "optuna.pruners.BasePruner":
     return optuna.pruners.NopPruner()
 
 
-def _difference(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """Name what differs, as in "pruner median there and none now"."""
-    texts = []
-    for name in asked:
-        old, new = begun.get(name), asked[name]
-        if name == "settings" and isinstance(old, dict):
-            texts += [f"{key} {old.get(key)!r} there and {new[key]!r} now" for key in new if old.get(key) != new[key]]
-        elif old != new:
-            texts.append(f"{name} {old!r} there and {new!r} now")
-    return "; ".join(texts)
-
-
 SEARCHABLE = ("learning_rate", "lam", "rule", "components", "shortest_horizon", "component_weights")
 """Settings that can be searched."""
 
@@ -178,13 +166,7 @@ _SHORTEST = 1.5  # steps
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that vary, for one agent in one environment.
-
-    Attributes:
-        names: What is searched, of `SEARCHABLE`.
-        fixed: Settings that every trial has.
-        config: The preset with these settings: where the search starts.
-    """
+    """Names of the settings that vary, those that every trial has, and the preset with these: where a search starts."""
 
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
@@ -237,11 +219,8 @@ class Space:
         Number of components n and shortest horizon h_0 make a ladder of n − 1 equal ratios (H/h_0)^{1/(n − 1)}.
         """
         bounds, chosen = self.bounds(), dict[str, Any]()
-        if "learning_rate" in bounds:
-            rate = trial.suggest_float("learning_rate", *bounds["learning_rate"], log=True)
-            chosen["learning_rate"] = _rounded(rate)
-        if "lam" in bounds:
-            chosen["lam"] = _rounded(trial.suggest_float("lam", *bounds["lam"]))
+        for name in [name for name in ("learning_rate", "lam") if name in bounds]:
+            chosen[name] = _rounded(trial.suggest_float(name, *bounds[name], log=name == "learning_rate"))
         if "rule" in self.names:
             chosen["rule"] = trial.suggest_categorical("rule", get_args(Rule))
         count = len(self.config.ladder)
@@ -254,25 +233,15 @@ class Space:
                 shortest = trial.suggest_float("shortest_horizon", *bounds["shortest_horizon"], log=True)
             ratio = (self.longest / shortest) ** (1 / (count - self.tops))
             others = {name: value for name, value in (self.config.scales or {}).items() if name not in _LADDER}
-            ladder = {"ladder": "halving", **others, "components": count, "factor": float(f"{ratio:.7g}")}
-            chosen["scales"] = ladder
+            chosen["scales"] = {"ladder": "halving", **others, "components": count, "factor": float(f"{ratio:.7g}")}
         if "component_weights" in self.names:
             weights = [trial.suggest_float(f"weight_{z}", *_WEIGHTS, log=True) for z in range(count)]
             chosen["component_weights"] = [_rounded(weight) for weight in weights]
         return chosen
 
-    def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings of a trial: the fixed ones, and the chosen in place of what they say otherwise."""
-        return {**self.fixed, **chosen}
-
 
 def make_space(config: "Config", fixed: Mapping[str, Any], search: Sequence[str] | None) -> Space:
-    """Decide what is searched.
-
-    Args:
-        config: The preset with the fixed settings.
-        fixed: Settings that every trial has; they are not searched.
-        search: Names of `SEARCHABLE`; None is all that mean something to the agent and are not fixed.
+    """Decide what is searched, given the preset with the fixed settings; None is all that mean something to the agent.
 
     Raises:
         ConfigError: A name is unknown, fixed as well, or means nothing to the agent; or nothing is left.
@@ -315,8 +284,6 @@ def _rounded(value: float) -> float:
 
 RUNGS = 10
 """A trial is judged at every tenth of its steps."""
-
-_LEVEL = 0.95
 
 
 def final_score(run: Run) -> float:
@@ -365,22 +332,16 @@ class Judge:
 
 
 def compare_scores(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """Difference of two means over seeds, and its 95 % interval by Welch's t, None where it has none.
-
-    With variances v of the means, d ± t_{.975, ν} √(v₁ + v₂), ν = (v₁ + v₂)² / (v₁²/(n₁ − 1) + v₂²/(n₂ − 1)).
-    """
+    """Difference of two means over seeds, and its 95 % interval by Welch's t, None where it has none."""
     from scipy import stats  # a second, which nobody else here needs
 
     difference = float(np.mean(first) - np.mean(second))
-    if min(len(first), len(second)) < 2:
+    if min(len(first), len(second)) < 2 or not np.ptp(first) + np.ptp(second) > 0:
         return difference, None
-    parts = [float(np.var(scores, ddof=1)) / len(scores) for scores in (first, second)]
-    if not sum(parts) > 0:
-        return difference, None
-    counts = len(first), len(second)
-    freedom = sum(parts) ** 2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
-    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * math.sqrt(sum(parts))
-    return difference, (difference - half, difference + half)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of equal scores on one side
+        interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return difference, (float(interval.low), float(interval.high))
 
 
 @dataclass(frozen=True)
@@ -414,6 +375,18 @@ class Tuned:
     interval: tuple[float, float] | None
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal came, and what was in progress has been saved.
+
+    Attributes:
+        number: The signal's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+
+
 def tune(
     environment: Any,
     agent: Any = "ppo-delta",
@@ -429,6 +402,7 @@ def tune(
     resume: bool = False,
     track: Track = (),
     progress: bool | None = None,
+    command: Sequence[str] | None = None,
     **settings: Any,
 ) -> Tuned:
     """Search for settings of one agent in one environment, then compare the best with the preset on other seeds.
@@ -455,6 +429,7 @@ def tune(
             some.
         track: Trackers that follow every run.
         progress: Whether to show progress; None shows it on a terminal.
+        command: The command line, for `timing.jsonl`, of a caller that handles signals itself: it gets `Stopped`.
         **settings: Fields of `ppo.Config` that every trial and the preset have; they are not searched.
 
     Returns:
@@ -466,53 +441,6 @@ def tune(
         MissingExtra: Optuna is not installed.
         KeyboardInterrupt: Ctrl-C, after the runs were saved.
     """
-    try:
-        return run_search(
-            environment, agent, trials=trials, steps=steps, search=search, search_seeds=search_seeds,
-            evaluation_seeds=evaluation_seeds, seed=seed, pruner=pruner, out=out, resume=resume, track=track,
-            progress=progress, **settings,
-        )  # fmt: skip
-    except Stopped as stopped:
-        signal.raise_signal(stopped.number)  # the runs are saved: now it does what it always does
-        raise
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal came, and what was in progress has been saved.
-
-    Attributes:
-        number: The signal's.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.number = number
-
-
-@lasting_streams()
-def run_search(
-    environment: Any,
-    agent: Any,
-    *,
-    trials: int,
-    steps: int | None,
-    search: Sequence[str] | None,
-    search_seeds: int,
-    evaluation_seeds: int,
-    seed: int,
-    pruner: str,
-    out: str | os.PathLike[str] | None,
-    resume: bool,
-    track: Track,
-    progress: bool | None,
-    command: Sequence[str] = (),
-    **settings: Any,
-) -> Tuned:
-    """`tune`, which explains the arguments, for a caller that handles signals; `command` goes into `timing.jsonl`.
-
-    Raises:
-        Stopped: Ctrl-C or SIGTERM, after the runs were saved.
-    """
     from tddelta.deep import ppo
 
     trials = whole("trials", trials)
@@ -523,7 +451,7 @@ def run_search(
     if "scales" in settings:
         settings["scales"] = plain_scales(settings["scales"])
     if pruner not in get_args(Pruner):
-        raise ConfigError(f"pruner must be one of {', '.join(get_args(Pruner))}; got {pruner!r}")
+        raise ConfigError(f"{setting('pruner')} must be one of {', '.join(get_args(Pruner))}; got {pruner!r}")
     if steps is not None:
         settings = {**settings, "steps": steps}
     config = ppo.preset(environment, agent, **settings)
@@ -536,10 +464,16 @@ def run_search(
         raise MissingExtra('a search needs optuna: pip install "tddelta[tune]"')
     folder = folder_of(out)
     shown = sys.stderr.isatty() if progress is None else progress
-    with open_study(folder, question, resume=resume) as study:
-        searching = _Search(study, space, question, (environment, agent), folder, track, tuple(command), shown)
-        searching.go_on(trials)
-        return searching.conclude()
+    try:
+        with lasting_streams(), open_study(folder, question, resume=resume) as study:
+            whom = environment, agent
+            searching = _Search(study, space, question, whom, folder, track, tuple(command or ()), shown)
+            searching.go_on(trials)
+            return searching.conclude()
+    except Stopped as stopped:
+        if command is None:
+            signal.raise_signal(stopped.number)  # the runs are saved: now it does what it always does
+        raise
 
 
 def spawn_seeds(seed: int, search: int, evaluation: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -624,7 +558,7 @@ class _Search:
             if any(map(math.isnan, scores)):
                 raise DataError(
                     f"no training episode of {plans[0].environment} ended within {plans[0].config.steps:,} steps: "
-                    "pass more of them with steps="
+                    f"pass more of them with {setting('steps', '')}"
                 )
             trial.set_user_attr("scores", scores)
             value = float(np.mean(scores))
@@ -652,7 +586,7 @@ class _Search:
         with warnings.catch_warnings():
             # a search tries rules that do not contract on purpose
             warnings.simplefilter("ignore", ContractionWarning)
-            return plan_runs(*self.whom, seeds=seeds, out=self.out / part, **self.space.settings(chosen))
+            return plan_runs(*self.whom, seeds=seeds, out=self.out / part, **{**self.space.fixed, **chosen})
 
     def _train(self, plans: Sequence[RunPlan], judge: Judge | None = None) -> list[Exception]:
         """Train what is not finished, and return what failed; a trial that is given up stops its runs."""
@@ -700,7 +634,7 @@ class _Search:
         preset, tuned = (Runs([Run(plan.path) for plan in some]) for some in (plans, others))
         scores, preset_scores = ([final_score(run) for run in runs] for runs in (tuned, preset))
         difference, interval = compare_scores(scores, preset_scores) if chosen else (0.0, None)
-        settings, left_out = _for_file(self.space.settings(chosen))
+        settings, left_out = _for_file({**self.space.fixed, **chosen})
         found: dict[str, Any] = {
             "trials": len(over),
             "best_trial": best.number,

@@ -25,6 +25,7 @@ import threading
 import time
 import traceback
 import types
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -33,13 +34,12 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Any
 
 from tddelta import errors
 from tddelta._plain import whole
 from tddelta._streams import hang_ups, lasting_streams
-from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError
+from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, setting
 from tddelta.experiments.display import Listener
 from tddelta.experiments.plan import Outcome, RunPlan, plan_runs
 from tddelta.experiments.running import available_cores, describe_origin, train_group
@@ -86,7 +86,9 @@ def make_job(group: Sequence[RunPlan], options: Mapping[str, Any], command: Sequ
 def do_job(job: Mapping[str, Any], stop: threading.Event, out: Path | None = None) -> Ended:
     """Train the runs of a job, below `out` if it is given; nothing is raised."""
     try:
-        plans = _plan(job["recipe"], job["seeds"], Path(job["out"]) if out is None else out)
+        recipe = dict(job["recipe"])
+        place = Path(job["out"]) if out is None else out
+        plans = plan_runs(recipe.pop("environment"), recipe.pop("agent"), seeds=job["seeds"], out=place, **recipe)
         if config_hash(plans[0].content) != job["digest"]:
             raise ConfigError(
                 f"{plans[0].name} has other settings in this process than where it was planned: install the same "
@@ -99,14 +101,6 @@ def do_job(job: Mapping[str, Any], stop: threading.Event, out: Path | None = Non
         return [(one.state, None if one.error is None else _sendable(one.error)) for one in outcomes]
     except BaseException as error:  # such as a module that this machine lacks, or an environment that calls sys.exit
         return [("failed", _sendable(error))] * len(job["seeds"])
-
-
-def _plan(recipe: Mapping[str, Any], seeds: list[int], out: Path) -> list[RunPlan]:
-    settings = {name: value for name, value in recipe.items() if name not in ("environment", "agent")}
-    tuples: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
-    return plan_runs(recipe["environment"], recipe["agent"], seeds=seeds, out=out, **tuples)
 
 
 _origin = functools.cache(describe_origin)
@@ -223,14 +217,9 @@ def _program(plan: RunPlan) -> Any:
 class Processes:
     """Trains runs in spawned processes, each of which keeps its compiled programs between runs.
 
-    On a GPU the seeds of an agent that wait together are one vectorised program.
-
-    Args:
-        count: Processes at a time; None is one per core, and one where there is a GPU.
-        options: Keyword arguments of training.
-        command: The command line, for `timing.jsonl`.
-        train: Trains a job in the process.
-        backend: Returns what the process computes on.
+    There is one per core, and one where there is a GPU, unless a count is given. On a GPU the seeds of an agent that
+    wait together are one vectorised program. `options` are keyword arguments of training, `command` is for
+    `timing.jsonl`; `train` trains a job in a process, and `backend` returns what the process computes on.
 
     Raises:
         ConfigError: `count` is below 1, or this is a process of a `multiprocessing.Pool`.
@@ -253,19 +242,28 @@ class Processes:
             )
         self._options = {"eval_every": None, **(options or {})}
         self._count, self._command, self._train, self._ask = count, command, train, backend
-        self._backend: str | None = None
+        self._backend = ""
         self._workers: list[_Worker] = []
         self._started = 0
 
-    def __enter__(self) -> "Processes":
-        self._folder = tempfile.TemporaryDirectory(prefix="tddelta-")
-        return self
+    def open(self) -> None:
+        """Ask one process what it computes on, which also shows whether one starts.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+        Others would fight with it for the memory of a GPU. ConfigError where it ends without an answer.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="tddelta-")
+        worker = self._spawn()
+        try:
+            self._backend = self._submit(worker, self._ask).result()
+        except BrokenProcessPool:
+            how, words = self._bury(worker)
+            raise ConfigError(f"processes for training cannot start, {how}: {words or 'they say nothing'}") from None
+        worker.job = None
+
+    def close(self, *, at_once: bool) -> None:
+        """Let the processes leave."""
         for worker in self._workers:
-            if kind is not None or worker.job is not None:  # this one is asked what nobody needs to know now
+            if at_once:
                 worker.process.kill()
             worker.pool.shutdown(wait=False)
         for worker in list(self._workers):
@@ -273,12 +271,7 @@ class Processes:
         self._folder.cleanup()
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Give every idle process a run, and start processes while there are fewer than there may be.
-
-        The first job is of no run: it tells what the processes compute on.
-        """
-        if self._backend is None:
-            return [] if self._workers else [([], self._find_backend())]
+        """Give every idle process a run, and start processes while there are fewer than there may be."""
         started: list[tuple[Sequence[RunPlan], Future[Any]]] = []
         left = list(waiting)
         while left and (worker := self._idle()) is not None:
@@ -289,17 +282,6 @@ class Processes:
             started.append((group, self._submit(worker, self._train, job)))
             left = [plan for plan in left if plan not in group]
         return started
-
-    def _find_backend(self) -> "Future[Any]":
-        """Ask the first process, which also shows whether one starts; on a GPU others would fight for its memory."""
-        return self._submit(self._spawn(), self._ask)
-
-    def _found_backend(self, worker: _Worker, future: "Future[Any]") -> str:
-        try:
-            return str(future.result())
-        except BrokenProcessPool:
-            how, words = self._bury(worker)
-            raise ConfigError(f"processes for training cannot start, {how}: {words or 'they say nothing'}") from None
 
     def _submit(self, worker: _Worker, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         try:
@@ -321,9 +303,12 @@ class Processes:
     def _choose(self, worker: _Worker, waiting: Sequence[RunPlan]) -> list[RunPlan]:
         """Prefer a program that the worker has compiled, and else one that no other has."""
         taken = {other.program for other in self._workers if other is not worker}
-        programs = map(_program, waiting)
-        ranks = [0 if program == worker.program else 2 if program in taken else 1 for program in programs]
-        first = waiting[min(range(len(waiting)), key=ranks.__getitem__)]
+
+        def rank(plan: RunPlan) -> int:
+            program = _program(plan)
+            return 0 if program == worker.program else 2 if program in taken else 1
+
+        first = min(waiting, key=rank)
         if self._backend == "cpu":
             return [first]
         return [plan for plan in waiting if plan.path.parent == first.path.parent]
@@ -349,9 +334,6 @@ class Processes:
         """Return how the runs of a job have ended; a process that died is let go."""
         (worker,) = (one for one in self._workers if one.job is future)
         worker.job = None
-        if not group:
-            self._backend = self._found_backend(worker, future)
-            return []
         error = future.exception()
         if error is None:
             return [Outcome(plan, *one) for plan, one in zip(group, future.result(), strict=True)]
@@ -397,13 +379,10 @@ _NAME = re.compile(r"[\w+-][\w.+-]*")  # of a file or folder in a run directory
 def do_task(
     job: Mapping[str, Any], folder: str, fetch: bool, environment: Mapping[str, str]
 ) -> tuple[Ended, dict[str, bytes]]:
-    """Train one run on a machine of the cluster.
+    """Train one run on a machine of the cluster, where the user's modules may be in a folder of the same name.
 
-    Args:
-        job: The job.
-        folder: Where the user's own modules are, if this machine has it.
-        fetch: Whether to return the files of the run directory, by their relative names, in place of leaving them.
-        environment: Environment variables that are set unless this machine has its own.
+    The files of the run directory are returned by their relative names if they are to be fetched. Environment variables
+    are set unless the machine has its own.
     """
     for name, value in environment.items():
         os.environ.setdefault(name, value)
@@ -432,14 +411,12 @@ def do_task(
 
 def _packed(place: Path) -> dict[str, bytes]:
     """The files of the one run directory below a folder."""
-    configs = [path for path in place.glob("*/*/*") if path.is_dir() and ".unfinished" not in path.name]
-    if not configs:
-        return {}
-    paths = [path for path in configs[0].rglob("*") if path.is_file() and not path.is_symlink()]
-    names = {path: path.relative_to(configs[0]) for path in paths}
-    # hidden are those that a full disk left unfinished
-    whole = {path: name for path, name in names.items() if not any(part.startswith(".") for part in name.parts)}
-    return {name.as_posix(): path.read_bytes() for path, name in whole.items()}
+    for run in [path for path in place.glob("*/*/*") if path.is_dir() and ".unfinished" not in path.name]:
+        names = {path.relative_to(run): path for path in run.rglob("*") if path.is_file() and not path.is_symlink()}
+        # hidden are those that a full disk left unfinished
+        whole = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+        return {name.as_posix(): names[name].read_bytes() for name in whole}
+    return {}
 
 
 def unpack(files: Mapping[str, bytes], path: Path) -> None:
@@ -452,14 +429,13 @@ def unpack(files: Mapping[str, bytes], path: Path) -> None:
         parts = PurePosixPath(name).parts
         if not parts or name != "/".join(parts) or not all(_NAME.fullmatch(part) for part in parts):
             raise DataError(f"the cluster sent a file named {name!r}, which no run has: nothing of {path} was written")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary.mkdir(parents=True)
     try:
         for name, content in files.items():
             place = temporary / name
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
-        temporary.chmod(0o777 & ~_umask())
         set_aside(path)
         temporary.rename(path)
     except BaseException:
@@ -480,26 +456,12 @@ def _visible(path: Path) -> bool:
     return (path / "config.json").exists()
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 class RayCluster:
-    """Trains runs as tasks of a Ray cluster.
+    """Trains runs as tasks of a Ray cluster, at an address or "auto", each on so many cores and GPUs.
 
     All waiting runs are submitted at once: Ray starts as many as the cluster has room for, also on machines that join
-    later, and starts those of a machine that is lost again on others.
-
-    Args:
-        address: Address of the cluster, or "auto".
-        fetch: Whether the files of a run come back as a result; else the machines write into the study's folder.
-        cpus: Processor cores that a run asks for.
-        gpus: GPUs that a run asks for.
-        retries: How often Ray starts a run again whose machine or process was lost.
-        options: Keyword arguments of training.
-        command: The command line, for `timing.jsonl`.
+    later, and starts those of a machine that is lost again on others, up to `retries` times. The machines write into
+    the study's folder, or the files of a run come back as its result, if they are to be fetched.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -532,9 +494,10 @@ class RayCluster:
         self._tasks: dict[Future[Any], Any] = {}
         self._connected = False
 
-    def __enter__(self) -> "RayCluster":
+    def open(self) -> None:
+        """Connect, unless the caller has."""
         if self._ray.is_initialized():
-            return self  # the caller's own connection
+            return
         try:
             _knock(self._address)
             self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
@@ -542,14 +505,12 @@ class RayCluster:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
                 f"there is no Ray cluster at {self._address!r} ({reason}): start one with ray start --head, or name "
-                "the address of another with ray=ADDRESS"
+                f"the address of another with {setting('ray', 'ADDRESS')}"
             ) from error
         self._connected = True
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self, *, at_once: bool) -> None:
+        """Disconnect, and leave no task behind."""
         for task in self._tasks.values():
             self._ray.cancel(task, force=True)
         if self._connected:
@@ -578,7 +539,8 @@ class RayCluster:
             elif state == "finished" and not _visible(plan.path):
                 raise ConfigError(
                     f"{plan.path} was written on a machine of the cluster and is not here: give all of them the "
-                    "study's folder under the same name, or let the files come back with ray_fetch=True"
+                    "study's folder under the same name, or let the files come back with "
+                    f"{setting('ray_fetch', True)}"
                 )
             return [Outcome(plan, state, why)]
         except errors.TaskCancelledError:

@@ -16,7 +16,7 @@ from tddelta.deep.atari import Protocol
 from tddelta.deep.evaluation import HostPlayer
 from tddelta.deep.host import HostEnvironment, Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, load
-from tddelta.errors import ConfigError, DataError
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.inspector import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
@@ -150,7 +150,7 @@ def record(
     """
     steps, seed = whole("steps", steps, most=evaluation.MOST), whole("seed", seed, 0, most=2**32 - 1)
     if mode not in ("sampled", "greedy"):
-        raise ConfigError(f"mode must be sampled or greedy; got {mode!r}")
+        raise ConfigError(f"{setting('mode')} must be sampled or greedy; got {mode!r}")
     import jax
 
     config, greedy = policy.config, mode == "greedy"

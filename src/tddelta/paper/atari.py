@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,11 @@ from tddelta._plain import as_whole
 from tddelta.decomposition import compose
 from tddelta.deep import agents
 from tddelta.deep.agents import Agent
-from tddelta.errors import ConfigError, TDDeltaError
-from tddelta.experiments.display import Board, RunState, entries
+from tddelta.errors import ConfigError, TDDeltaError, setting
+from tddelta.experiments.display import Board, RunState
 from tddelta.experiments.plan import RunPlan, plan_runs
 from tddelta.experiments.running import available_cores, describe_origin, run_plans
+from tddelta.report.run_set import block_speed
 from tddelta.runs import Run, append_evaluation, write_reward_density
 from tddelta.runs.files import lock, read_rows
 from tddelta.timescales import TimeScales
@@ -50,19 +51,7 @@ if TYPE_CHECKING:
 def published_targets(
     rewards: Any, deltas: Any, next_deltas: Any, *, terminated: Any, truncated: Any, scales: TimeScales
 ) -> Any:
-    """λ-returns of the components in the paper's form, `bootstrap_targets`, with time limits as terminations.
-
-    Args:
-        rewards: (T, *batch).
-        deltas: W(s_t), (T, *batch, Z).
-        next_deltas: W of the true successors, (T, *batch, Z).
-        terminated: (T, *batch), boolean.
-        truncated: (T, *batch), boolean.
-        scales: with trace decays.
-
-    Returns:
-        Targets of W, (T, *batch, Z).
-    """
+    """λ-returns in the paper's form with time limits as terminations; for the arguments see `tddelta.lambda_targets`."""
     ends = _without_limits(terminated, truncated)
     return agents.bootstrap_targets(rewards, deltas, next_deltas, scales=scales, **ends)
 
@@ -74,7 +63,7 @@ def released_targets(rewards: Any, deltas: Any, next_deltas: Any, *, scales: Tim
 
         δ^z = (1−d) [(γ_z − γ_{z−1}) V_{z−1}(s_{T−1}) + γ_z W_z(s')] − W_z(s_{T−1})
 
-    with V_{z−1}(s_{T−1}) in place of V_{z−1}(s'). For the arguments see `published_targets`.
+    with V_{z−1}(s_{T−1}) in place of V_{z−1}(s'). For the arguments see `tddelta.lambda_targets`.
     """
     last = mistaken(deltas[-1], next_deltas[-1], scales)
     next_deltas = jnp.concatenate([next_deltas[:-1], last[None]])
@@ -84,15 +73,8 @@ def released_targets(rewards: Any, deltas: Any, next_deltas: Any, *, scales: Tim
 def mistaken(deltas: jax.Array, next_deltas: jax.Array, scales: TimeScales) -> jax.Array:
     """The W(s') with which the right TD errors become those of the released code: see `released_targets`.
 
-    U_0 = W_0(s'), and U_z = W_z(s') + (1 − γ_{z−1}/γ_z) (V_{z−1}(s) − Σ_{i<z} U_i) for z ≥ 1.
-
-    Args:
-        deltas: W(s), (*batch, Z).
-        next_deltas: W(s'), (*batch, Z).
-        scales: The time scales.
-
-    Returns:
-        U, (*batch, Z).
+    U_0 = W_0(s'), and U_z = W_z(s') + (1 − γ_{z−1}/γ_z) (V_{z−1}(s) − Σ_{i<z} U_i) for z ≥ 1, from W(s) and W(s'),
+    all (*batch, Z).
     """
     values = compose(deltas)
     found = [next_deltas[..., 0]]
@@ -128,16 +110,12 @@ CAPPED_RELEASED = _variant("ppo-delta-bootstrap", "released", released_targets)
 """`ppo-delta-bootstrap` as the released code had it."""
 
 VARIANTS: dict[str, str] = {
-    agent.name: f"{__name__}:{place}"
-    for place, agent in (
-        ("MATCHED_PUBLISHED", MATCHED_PUBLISHED),
-        ("MATCHED_RELEASED", MATCHED_RELEASED),
-        ("CAPPED_PUBLISHED", CAPPED_PUBLISHED),
-        ("CAPPED_RELEASED", CAPPED_RELEASED),
-    )
+    MATCHED_PUBLISHED.name: f"{__name__}:MATCHED_PUBLISHED",
+    MATCHED_RELEASED.name: f"{__name__}:MATCHED_RELEASED",
+    CAPPED_PUBLISHED.name: f"{__name__}:CAPPED_PUBLISHED",
+    CAPPED_RELEASED.name: f"{__name__}:CAPPED_RELEASED",
 }
 """Import paths of these agents by name, as `--agents` takes them."""
-
 
 AGENTS = ("ppo", "ppo+", "ppo-delta-matched", "ppo-delta-bootstrap")
 """The paper's agents: PPO, PPO+, PPO-TD(λ,Δ) and PPO-TD(λ̂,Δ)."""
@@ -191,8 +169,8 @@ def plan_atari(
     if isinstance(seeds, int):
         if not 1 <= seeds <= len(SEEDS):
             raise ConfigError(
-                f"seeds must be a number from 1 to {len(SEEDS)}, of the paper's seeds; got {seeds}: name other seeds "
-                "in a list"
+                f"{setting('seeds')} must be a number from 1 to {len(SEEDS)}, of the paper's seeds; got {seeds}: name "
+                f"others, as in {setting('seeds', [11, 12])}"
             )
         seeds = SEEDS[:seeds]
     named = [VARIANTS.get(agent, agent) for agent in agents]
@@ -221,7 +199,7 @@ class Estimate:
 
 def look(plans: Sequence[RunPlan]) -> list[RunState]:
     """Progress of every run."""
-    return Board(entries(plans)).look()
+    return Board(plans).look()
 
 
 def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
@@ -244,8 +222,6 @@ def estimate(plans: Sequence[RunPlan], *, seconds: float = 60.0) -> Estimate:
 
 
 def _on_gpu() -> bool:
-    import jax
-
     return jax.default_backend() != "cpu"
 
 
@@ -260,11 +236,8 @@ def _recorded(plan: RunPlan, machine: dict[str, Any]) -> float | None:
     """Steps per second of a run when it was trained on this machine last."""
     rows = read_rows(plan.path / "timing.jsonl") if plan.path.exists() else []
     starts = [index for index, row in enumerate(rows) if row.get("event") in ("start", "resume")]
-    if not starts or rows[starts[-1]].get("machine") != machine:
-        return None
-    blocks = [row for row in rows[starts[-1] :] if row.get("event") == "block"]
-    seconds = sum(float(row["seconds"]) for row in blocks)
-    return sum(float(row["steps_per_second"]) * float(row["seconds"]) for row in blocks) / seconds if seconds else None
+    here = bool(starts) and rows[starts[-1]].get("machine") == machine
+    return block_speed(rows[starts[-1] :]) if here else None
 
 
 def _probe(plans: Sequence[RunPlan], seconds: float) -> list[float]:
@@ -280,18 +253,13 @@ def _probe(plans: Sequence[RunPlan], seconds: float) -> list[float]:
             stop.set()
 
     with tempfile.TemporaryDirectory(prefix="tddelta-probe-") as folder:
-        elsewhere = [_at(plan, Path(folder) / str(index)) for index, plan in enumerate(plans)]
+        elsewhere = [replace(plan, path=Path(folder) / str(index)) for index, plan in enumerate(plans)]
         outcomes = run_plans(elsewhere, stop=stop, report=report)
     if outcomes.signal is not None:
         raise KeyboardInterrupt
     for _, error in outcomes.failed:
         raise error
     return [speeds[-1] for speeds in found.values()]
-
-
-def _at(plan: RunPlan, path: Path) -> RunPlan:
-    """The same run in another place."""
-    return RunPlan(plan.environment, plan.agent, plan.seed, path, plan.config, plan.content, plan.recipe)
 
 
 def measure(plans: Sequence[RunPlan], say: Callable[[str], None]) -> list[tuple[RunPlan, Exception]]:

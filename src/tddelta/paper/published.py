@@ -6,13 +6,11 @@ Means and standard errors over seeds are all that was published, and all that We
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from tddelta.report import plots
-from tddelta.report.figures import Drawing
+from tddelta.report.figures import Drawing, legend_below, new_figure, reward_densities
 from tddelta.report.page import Section
+from tddelta.report.run_set import RunSet, compare_groups, verdict
 from tddelta.report.statistics import Moments, Welch, holm, summarise, welch_of_moments
-from tddelta.report.study import Group, Study, compare_groups, verdict
 from tddelta.report.tables import (
     AGENT,
     DIFFERENCE,
@@ -26,8 +24,10 @@ from tddelta.report.tables import (
     Table,
     mean_column,
     of_group,
+    of_summary,
+    shown,
 )
-from tddelta.report.words import MISSING, number, p_text, signed
+from tddelta.report.words import number, p_text, signed
 
 _SOURCE = (
     "Romoff et al. 2019, Separating value functions across time-scales: mean return of the last 100 training episodes "
@@ -88,10 +88,6 @@ class Published:
         """The better baseline."""
         return max(BASELINES, key=lambda name: self.scores[name].mean)
 
-    def gain(self, agent: str) -> Welch:
-        """The agent against the better baseline."""
-        return welch_of_moments(self.scores[agent], self.scores[self.baseline])
-
 
 PUBLISHED: dict[str, Published] = {
     game: Published(
@@ -114,7 +110,11 @@ def published_gains() -> dict[tuple[str, str], tuple[Welch, float]]:
 
     They are made again from the published means and standard errors.
     """
-    tests = {(game, agent): paper.gain(agent) for game, paper in PUBLISHED.items() for agent in CHALLENGERS}
+    tests = {
+        (game, agent): welch_of_moments(paper.scores[agent], paper.scores[paper.baseline])
+        for game, paper in PUBLISHED.items()
+        for agent in CHALLENGERS
+    }
     corrected = holm([test.p_value for test in tests.values()])
     return {key: (test, float(p or 0.0)) for (key, test), p in zip(tests.items(), corrected, strict=True)}
 
@@ -126,54 +126,50 @@ def published_agent(agent: str) -> str | None:
     return agent if agent in AGENTS else None
 
 
-def atari_game(config: Mapping[str, Any]) -> str | None:
-    """The game that a run with this config is of, such as "Qbert"; None unless it is one under the classic protocol."""
-    meant = config.get("environment_parameters", {})
-    changed = set(config.get("environment_kwargs", {})) - {"protocol", "threads"}
-    return str(meant["game"]) if "game" in meant and meant.get("protocol") == "classic" and not changed else None
+def published_games(runs: RunSet) -> dict[str, Published]:
+    """Published numbers by those environments that are the paper's games under its protocol, the classic one."""
+    found = {}
+    for environment in runs.environments:
+        config = runs.first_config(environment)
+        meant = config.get("environment_parameters", {})
+        changed = set(config.get("environment_kwargs", {})) - {"protocol", "threads"}
+        if meant.get("game") in PUBLISHED and meant.get("protocol") == "classic" and not changed:
+            found[environment] = PUBLISHED[meant["game"]]
+    return found
 
 
-def published_games(study: Study) -> dict[str, Published]:
-    """Published numbers by those environments that are the paper's games under its protocol."""
-    games = {environment: atari_game(study.first_config(environment)) for environment in study.environments}
-    return {environment: PUBLISHED[game] for environment, game in games.items() if game in PUBLISHED}
-
-
-def sections(study: Study) -> list[Section]:
+def sections(runs: RunSet) -> list[Section]:
     """The report's section beside the published numbers; none where no run is of a game of the paper.
 
     Pass it on as in `Report(runs, sections=sections)`.
     """
-    games = published_games(study)
-    density = density_table(study, games)
-    tables = [table for table in (score_table(study, games), gain_table(study, games), density) if table.rows]
+    games = published_games(runs)
+    density = density_table(runs, games)
+    tables = [table for table in (score_table(runs, games), gain_table(runs, games), density) if table.rows]
     figures = [density_figure(density)] if density.rows else []
     title = "Beside the published results"
     return [Section("published", title, "Published results", figures, tables)] if tables else []
 
 
-def score_table(study: Study, games: Mapping[str, Published]) -> Table:
-    """Our scores, and those of the paper.
-
-    Args:
-        study: The runs.
-        games: Environments that are games of the paper, under its protocol.
-    """
+def score_table(runs: RunSet, games: Mapping[str, Published]) -> Table:
+    """Our scores, and those of the paper, on `games`: environments that are games of the paper, under its protocol."""
     records: list[Record] = []
-    for group in study.groups.values():
+    for group in runs.groups.values():
         agent = published_agent(group.agent)
         if group.environment not in games or agent is None:
             continue
         paper = games[group.environment]
         ours, theirs = group.summary("asymptotic"), paper.scores[agent]
-        test = _against(group, theirs)
+        if group.complete and ours.standard_error is not None:
+            test = welch_of_moments(Moments(ours.mean, ours.standard_error, ours.n), theirs)
+        else:
+            test = Welch(ours.mean - theirs.mean, note=ours.note if group.complete else "not finished")
         records.append(
             of_group(
                 group,
                 seeds=len(group.scored),
                 steps=min(seed.steps for seed in group.scored),
-                score=ours.mean,
-                standard_error=ours.standard_error,
+                **of_summary("score", ours, "standard_error"),
                 published_agent=agent,
                 published=theirs.mean,
                 published_standard_error=theirs.standard_error,
@@ -212,16 +208,17 @@ def score_table(study: Study, games: Mapping[str, Published]) -> Table:
             lambda text: MARKS.get(text, ""),
         ),
     )
-    return Table("atari-published", "Beside the published scores", columns, records, tuple(notes))
+    return Table("atari-published", "Beside the published scores", columns, records, notes)
 
 
-def gain_table(study: Study, games: Mapping[str, Published]) -> Table:
+def gain_table(runs: RunSet, games: Mapping[str, Published]) -> Table:
     """The paper's agents against the better baseline, here and in the paper; see `score_table`."""
     records: list[Record] = []
     for environment, paper in games.items():
-        baselines = [g for g in (study.group(environment, name) for name in BASELINES) if g is not None and g.complete]
+        groups = runs.groups_on(environment)
+        baselines = [group for group in groups if group.agent in BASELINES and group.complete]
         best = max(baselines, key=lambda group: group.summary("asymptotic").mean, default=None)
-        for group in study.groups_on(environment):
+        for group in groups:
             name = published_agent(group.agent)
             if best is None or name not in CHALLENGERS:
                 continue
@@ -267,32 +264,23 @@ def gain_table(study: Study, games: Mapping[str, Published]) -> Table:
     return Table("atari-gains", "Gains over the better baseline, here and in the paper", columns, records, notes)
 
 
-def density_table(study: Study, games: Mapping[str, Published]) -> Table:
+def density_table(runs: RunSet, games: Mapping[str, Published]) -> Table:
     """Rewards per 100 steps under the trained policies and under a random one; see `score_table`."""
     records: list[Record] = []
-    for group in study.groups.values():
+    for group in runs.groups.values():
         found = [density for seed in group.scored if (density := seed.reward_density) is not None]
         if not found:
             continue
         trained, random = (summarise([one[name] for one in found]) for name in ("trained", "random"))
-        paper = games.get(group.environment)
-        records.append(
-            of_group(
-                group,
-                seeds=trained.n,
-                trained=trained.mean,
-                trained_standard_error=trained.standard_error,
-                random=random.mean,
-                random_standard_error=random.standard_error,
-                published=paper.density if paper is not None and group.agent == "ppo" else None,
-            )
-        )
+        paper = games.get(group.environment) if group.agent == "ppo" else None
+        means = of_summary("trained", trained) | of_summary("random", random)
+        records.append(of_group(group, seeds=trained.n, **means, published=paper.density if paper else None))
     columns = (
         ENVIRONMENT,
         AGENT,
         mean_column("Trained", "trained"),
         mean_column("Random", "random"),
-        Column("Published", "published", lambda density: MISSING if density is None else number(density)),
+        Column("Published", "published", shown(number)),
         SEEDS,
     )
     notes = (
@@ -315,9 +303,9 @@ def densities(table: Table) -> dict[str, dict[str, float]]:
 def density_figure(table: Table) -> Drawing:
     """The numbers of `density_table` as a figure."""
     found = densities(table)
-    figure, (axes,) = plots.new_figure(height=1.6 + 0.3 * len(found))
-    plots.reward_densities(axes, found)
-    figure.set_size_inches(figure.get_figwidth(), 1.1 + 0.3 * len(found) + 0.17 * plots.legend_lines(axes))
+    figure, (axes,) = new_figure()
+    reward_densities(axes, found)
+    figure.set_size_inches(figure.get_figwidth(), 1.1 + 0.3 * len(found) + 0.17 * legend_below(axes, None))
     words = "; ".join(
         f"{name}: {', '.join(f'{kind} {number(value)}' for kind, value in row.items())}" for name, row in found.items()
     )
@@ -339,15 +327,6 @@ def rewards(found: Mapping[str, Mapping[str, float]]) -> str:
     most, fewest = max(trained, key=lambda name: trained[name]), min(trained, key=lambda name: trained[name])
     text = f"The trained agent gets {number(trained[most])} rewards per 100 steps on {most}"
     return f"{text}." if most == fewest else f"{text}, and {number(trained[fewest])} on {fewest}."
-
-
-def _against(group: Group, theirs: Moments) -> Welch:
-    """Our seeds against published moments; nothing is tested before a seed has finished."""
-    ours = group.summary("asymptotic")
-    if not group.complete or ours.standard_error is None:
-        reason = ours.note if group.complete else "not finished"
-        return Welch(ours.mean - theirs.mean, None, None, None, note=reason)
-    return welch_of_moments(Moments(ours.mean, ours.standard_error, ours.n), theirs)
 
 
 def _correct(records: list[Record]) -> None:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -32,13 +32,13 @@ from scipy import stats
 from tddelta import __version__, _plain, timescales
 from tddelta._arrays import FloatArray
 from tddelta._matplotlib import own_style
-from tddelta.errors import CheckpointError, ConfigError, DataError, StorageError
+from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments.plan import folder_of
-from tddelta.report.plots import INK, LINE, colour
-from tddelta.report.statistics import bootstrap_difference, holm, welch_test
-from tddelta.report.tables import Column, Record, Table, markdown
+from tddelta.report.figures import INK, LINE, colour
+from tddelta.report.statistics import bootstrap_difference, holm, summarise, welch_test
+from tddelta.report.tables import Column, Record, Table, markdown, of_summary
 from tddelta.report.words import number, p_text
-from tddelta.runs.files import Arrays, read_arrays, read_json, replace, to_json
+from tddelta.runs.files import Arrays, read_arrays, read_json, replace, storing, to_json
 from tddelta.timescales import TimeScales
 
 METHODS = ("single", "delta")
@@ -82,39 +82,39 @@ class RingPlan:
     equal_seeds: int = 20
 
     def __post_init__(self) -> None:
+        def settle(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
         gammas = timescales.unit_numbers("gammas", self.gammas)
         if 1.0 in gammas:
             raise ConfigError(f"gammas must be below 1; got {gammas}: the ring never ends, and there is no value at 1")
-        self._settle("gammas", gammas)
+        settle("gammas", gammas)
         for name in ("n_steps", "lengths"):
-            given = _plain.entries(name, getattr(self, name))
-            self._settle(name, tuple(_plain.whole(name, value) for value in given))
+            settle(name, tuple(_plain.whole(name, value) for value in _plain.entries(name, getattr(self, name))))
         sizes = _plain.entries("step_sizes", self.step_sizes)
         if not all(_plain.is_number(size) and 0 < size < math.inf for size in sizes):
             raise ConfigError(f"step_sizes must be finite numbers above 0; got {sizes}: .1 is usual")
-        self._settle("step_sizes", tuple(map(float, sizes)))
+        settle("step_sizes", tuple(map(float, sizes)))
+        for name in ("gammas", "n_steps", "step_sizes", "lengths"):
+            values = getattr(self, name)
+            if not values or any(low >= high for low, high in pairwise(values)):
+                raise ConfigError(f"{name} must be increasing, one at least; got {values}: sort them, each once")
         named = _plain.entries("conventions", self.conventions)
         if not named or any(name not in CONVENTIONS or named.count(name) > 1 for name in named):
             raise ConfigError(
                 f"conventions must be one or several of {', '.join(CONVENTIONS)}; got {named}: name each once"
             )
-        object.__setattr__(self, "conventions", named)
-        object.__setattr__(self, "headline", _plain.number("headline", self.headline))
+        settle("conventions", named)
+        settle("headline", _plain.number("headline", self.headline))
         if self.headline not in self.gammas:
             raise ConfigError(f"headline must be one of the discounts {self.gammas}; got {self.headline}: name one")
         for name in ("seeds", "equal_seeds"):
-            object.__setattr__(self, name, _plain.whole(name, getattr(self, name)))
+            settle(name, _plain.whole(name, getattr(self, name)))
         if self.seeds < 2 or self.equal_seeds > self.seeds:
             raise ConfigError(
                 f"seeds must be at least 2 and equal_seeds between 1 and seeds; got {self.seeds} and "
                 f"{self.equal_seeds}: one seed has no standard error"
             )
-
-    def _settle(self, name: str, values: tuple[float, ...] | tuple[int, ...]) -> None:
-        """Store an axis of the grid, if it is one."""
-        if not values or any(low >= high for low, high in pairwise(values)):
-            raise ConfigError(f"{name} must be increasing, one at least; got {values}: sort them, each once")
-        object.__setattr__(self, name, values)
 
     @property
     def cells(self) -> list[tuple[Convention, float, int]]:
@@ -130,11 +130,7 @@ class RingPlan:
     def component_updates(self) -> int:
         """Updates of components of the whole plan on both sets of seeds, which the progress bar counts."""
         scales = sum(1 + len(TimeScales.doubling(gamma)) for _, gamma, _ in self.cells)
-        return 2 * scales * self._runs * self.lengths[-1]
-
-    @property
-    def _runs(self) -> int:
-        return len(self.step_sizes) * self.seeds
+        return 2 * scales * len(self.step_sizes) * self.seeds * self.lengths[-1]
 
 
 QUICK = RingPlan(gammas=(0.9375,), seeds=100)
@@ -245,10 +241,8 @@ def _grid(
             for gamma, n_step in own:
                 g, k = plan.gammas.index(gamma), plan.n_steps.index(n_step)
                 exact = mdp.exact_values([gamma])[:, 0]
-                scales = TimeScales.doubling(gamma, n_step=n_step), TimeScales.single(gamma, n_step=n_step)
-                cell = np.full(tail, np.nan)
-                for method, ladder in enumerate(reversed(scales)):
-                    cell[method] = _learn(plan, trajectory, ladder, exact, threads, advance)
+                ladders = TimeScales.single(gamma, n_step=n_step), TimeScales.doubling(gamma, n_step=n_step)
+                cell = np.stack([_learn(plan, trajectory, scales, exact, threads, advance) for scales in ladders])
                 if c == 0:
                     errors[which, g, k] = cell
                     if which == 0:
@@ -271,12 +265,13 @@ def _learn(
     """Averages of one method in one cell: (measure, α, seed, length)."""
     from tddelta.tabular import n_step
 
+    assert scales.n_steps is not None  # every ladder here was made with an n_step
     per_seed = len(scales) * len(plan.step_sizes) * plan.lengths[-1]
     result = n_step.run(
         trajectory,
         scales.gammas,
-        _windows(scales),
-        _rows(plan.step_sizes, len(scales)),
+        scales.n_steps,
+        np.outer(plan.step_sizes, np.ones(len(scales))),
         exact,
         record=plan.lengths,
         threads=threads,
@@ -294,30 +289,14 @@ def _equality(
     few = type(trajectory)(*(array[: plan.equal_seeds] for array in trajectory))
     values = []
     for gammas in (TimeScales.doubling(gamma).gammas, (gamma,)):
-        rows = _rows(plan.step_sizes, len(gammas))
-        result = n_step.run(few, gammas, [length] * len(gammas), rows, exact, threads=threads)
+        sizes = np.outer(plan.step_sizes, np.ones(len(gammas)))
+        result = n_step.run(few, gammas, [length] * len(gammas), sizes, exact, threads=threads)
         values.append(result.deltas.sum(axis=-1))
     return float(np.abs(values[0] - values[1]).max())
 
 
-def _windows(scales: TimeScales) -> Sequence[int]:
-    assert scales.n_steps is not None  # every ladder here was made with an n_step
-    return scales.n_steps
-
-
-def _rows(step_sizes: Sequence[float], scales: int) -> FloatArray:
-    return np.repeat(np.array(step_sizes)[:, None], scales, axis=1)
-
-
 def other_seeds(number: int) -> list[int]:
-    """Seeds that have nothing in common with 0, 1, 2, …: spawned from an entropy of their own.
-
-    Args:
-        number: How many; fewer are the beginning of more.
-
-    Returns:
-        Whole numbers below 2^64.
-    """
+    """Seeds below 2^64 that are none of 0, 1, 2, …, spawned from an entropy of their own; fewer begin as more do."""
     return [int(child.generate_state(1, np.uint64)[0]) for child in np.random.SeedSequence(OTHER_ENTROPY).spawn(number)]
 
 
@@ -335,33 +314,18 @@ LEVEL = 0.05
 _RESAMPLES = 2000
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-_AXES: dict[str, Callable[[Any], bool]] = {
-    "gammas": _plain.is_number,
-    "n_steps": _is_whole,
-    "methods": METHODS.__contains__,
-    "measures": MEASURES.__contains__,
-    "step_sizes": _plain.is_number,
-    "lengths": _is_whole,
-    "conventions": CONVENTIONS.__contains__,
-}  # and what stands on them
-
-
 @dataclass(frozen=True)
 class RingData:
     """The averages of a ring experiment.
 
     Attributes:
-        settings: `ring.json`.
+        plan: What was run.
         errors: Average errors, shape (set of seeds, γ, n, method, measure, α, seed, length); set 0 is reported.
         headline_errors: The same for one discount, with the convention of the reward in front and no axis γ.
         equality: Largest difference of V_Z between the methods where every k_z is the same, shape (γ, n).
     """
 
-    settings: dict[str, Any]
+    plan: RingPlan
     errors: FloatArray
     headline_errors: FloatArray
     equality: FloatArray
@@ -369,53 +333,37 @@ class RingData:
     @classmethod
     def load(cls, folder: Path) -> "RingData":
         """Read a folder that `run_ring` wrote; CheckpointError where there is none, or a damaged one."""
-        settings: dict[str, Any] = {}
-        arrays: Arrays = {}
         problem = next((f"it has no {n}" for n in ("ring.json", "ring.npz") if not (folder / n).is_file()), "")
-        if not problem:
-            try:
-                settings, arrays = read_json(folder / "ring.json"), read_arrays(folder / "ring.npz") or {}
-                problem = _problem(settings, arrays)
-            except CheckpointError:  # what it advises is for run directories
-                problem = "one of its files is damaged"
-        if problem:
-            raise CheckpointError(
-                f"{folder} is no folder of a ring experiment: {problem}; name one that `tddelta reproduce ring` made"
-            )
-        return cls(settings, *(arrays[name] for name in ("errors", "headline_errors", "equality")))
+        try:
+            if not problem:
+                return cls._of(read_json(folder / "ring.json"), read_arrays(folder / "ring.npz") or {})
+        except ConfigError as error:
+            problem = str(error)
+        except CheckpointError:  # what it advises is for run directories
+            problem = "one of its files is damaged"
+        raise CheckpointError(
+            f"{folder} is no folder of a ring experiment: {problem}; name one that `tddelta reproduce ring` made"
+        )
 
-    @property
-    def seeds(self) -> int:
-        """Number of reported seeds."""
-        return int(self.errors.shape[-2])
-
-    def axis(self, name: str) -> list[Any]:
-        """Values along an axis: gammas, n_steps, methods, measures, step_sizes, lengths or conventions."""
-        return list(self.settings[name])
-
-
-def _problem(settings: dict[str, Any], arrays: Arrays) -> str:
-    """Reason why these are not the settings and averages of a ring experiment; "" if they are."""
-    if settings.get("experiment") != "ring":
-        return "ring.json is about something else"
-    for name, allowed in _AXES.items():
-        axis = settings.get(name)
-        if not isinstance(axis, list) or not axis or not all(allowed(entry) for entry in axis):
-            return f"ring.json names no {name}"
-    if settings.get("headline") not in settings["gammas"] or not _is_whole(settings.get("seeds")):
-        return "ring.json names no headline, or no seeds"
-    size = {name: len(settings[name]) for name in _AXES}
-    inner = (size[name] for name in ("n_steps", "methods", "measures", "step_sizes"))
-    cell = (*inner, settings["seeds"], size["lengths"])
-    shapes = {
-        "errors": (2, size["gammas"], *cell),
-        "headline_errors": (size["conventions"], 2, *cell),
-        "equality": (size["gammas"], size["n_steps"]),
-    }
-    for name, shape in shapes.items():
-        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype != np.float64:
-            return f"{name} in ring.npz does not fit ring.json"
-    return ""
+    @classmethod
+    def _of(cls, settings: dict[str, Any], arrays: Arrays) -> "RingData":
+        """ConfigError with the reason why these are not the settings and averages of a ring experiment."""
+        if settings.get("experiment") != "ring":
+            raise ConfigError("ring.json is about something else")
+        try:
+            plan = RingPlan(**{field.name: settings.get(field.name) for field in fields(RingPlan)})  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise ConfigError(f"ring.json has no plan: {str(error).partition(':')[0]}") from error
+        cell = (len(plan.n_steps), len(METHODS), len(MEASURES), len(plan.step_sizes), plan.seeds, len(plan.lengths))
+        shapes = {
+            "errors": (2, len(plan.gammas), *cell),
+            "headline_errors": (len(plan.conventions), 2, *cell),
+            "equality": (len(plan.gammas), len(plan.n_steps)),
+        }
+        for name, shape in shapes.items():
+            if name not in arrays or arrays[name].shape != shape or arrays[name].dtype != np.float64:
+                raise ConfigError(f"{name} in ring.npz does not fit ring.json")
+        return cls(plan, *(arrays[name] for name in shapes))
 
 
 # ---------------------------------------------------------------- cells and their tests
@@ -450,28 +398,22 @@ def best(errors: FloatArray, selection: str) -> npt.NDArray[np.int64]:
     return np.asarray(np.where(np.isfinite(means), means, np.inf).argmin(axis=-2))
 
 
-def cells(data: RingData, measure: str, selection: str) -> Iterator[Cell]:
-    """Every (γ, n, length) of the grid."""
-    for g, gamma in enumerate(data.axis("gammas")):
-        yield from _cells(data, data.errors[:, g], {"gamma": gamma}, measure, selection)
-
-
-def headline_cells(data: RingData, measure: str, selection: str) -> Iterator[Cell]:
-    """Every (convention, n, length) for the headline discount."""
-    for c, convention in enumerate(data.axis("conventions")):
-        place = {"convention": convention, "gamma": data.settings["headline"]}
-        yield from _cells(data, data.headline_errors[c], place, measure, selection)
-
-
-def _cells(data: RingData, errors: FloatArray, place: dict[str, Any], measure: str, selection: str) -> Iterator[Cell]:
-    errors = errors[:, :, :, data.axis("measures").index(measure)]  # (set, n, method, α, seed, length)
-    chosen, sizes = best(errors, selection), data.axis("step_sizes")
-    axes = enumerate(data.axis("n_steps")), enumerate(data.axis("lengths"))
-    for (k, n_step), (t, length) in itertools.product(*axes):
-        one, two = (int(chosen[k, method, t]) for method in (0, 1))
-        named = {**place, "n_step": n_step, "length": length, "measure": measure, "selection": selection}
-        found = np.stack([errors[0, k, 0, one, :, t], errors[0, k, 1, two, :, t]])
-        yield Cell(named, (sizes[one], sizes[two]), found)
+def cells(data: RingData, measure: str, selection: str, *, headline: bool = False) -> Iterator[Cell]:
+    """Every (γ, n, length) of the grid, or (convention, n, length) for the headline discount."""
+    plan, m = data.plan, MEASURES.index(measure)
+    if headline:
+        lines = [({"convention": name, "gamma": plan.headline}, data.headline_errors[c])
+                 for c, name in enumerate(plan.conventions)]  # fmt: skip
+    else:
+        lines = [({"gamma": gamma}, data.errors[:, g]) for g, gamma in enumerate(plan.gammas)]
+    for place, line in lines:
+        errors = line[:, :, :, m]  # (set, n, method, α, seed, length)
+        chosen = best(errors, selection)
+        for (k, n_step), (t, length) in itertools.product(enumerate(plan.n_steps), enumerate(plan.lengths)):
+            one, two = (int(chosen[k, method, t]) for method in (0, 1))
+            named = {**place, "n_step": n_step, "length": length, "measure": measure, "selection": selection}
+            found = np.stack([errors[0, k, 0, one, :, t], errors[0, k, 1, two, :, t]])
+            yield Cell(named, (plan.step_sizes[one], plan.step_sizes[two]), found)
 
 
 def compare(found: Sequence[Cell]) -> list[Record]:
@@ -487,16 +429,13 @@ def compare(found: Sequence[Cell]) -> list[Record]:
         intervals = pool.map(lambda c: bootstrap_difference(c.errors[1], c.errors[0], n_bootstrap=_RESAMPLES), found)
     records: list[Record] = []
     for cell, test, p, interval in zip(found, tests, corrected, intervals, strict=True):
-        single, delta = (float(errors.mean()) for errors in cell.errors)
-        spread = [float(errors.std(ddof=1) / np.sqrt(len(errors))) for errors in cell.errors]
+        single, delta = map(summarise, cell.errors)
         numbers = {
             "step_size_single": cell.step_sizes[0],
             "step_size_delta": cell.step_sizes[1],
-            "single": single,
-            "single_standard_error": spread[0],
-            "delta": delta,
-            "delta_standard_error": spread[1],
-            "gain": 1 - delta / single,
+            **of_summary("single", single),
+            **of_summary("delta", delta),
+            "gain": 1 - delta.mean / single.mean,
             "difference": test.difference,
             "p_welch": test.p_value,
             "p_holm": p,
@@ -519,12 +458,10 @@ Families = Mapping[tuple[str, str], Sequence[Record]]
 """Comparisons by (measure, seeds on which the step sizes were chosen): each is one family of tests."""
 
 
-def comparisons(
-    data: RingData, source: Callable[[RingData, str, str], Iterator[Cell]] = cells
-) -> dict[tuple[str, str], list[Record]]:
+def comparisons(data: RingData, *, headline: bool = False) -> dict[tuple[str, str], list[Record]]:
     """All comparisons by (measure, selection)."""
-    pairs = itertools.product(data.axis("measures"), SELECTIONS)
-    return {pair: compare(list(source(data, *pair))) for pair in pairs}
+    pairs = itertools.product(MEASURES, SELECTIONS)
+    return {pair: compare(list(cells(data, *pair, headline=headline))) for pair in pairs}
 
 
 # ---------------------------------------------------------------- tables and statements
@@ -532,15 +469,18 @@ def comparisons(
 
 def step_size_records(data: RingData) -> list[Record]:
     """Mean and standard error over seeds for every step size, and the mean on the other seeds."""
-    records = []
     means = data.errors.mean(axis=-2)
     spread = data.errors[0].std(axis=-2, ddof=1) / np.sqrt(data.errors.shape[-2])
-    names = ("gammas", "n_steps", "methods", "measures", "step_sizes", "lengths")
-    for index in itertools.product(*(range(len(data.axis(name))) for name in names)):
-        place = {name.removesuffix("s"): data.axis(name)[i] for name, i in zip(names, index, strict=True)}
-        numbers = {"mean": means[0][index], "standard_error": spread[index], "mean_other_seeds": means[1][index]}
-        records.append(place | {name: float(value) for name, value in numbers.items()})
-    return records
+    plan = data.plan
+    axes = {"gamma": plan.gammas, "n_step": plan.n_steps, "method": METHODS, "measure": MEASURES,
+            "step_size": plan.step_sizes, "length": plan.lengths}  # fmt: skip
+    places = itertools.product(*axes.values())
+    numbers = zip(means[0].flat, spread.flat, means[1].flat, strict=True)
+    names = (*axes, "mean", "standard_error", "mean_other_seeds")
+    return [
+        dict(zip(names, (*place, *map(float, three)), strict=True))
+        for place, three in zip(places, numbers, strict=True)
+    ]
 
 
 def _share(value: float) -> str:
@@ -558,45 +498,43 @@ _GAMMA, _N, _STEPS = (
 )
 _GAIN, _HOLM = Column("gain", "gain", _share), Column("p (Holm)", "p_holm", p_text)
 _CHOICE = ("error", "step size chosen on")
-
-
-def worse(found: Sequence[Record]) -> str:
-    """The cells in which the corrected test finds TD(Δ) worse."""
-    some = [one for one in found if one["verdict"] == "worse"]
-    means = Column("single", "single", number), Column("TD(Δ)", "delta", number)
-    return Table("worse", "", (_GAMMA, _N, _STEPS, *means, _GAIN, _HOLM), some).to_markdown() if some else "None.\n"
-
-
-def conventions(data: RingData, found: Sequence[Record]) -> str:
-    """Both methods under every convention of the reward, for the headline discount and the longest runs."""
-    columns = (
-        Column("reward", "convention"),
-        _N,
-        Column("single", ("single", "single_standard_error"), _plus_minus),
-        Column("TD(Δ)", ("delta", "delta_standard_error"), _plus_minus),
-        _GAIN,
-        _HOLM,
-    )
-    return Table("conventions", "", columns, _over(found, data.axis("lengths")[-1])).to_markdown()
+_TITLES = {"single": "single", "delta": "TD(Δ)"}
 
 
 def _over(found: Sequence[Record], length: int) -> list[Record]:
     return [one for one in found if one["length"] == length]
 
 
+def _by_length(data: RingData, families: Families) -> Iterator[tuple[list[str], list[Record]]]:
+    """Every measure, choice of step sizes and length, as the beginning of a line, and the comparisons there."""
+    for ((measure, selection), found), length in itertools.product(families.items(), data.plan.lengths):
+        yield [measure, CHOSEN[selection], f"{length:,}"], _over(found, length)
+
+
+def worse(found: Sequence[Record]) -> str:
+    """The cells in which the corrected test finds TD(Δ) worse."""
+    some = [one for one in found if one["verdict"] == "worse"]
+    means = (Column(title, name, number) for name, title in _TITLES.items())
+    return Table("worse", "", (_GAMMA, _N, _STEPS, *means, _GAIN, _HOLM), some).to_markdown() if some else "None.\n"
+
+
+def conventions(data: RingData, found: Sequence[Record]) -> str:
+    """Both methods under every convention of the reward, for the headline discount and the longest runs."""
+    means = (Column(title, (name, f"{name}_standard_error"), _plus_minus) for name, title in _TITLES.items())
+    columns = (Column("reward", "convention"), _N, *means, _GAIN, _HOLM)
+    return Table("conventions", "", columns, _over(found, data.plan.lengths[-1])).to_markdown()
+
+
 def verdicts(data: RingData, families: Families) -> str:
     """Number of cells in which TD(Δ) is better or worse, by measure, choice of step sizes and length."""
     rows = []
-    for ((measure, selection), found), length in itertools.product(families.items(), data.axis("lengths")):
-        some = _over(found, length)
-        counts = [sum(one["verdict"] == name for one in some) for name in ("better", "worse", "same")]
-        before = [verdict(one["difference"], one["p_welch"]) for one in some]
-        gained = [one["gain"] for one in some]
-        rows.append(
-            [measure, CHOSEN[selection], f"{length:,}", *map(str, counts),
-             str(before.count("better")), str(before.count("worse")),
-             *(_share(value) for value in (float(np.median(gained)), min(gained), max(gained)))]
-        )  # fmt: skip
+    for place, found in _by_length(data, families):
+        after = [one["verdict"] for one in found]
+        before = [verdict(one["difference"], one["p_welch"]) for one in found]
+        counts = [after.count(name) for name in ("better", "worse", "same")]
+        counts += [before.count(name) for name in ("better", "worse")]
+        gained = [one["gain"] for one in found]
+        rows.append([*place, *map(str, counts), *map(_share, (float(np.median(gained)), min(gained), max(gained)))])
     head = [*_CHOICE, "steps", "better", "worse", "neither", "better, uncorrected",
             "worse, uncorrected", "median gain", "smallest", "largest"]  # fmt: skip
     return markdown(head, rows)
@@ -605,18 +543,19 @@ def verdicts(data: RingData, families: Families) -> str:
 def gains(data: RingData, found: Sequence[Record], length: int) -> str:
     """Gain of every discount and window, with a mark where the corrected test finds a difference."""
     marks = {"better": "**{}**", "worse": "{} (worse)", "same": "{}"}
-    table = {(o["gamma"], o["n_step"]): marks[o["verdict"]].format(_share(o["gain"])) for o in _over(found, length)}
-    return _matrix(data, [[table[gamma, n_step] for n_step in data.axis("n_steps")] for gamma in data.axis("gammas")])
+    return _matrix(data, [marks[one["verdict"]].format(_share(one["gain"])) for one in _over(found, length)])
 
 
 def equality(data: RingData) -> str:
     """Largest difference of V_Z between the methods where every component has the same window."""
-    return _matrix(data, [[f"{difference:.1e}" for difference in line] for line in data.equality])
+    return _matrix(data, [f"{difference:.1e}" for difference in data.equality.flat])
 
 
-def _matrix(data: RingData, texts: Sequence[Sequence[str]]) -> str:
-    rows = [[f"{gamma:g}", *line] for gamma, line in zip(data.axis("gammas"), texts, strict=True)]
-    return markdown(["γ", *(f"n = {n_step}" for n_step in data.axis("n_steps"))], rows)
+def _matrix(data: RingData, texts: Sequence[str]) -> str:
+    """Texts of all (γ, n), in this order."""
+    plan, count = data.plan, len(data.plan.n_steps)
+    rows = [[f"{gamma:g}", *texts[g * count : (g + 1) * count]] for g, gamma in enumerate(plan.gammas)]
+    return markdown(["γ", *(f"n = {n_step}" for n_step in plan.n_steps)], rows)
 
 
 def growth(data: RingData, families: Families) -> str:
@@ -625,20 +564,20 @@ def growth(data: RingData, families: Families) -> str:
     Once for the gain as a share of the single learner's error, and once for the difference of the errors.
     """
     rows = []
-    for ((measure, selection), found), length in itertools.product(families.items(), data.axis("lengths")):
-        for name, along in _along(data, _over(found, length)).items():
-            rows.append([measure, CHOSEN[selection], f"{length:,}", name, *(text for pair in along for text in pair)])
+    for place, found in _by_length(data, families):
+        rows += [[*place, name, *with_gamma, *with_n] for name, with_gamma, with_n in _along(data, found)]
     head = [*_CHOICE, "steps", "gain as", "rank correlation with γ", "grows throughout with γ",
             "rank correlation with n", "grows throughout with n"]  # fmt: skip
     return markdown(head, rows)
 
 
-def _along(data: RingData, found: Sequence[Record]) -> dict[str, list[tuple[str, str]]]:
+def _along(data: RingData, found: Sequence[Record]) -> Iterator[tuple[str, tuple[str, str], tuple[str, str]]]:
     """Growth with γ and with n of the gain as a share and as a difference."""
-    shape = len(data.axis("gammas")), len(data.axis("n_steps"))
+    shape = len(data.plan.gammas), len(data.plan.n_steps)
     both = {"share": [one["gain"] for one in found], "difference": [-one["difference"] for one in found]}
-    tables = {name: np.reshape(values, shape) for name, values in both.items()}
-    return {name: [_growth(table.T), _growth(table)] for name, table in tables.items()}
+    for name, values in both.items():
+        table = np.reshape(values, shape)
+        yield name, _growth(table.T), _growth(table)
 
 
 def _growth(lines: FloatArray) -> tuple[str, str]:
@@ -651,15 +590,14 @@ def _growth(lines: FloatArray) -> tuple[str, str]:
     return f"{np.mean(correlations):+.2f}".replace("-", "−"), f"{growing} of {len(kept)}"
 
 
-def selection(data: RingData, families: Families) -> str:
+def selection(families: Families) -> str:
     """Effect of choosing the step size on the reported seeds."""
     rows = []
-    for measure, (name, title) in itertools.product(data.axis("measures"), _TITLES.items()):
+    for measure, (name, title) in itertools.product(MEASURES, _TITLES.items()):
         pairs = list(zip(families[measure, "reported"], families[measure, "other"], strict=True))
         moved = sum(one[f"step_size_{name}"] != two[f"step_size_{name}"] for one, two in pairs)
         larger = [two[name] / one[name] - 1 for one, two in pairs]
-        mean = _share(float(np.mean(larger)))
-        rows.append([measure, title, f"{moved} of {len(pairs)}", mean, _share(max(larger))])
+        rows.append([measure, title, f"{moved} of {len(pairs)}", _share(float(np.mean(larger))), _share(max(larger))])
     head = ["error", "method", "another step size chosen", "error larger by, on average", "at most"]
     return markdown(head, rows)
 
@@ -667,33 +605,30 @@ def selection(data: RingData, families: Families) -> str:
 def edges(data: RingData, families: Families) -> str:
     """Number of best step sizes that are the smallest or the largest of the grid: a finer grid might do better."""
     rows = []
-    low, high = data.axis("step_sizes")[0], data.axis("step_sizes")[-1]
+    low, high = data.plan.step_sizes[0], data.plan.step_sizes[-1]
     for ((measure, selection), found), (name, title) in itertools.product(families.items(), _TITLES.items()):
-        sizes = [one[f"step_size_{name}"] for one in found if one["single_standard_error"] > 0]
+        sizes = [one[f"step_size_{name}"] for one in found if (one["single_standard_error"] or 0) > 0]
         counts = [len(sizes), sizes.count(low), sizes.count(high)]
         rows.append([measure, CHOSEN[selection], title, *map(str, counts)])
     return markdown([*_CHOICE, "method", "cells", f"α = {low:g}", f"α = {high:.3g}"], rows)
 
 
-_TITLES = {"single": "single", "delta": "TD(Δ)"}
-
-
 def statements(data: RingData, families: Families) -> list[str]:
     """The paper's statements and what became of them: RMS error, step sizes chosen on other seeds."""
-    found, last = families["rms", "other"], data.axis("lengths")[-1]
+    found, last = families["rms", "other"], data.plan.lengths[-1]
     better, worse = (sum(one["verdict"] == name for one in found) for name in ("better", "worse"))
     losing = sum(one["difference"] > 0 for one in found)
     longest = _over(found, last)
     gained = [one["gain"] for one in longest]
     lines = [
         f"never significantly worse: {'does not hold' if worse else 'holds'}; of {len(found)} cells "
-        f"TD(Δ) is better in {better} and worse in {worse} (Welch with Holm, {data.seeds} seeds); "
+        f"TD(Δ) is better in {better} and worse in {worse} (Welch with Holm, {data.plan.seeds} seeds); "
         f"its mean error is larger in {losing}",
         f"gain over {last:,} steps: from {_share(min(gained))} to {_share(max(gained))} of the single learner's "
         f"error, median {_share(float(np.median(gained)))}",
     ]
-    if len(data.axis("gammas")) > 2 and len(data.axis("n_steps")) > 2:
-        for name, ((with_gamma, lines_gamma), (with_n, lines_n)) in _along(data, longest).items():
+    if len(data.plan.gammas) > 2 and len(data.plan.n_steps) > 2:
+        for name, (with_gamma, lines_gamma), (with_n, lines_n) in _along(data, longest):
             lines.append(
                 f"gain as a {name} over {last:,} steps: rank correlation {with_gamma} with γ (it grows throughout for "
                 f"{lines_gamma} n) and {with_n} with n (throughout for {lines_n} γ)"
@@ -718,28 +653,24 @@ def write_ring(folder: Path, *, done: Callable[[str], None] | None = None) -> li
 
     Raises:
         CheckpointError: The folder holds no ring experiment.
-        DataError: A file cannot be written.
+        StorageError: A file cannot be written.
     """
     data = RingData.load(folder)
-    families = comparisons(data)
-    for name, content in itertools.chain(_images(data), _tables(data, families)):
+    families, headline = comparisons(data), comparisons(data, headline=True)
+    for name, content in itertools.chain(_images(data, families, headline), _tables(data, families, headline)):
         path = folder / name
-        try:
+        with storing(path, _IN_THE_WAY):
             path.parent.mkdir(exist_ok=True)
-            replace(path, content, durable=False)
-        except (OSError, StorageError) as error:
-            cause = error.__cause__ or error
-            reason = getattr(cause, "strerror", None) or cause
-            raise DataError(
-                f"{path} cannot be written ({reason}): make room for it, or move what is in its way"
-            ) from error
+            replace(path, content, durable=False, again=_IN_THE_WAY)
         if done is not None:
             done(name)
     return statements(data, families)
 
 
-def _tables(data: RingData, families: Families) -> Iterator[tuple[str, bytes]]:
-    headline = comparisons(data, headline_cells)
+_IN_THE_WAY = "or move what is in its way"
+
+
+def _tables(data: RingData, families: Families, headline: Families) -> Iterator[tuple[str, bytes]]:
     records = {
         "cells": [one for found in families.values() for one in found],
         "conventions": [one for found in headline.values() for one in found],
@@ -752,13 +683,13 @@ def _tables(data: RingData, families: Families) -> Iterator[tuple[str, bytes]]:
         "growth": growth(data, families),
         "equality": equality(data),
         "edges": edges(data, families),
-        "selection": selection(data, families),
+        "selection": selection(families),
         "statements": "".join(f"- {line}\n" for line in statements(data, families)),
         "conventions": conventions(data, headline["rms", "other"]),
     }
-    for measure in data.axis("measures"):
+    for measure in MEASURES:
         texts[f"worse-{measure}"] = worse(families[measure, "other"])
-        for length in data.axis("lengths"):
+        for length in data.plan.lengths:
             texts[f"gains-{measure}-{length}"] = gains(data, families[measure, "other"], length)
     for name, text in texts.items():
         yield f"tables/ring-{name}.md", text.encode()
@@ -770,92 +701,84 @@ _REWARD = {
     "edges": "reward for the edge",
     "left": "reward for the state left",
 }
-_METHODS: tuple[dict[str, Any], ...] = (
-    {"color": colour(0), "marker": "o", "label": "single n-step TD"},
-    {"color": colour(5), "marker": "s", "label": "n-step TD(Δ)"},
-)
+_STYLES: dict[str, dict[str, Any]] = {
+    "single": {"color": colour(0), "marker": "o", "label": "single n-step TD"},
+    "delta": {"color": colour(5), "marker": "s", "label": "n-step TD(Δ)"},
+}
 
 
-def _images(data: RingData) -> Iterator[tuple[str, bytes]]:
+def _images(data: RingData, families: Families, headline: Families) -> Iterator[tuple[str, bytes]]:
     """Every figure as PNG: with so many panels a PDF of each would double the time."""
-    for name, figure in _figures(data):
+    for name, figure in _figures(data, families, headline):
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=130, metadata={"Software": None}, facecolor="white")
         yield f"figures/{name}.png", file.getvalue()
 
 
-def _figures(data: RingData) -> Iterator[tuple[str, Figure]]:
-    whole = len(data.axis("gammas")) > 1
-    for measure in data.axis("measures"):
-        for selection in SELECTIONS:
-            found = list(headline_cells(data, measure, selection))
-            titles = {name: _REWARD[name] for name in data.axis("conventions")}
-            yield f"headline-{measure}-{selection}", _by_n_step(found, "convention", titles, measure)
-            if whole:
-                grid = list(cells(data, measure, selection))
-                titles = {gamma: f"γ = {gamma:g}" for gamma in data.axis("gammas")}
-                yield f"by-n-step-{measure}-{selection}", _by_n_step(grid, "gamma", titles, measure)
-        for gamma in data.axis("gammas"):
+def _figures(data: RingData, families: Families, headline: Families) -> Iterator[tuple[str, Figure]]:
+    conventions: dict[Any, str] = {name: _REWARD[name] for name in data.plan.conventions}
+    gammas: dict[Any, str] = {gamma: f"γ = {gamma:g}" for gamma in data.plan.gammas}
+    for measure in MEASURES:
+        for which in SELECTIONS:
+            found = headline[measure, which]
+            yield f"headline-{measure}-{which}", _by_n_step(data, found, "convention", conventions, measure)
+            if len(gammas) > 1:
+                found = families[measure, which]
+                yield f"by-n-step-{measure}-{which}", _by_n_step(data, found, "gamma", gammas, measure)
+        for gamma in gammas:
             yield f"by-step-size-{measure}-{gamma:g}", _by_step_size(data, measure, gamma)
 
 
-def _by_n_step(found: Sequence[Cell], axis: str, titles: dict[Any, str], measure: str) -> Figure:
+def _by_n_step(data: RingData, found: Sequence[Record], axis: str, titles: dict[Any, str], measure: str) -> Figure:
     """Error against n at the best step size: a row per length, a column per discount or convention."""
-    lengths = sorted({cell.place["length"] for cell in found})
-    figure, axes = _panels(len(lengths), len(titles), sharey=False)
-    for row, length in enumerate(lengths):
-        for column, (value, title) in enumerate(titles.items()):
-            some = [cell for cell in found if cell.place["length"] == length and cell.place[axis] == value]
-            windows = [cell.place["n_step"] for cell in some]
-            each = axes[row][column]
-            for method, style in enumerate(_METHODS):
-                errors = np.array([cell.errors[method] for cell in some])
-                bars = errors.std(axis=1, ddof=1) / np.sqrt(errors.shape[1])
-                each.errorbar(windows, errors.mean(axis=1), yerr=bars, markersize=3.5, linewidth=1.3, **style)
-            each.set_xscale("log", base=2)
-            each.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            each.xaxis.set_minor_locator(NullLocator())
-            if row == 0:
-                each.set_title(title, fontsize=9, color=INK)
-            if column == 0:
-                each.set_ylabel(f"first {length:,} steps", fontsize=9, color=INK)
-    return _finish(figure, axes, "n, steps of the longest window", _MEASURE[measure])
+    figure, axes = _panels(data, list(titles.values()), share_y=False)
+    for (row, length), (column, value) in itertools.product(enumerate(data.plan.lengths), enumerate(titles)):
+        some = [one for one in _over(found, length) if one[axis] == value]
+        each = axes[row, column]
+        for method, style in _STYLES.items():
+            means, bars = (
+                np.array([one[name] for one in some], float) for name in (method, f"{method}_standard_error")
+            )
+            each.errorbar(data.plan.n_steps, means, yerr=bars, markersize=3.5, linewidth=1.3, **style)
+        each.set_xscale("log", base=2)
+        each.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        each.xaxis.set_minor_locator(NullLocator())
+    return _finish(figure, axes[0, 0], "n, steps of the longest window", _MEASURE[measure])
 
 
 def _by_step_size(data: RingData, measure: str, gamma: float) -> Figure:
     """Error against the step size: a row per length, a column per n."""
-    errors = data.errors[0, data.axis("gammas").index(gamma), :, :, data.axis("measures").index(measure)]
-    lengths, windows, sizes = data.axis("lengths"), data.axis("n_steps"), data.axis("step_sizes")
-    figure, axes = _panels(len(lengths), len(windows), sharey=True)
+    plan = data.plan
+    errors = data.errors[0, plan.gammas.index(gamma), :, :, MEASURES.index(measure)]
+    figure, axes = _panels(data, [f"n = {n_step}" for n_step in plan.n_steps], share_y=True)
     means = errors.mean(axis=-2)
     bars = errors.std(axis=-2, ddof=1) / np.sqrt(errors.shape[-2])
-    for row, length in enumerate(lengths):
-        for column, n_step in enumerate(windows):
-            each = axes[row][column]
-            for method, style in enumerate(_METHODS):
-                mean, bar = means[column, method, :, row], bars[column, method, :, row]
-                each.plot(sizes, mean, markersize=2, linewidth=1.1, **style)
-                each.fill_between(sizes, mean - bar, mean + bar, color=style["color"], alpha=0.25, linewidth=0)
-            each.set_xscale("log")
-            each.xaxis.set_minor_locator(NullLocator())
-            if row == 0:
-                each.set_title(f"n = {n_step}", fontsize=9, color=INK)
-            if column == 0:
-                each.set_ylabel(f"first {length:,} steps", fontsize=9, color=INK)
+    for (row, column), each in np.ndenumerate(axes):
+        for method, style in enumerate(_STYLES.values()):
+            mean, bar = means[column, method, :, row], bars[column, method, :, row]
+            each.plot(plan.step_sizes, mean, markersize=2, linewidth=1.1, **style)
+            each.fill_between(plan.step_sizes, mean - bar, mean + bar, color=style["color"], alpha=0.25, linewidth=0)
+        each.set_xscale("log")
+        each.xaxis.set_minor_locator(NullLocator())
+    for row, first in enumerate(axes[:, 0]):
         # a row shares its axis: large steps that learn nothing must not flatten what the others show
         smallest_step = float(np.nanmax(means[:, :, 0, row]))
-        axes[row][0].set_ylim(0, min(1.05 * float(np.nanmax(means[..., row])), 1.3 * smallest_step))
-    return _finish(figure, axes, f"step size α (γ = {gamma:g})", _MEASURE[measure])
+        first.set_ylim(0, min(1.05 * float(np.nanmax(means[..., row])), 1.3 * smallest_step))
+    return _finish(figure, axes[0, 0], f"step size α (γ = {gamma:g})", _MEASURE[measure])
 
 
-def _panels(rows: int, columns: int, *, sharey: bool) -> tuple[Figure, list[list[Axes]]]:
-    """Panels in places of their own: a layout engine would draw every figure twice to find them."""
-    width, height, gap = 1.75 if sharey else 2.1, 1.35, 0.12 if sharey else 0.48  # inches
+def _panels(data: RingData, titles: Sequence[str], *, share_y: bool) -> tuple[Figure, npt.NDArray[Any]]:
+    """Axes with a row per length and a titled column.
+
+    They have places of their own: a layout engine would draw every figure twice to find them.
+    """
+    rows, columns = len(data.plan.lengths), len(titles)
+    width, height, gap = 1.75 if share_y else 2.1, 1.35, 0.12 if share_y else 0.48  # inches
     left, right, bottom, top = 0.8, 0.15, 0.6, 0.7
     size = (left + columns * (width + gap) - gap + right, bottom + rows * (height + 0.2) - 0.2 + top)
     figure = Figure(figsize=size)
-    axes = figure.subplots(
-        rows, columns, sharex=True, sharey="row" if sharey else False, squeeze=False,
+    axes: npt.NDArray[Any] = figure.subplots(
+        rows, columns, sharex=True, sharey="row" if share_y else False, squeeze=False,
         gridspec_kw={"left": left / size[0], "right": 1 - right / size[0], "bottom": bottom / size[1],
                      "top": 1 - top / size[1], "wspace": gap / width, "hspace": 0.2 / height},
     )  # fmt: skip
@@ -864,13 +787,17 @@ def _panels(rows: int, columns: int, *, sharey: bool) -> tuple[Figure, list[list
         each.tick_params(colors=INK, labelsize=7)
         each.grid(axis="y", color=LINE, linewidth=0.5)
         each.set_axisbelow(True)
-    return figure, axes.tolist()
+    for each, title in zip(axes[0], titles, strict=True):
+        each.set_title(title, fontsize=9, color=INK)
+    for each, length in zip(axes[:, 0], data.plan.lengths, strict=True):
+        each.set_ylabel(f"first {length:,} steps", fontsize=9, color=INK)
+    return figure, axes
 
 
-def _finish(figure: Figure, axes: list[list[Axes]], x: str, y: str) -> Figure:
+def _finish(figure: Figure, first: Axes, x: str, y: str) -> Figure:
     width, height = figure.get_size_inches()
     figure.supxlabel(x, fontsize=9.5, color=INK, y=0.08 / height, va="bottom")
     figure.text(0.1 / width, 1 - 0.12 / height, y, fontsize=10, color=INK, va="top")
-    handles, names = axes[0][0].get_legend_handles_labels()
+    handles, names = first.get_legend_handles_labels()
     figure.legend(handles, names, loc="upper right", ncols=2, fontsize=9, frameon=False, labelcolor=INK)
     return figure

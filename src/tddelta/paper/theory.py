@@ -1,8 +1,9 @@
 """The paper's theorems in numbers: what they say beside what is measured, as tables, figures and statements.
 
-`study` measures, `statements` and `drawings` show it, `tddelta reproduce theory` does both.
+`measure` measures, `statements` and `drawings` show it, `tddelta reproduce theory` does both.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import comb
@@ -17,8 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from tddelta._arrays import FloatArray, IntArray
 from tddelta.errors import ConfigError, ContractionWarning
 from tddelta.paper.ring import RingPlan
-from tddelta.report import plots
-from tddelta.report.figures import Drawing, laid_out
+from tddelta.report.figures import INK, Drawing, colour, label, laid_out, new_figure
 from tddelta.report.tables import Table
 from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
 from tddelta.tabular.evaluation import Method, evaluate
@@ -38,7 +38,7 @@ METHODS = ("single", "TD(Δ)")
 """Learners that the bounds are for."""
 
 
-def study(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -> dict[str, Rows]:
+def measure(*, quick: bool = False, say: Callable[[str], None] = lambda _: None) -> dict[str, Rows]:
     """Check Theorems 1 to 4 and the counterexample.
 
     Args:
@@ -80,37 +80,32 @@ def contraction(*, seeds: Iterable[int]) -> Rows:
     For every discount and decay, λ = c/γ above 1 included: the factor |γ − c| / (1 − c), the operator's largest stretch
     in the maximum norm over all differences, and the stretch of one difference after 50 further steps.
     """
-    gammas = TimeScales.halving(0.99).gammas
     rows: Rows = []
-    for seed in seeds:
+    for seed, gamma in itertools.product(seeds, TimeScales.halving(0.99).gammas):
         mdp = FiniteMDP.random(10, 2, 3, seed)
-        for gamma in gammas:
-            for decay in np.unique([*np.linspace(0, 0.975, 14), gamma]):
-                scales = TimeScales((gamma,), (float(decay),))
-                matrix = stretch(mdp, scales, 0)
-                rows.append(
-                    {
-                        "process": seed,
-                        "gamma": gamma,
-                        "decay": float(decay),
-                        "lam": float(decay) / gamma,
-                        "factor": scales.contraction_factors[0],
-                        "largest": float(np.abs(matrix).sum(axis=1).max()),
-                        "after_50": _growth(matrix, seed, 50),
-                    }
-                )
+        for decay in np.unique([*np.linspace(0, 0.975, 14), gamma]).tolist():
+            scales = TimeScales((gamma,), (decay,))
+            matrix = stretch(mdp, scales, 0)
+            rows.append(
+                {
+                    "process": seed,
+                    "gamma": gamma,
+                    "decay": decay,
+                    "lam": decay / gamma,
+                    "factor": scales.contraction_factors[0],
+                    "largest": float(np.abs(matrix).sum(axis=1).max()),
+                    "after_50": _growth(matrix, seed, 50),
+                }
+            )
     return rows
 
 
 def stretch(mdp: FiniteMDP, scales: TimeScales, z: int) -> FloatArray:
     """The operator of component z, the others fixed, as a matrix: from a difference to the difference of targets."""
-    base = lambda_operator(mdp, np.zeros((mdp.states, len(scales))), scales)[:, z]
-    columns = []
-    for state in range(mdp.states):
-        table = np.zeros((mdp.states, len(scales)))
-        table[state, z] = 1.0
-        columns.append(lambda_operator(mdp, table, scales)[:, z] - base)
-    return np.stack(columns, axis=1)
+    tables = np.zeros((mdp.states + 1, mdp.states, len(scales)))  # the first one is all zeros
+    tables[1:, :, z] = np.eye(mdp.states)
+    base, *columns = (lambda_operator(mdp, table, scales)[:, z] for table in tables)
+    return np.stack([column - base for column in columns], axis=1)
 
 
 def _growth(matrix: FloatArray, seed: int, steps: int) -> float:
@@ -167,14 +162,14 @@ def full_steps(*, steps: int) -> Rows:
     for rule in compared:
         scales = TimeScales.halving(0.99, lam=0.95, rule=rule)
         exact, table = mdp.exact_deltas(scales.gammas), np.zeros((mdp.states, len(scales)))
+        names, gammas = [f"W_{z}" for z in range(len(scales))] + ["V"], (*scales.gammas, scales.gammas[-1])
         for step in range(steps + 1):
-            errors = np.abs(table - exact).max(axis=0)
+            away = table - exact
+            errors = np.abs(np.column_stack([away, away.sum(axis=1)])).max(axis=0)
             rows += [
-                {"rule": rule, "step": step, "quantity": f"W_{z}", "gamma": scales.gammas[z], "error": float(errors[z])}
-                for z in range(len(scales))
+                {"rule": rule, "step": step, "quantity": name, "gamma": gamma, "error": float(error)}
+                for name, gamma, error in zip(names, gammas, errors, strict=True)
             ]
-            whole = float(np.abs((table - exact).sum(axis=1)).max())
-            rows.append({"rule": rule, "step": step, "quantity": "V", "gamma": scales.gammas[-1], "error": whole})
             table = lambda_operator(mdp, table, scales)
     return rows
 
@@ -192,21 +187,20 @@ def theorem_one(*, steps: int, seed: int = 0) -> Rows:
             {
                 "variant": variant,
                 "prefix": z,
-                "gamma": scales.gammas[z],
+                "gamma": gamma,
                 "steps": steps,
                 "largest_weight": float(sizes[z]),
                 "largest_difference": float(differences[z]),
             }
-            for z in range(len(scales))
+            for z, gamma in enumerate(scales.gammas)
         ]
     return rows
 
 
 Variant = Literal["forward", "accumulating", "replacing", "true online", "momentum"]
-"""Learners for which Theorem 1 holds."""
-
+"""Learners for which Theorem 1 holds, by name."""
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-"""The same, as a tuple."""
+"""All of them."""
 
 _METHODS: dict[Variant, Method] = {
     "forward": "lambda_return",
@@ -244,7 +238,8 @@ def largest_differences(
     features = (generator.random((mdp.states, 8)) < 0.4).astype(np.float64)
     first = generator.normal(size=(8, len(scales)))
     times = np.unique(np.linspace(0, steps, min(steps, _TIMES) + 1).astype(int))[1:]
-    decay = _decay(scales)
+    decay, *others = dict.fromkeys(scales.trace_decays or ())
+    assert not others, "Theorem 1 is about equal decays"
 
     def learn(own: TimeScales, begin: FloatArray) -> FloatArray:
         """Weights at all times, (times, F, Z)."""
@@ -312,12 +307,6 @@ def _written_out(
     return history
 
 
-def _decay(scales: TimeScales) -> float:
-    """The one trace decay of all components."""
-    assert scales.trace_decays is not None and len(set(scales.trace_decays)) == 1, "Theorem 1 is about equal decays"
-    return scales.trace_decays[0]
-
-
 # ---------------------------------------------------------------- Theorems 3 and 4
 
 
@@ -330,12 +319,11 @@ def coefficients() -> Rows:
     """Coefficient of ε in every bound of one phase on the ring, over the paper's grid of discounts and windows."""
     ring, grid = FiniteMDP.ring(), RingPlan()
     rows: Rows = []
-    for gamma in grid.gammas:
-        for window in grid.n_steps:
-            for method, scales in zip(METHODS, ring_ladders(gamma, window), strict=True):
-                row = {"gamma": gamma, "k": window, "method": method, "components": len(scales)}
-                bounds = _bounds(ring, scales, samples=100)
-                rows.append(row | {kind: bound.coefficient for kind, bound in bounds.items()})
+    for gamma, window in itertools.product(grid.gammas, grid.n_steps):
+        for method, scales in zip(METHODS, ring_ladders(gamma, window), strict=True):
+            row = {"gamma": gamma, "k": window, "method": method, "components": len(scales)}
+            bounds = _bounds(ring, scales, samples=100)
+            rows.append(row | {kind: bound.coefficient for kind, bound in bounds.items()})
     return rows
 
 
@@ -553,12 +541,10 @@ def _learn(
 
 # ---------------------------------------------------------------- tables and statements
 
-Row = Mapping[str, Any]
-"""One row of a table, by column."""
-Tables = Mapping[str, Sequence[Row]]
+Tables = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows by name of the table."""
 
-_COLOURS = {"single": plots.colour(0), "TD(Δ)": plots.colour(5)}
+_COLOURS = {"single": colour(0), "TD(Δ)": colour(5)}
 _BOUND_LINES = {
     "published": ("published", "--"),
     "known_range": ("known range", ":"),
@@ -578,27 +564,13 @@ _CAPTIONS = {
 
 
 def tables(results: Tables) -> Iterator[Table]:
-    """Make the tables, for `Table.to_csv`.
-
-    Args:
-        results: Rows by the name of their table.
-
-    Yields:
-        The tables.
-    """
+    """Make the tables, for `Table.to_csv`."""
     for name, rows in results.items():
         yield Table(name, _CAPTIONS[name], (), [dict(row) for row in rows])
 
 
 def statements(results: Tables) -> list[str]:
-    """Say in sentences what the numbers show, for better or worse.
-
-    Args:
-        results: Rows by the name of their table.
-
-    Returns:
-        One sentence or two per finding.
-    """
+    """Say in sentences what the numbers show, for better or worse: one or two per finding."""
     off = max(abs(row["largest"] - row["factor"]) for row in results["contraction"])
     growing = [row for row in results["ladders"] if row["ladder"] == "matched" and not row["contracts"]]
     named = ", ".join(f"γ = {row['gamma']:.2f} by {row['factor']:.2f}" for row in growing)
@@ -618,16 +590,14 @@ def statements(results: Tables) -> list[str]:
         f"{shares['single', 'known_range']:.2g} and {shares['TD(Δ)', 'known_range']:.2g}.",
     ]
     for gamma, k in ((0.9375, 16), (0.996, 256)):
-        single, split = (
-            next(r for r in results["coefficients"] if (r["gamma"], r["k"], r["method"]) == (gamma, k, method))
-            for method in _COLOURS
-        )
+        single, split = _where(results["coefficients"], gamma=gamma, k=k)
         lines.append(
             f"Ring, γ = {gamma:g}, k = {k}, what multiplies ε in one phase: with known ranges "
             f"{single['known_range']:.2f} for the single estimator and {split['known_range']:.2f} for TD(Δ). The valid "
             f"worst-case form shows no variance reduction: {single['worst_case']:.2f} and {split['worst_case']:.2f}."
         )
-    for single, split in _last_phases(results["phases"]):
+    last = _where(results["phases"], phase=results["phases"][-1]["phase"])
+    for single, split in zip(last[::2], last[1::2], strict=True):
         visible = any(split[kind] < 0.99 * single[kind] for kind in ("published", "known_range"))
         lines.append(
             f"Ring, γ = {single['gamma']:g}, k = {single['k']}, after {single['phase']} phases: the measured error of "
@@ -640,181 +610,145 @@ def statements(results: Tables) -> list[str]:
     return lines
 
 
-def _last_phases(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-    last = max(row["phase"] for row in rows)
-    for row in rows:
-        if row["phase"] == last and row["method"] == "single":
-            yield (
-                row,
-                next(
-                    other
-                    for other in rows
-                    if other["method"] != "single" and all(other[key] == row[key] for key in ("gamma", "k", "phase"))
-                ),
-            )
+def _where(rows: Sequence[Mapping[str, Any]], **values: Any) -> list[Mapping[str, Any]]:
+    """Rows that have these values."""
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
 # ---------------------------------------------------------------- figures
 
 
 def drawings(results: Tables) -> Iterator[Drawing]:
-    """Draw every figure.
-
-    Args:
-        results: Rows by the name of their table.
-
-    Yields:
-        The figures.
-    """
-    for name, caption, figure in _figures(results):
-        yield laid_out(Drawing(name, "theory", name, caption, caption, figure))
-
-
-def _figures(results: Tables) -> Iterator[tuple[str, str, Figure]]:
-    yield "contraction", _CAPTIONS["contraction"], _contraction(results["contraction"])
-    yield "full-steps", _CAPTIONS["full-steps"], _full_steps(results["full-steps"])
-    yield "theorem-1", _CAPTIONS["theorem-1"], _theorem_one(results["theorem-1"])
-    yield "coefficients", _CAPTIONS["coefficients"], _coefficients(results["coefficients"])
-    settings = dict.fromkeys((row["gamma"], row["k"]) for row in results["phases"])
-    for gamma, k in settings:
-        rows = [row for row in results["phases"] if (row["gamma"], row["k"]) == (gamma, k)]
-        yield f"phases-{gamma:g}-{k}", _CAPTIONS["phases"], _phases(rows)
-    yield "counterexample", _CAPTIONS["counterexample"], _counterexample(results)
+    """Draw every figure."""
+    figures = {"contraction": _contraction, "full-steps": _full_steps, "theorem-1": _theorem_one,
+               "coefficients": _coefficients}  # fmt: skip
+    drawn = [(name, name, draw(results[name])) for name, draw in figures.items()]
+    for gamma, k in dict.fromkeys((row["gamma"], row["k"]) for row in results["phases"]):
+        drawn.append((f"phases-{gamma:g}-{k}", "phases", _phases(_where(results["phases"], gamma=gamma, k=k))))
+    drawn.append(("counterexample", "counterexample", _counterexample(results)))
+    for name, table, figure in drawn:
+        yield laid_out(Drawing(name, "theory", name, _CAPTIONS[table], _CAPTIONS[table], figure))
 
 
-def _contraction(rows: Sequence[Row]) -> Figure:
-    figure, (axes,) = plots.new_figure(height=3.8)
-    gammas = sorted({row["gamma"] for row in rows})
-    for place, gamma in enumerate(gammas):
-        own = [row for row in rows if row["gamma"] == gamma]
-        for above, dash in ((False, "-"), (True, "--")):
-            decays = np.linspace(gamma, 0.985, 100) if above else np.linspace(0, gamma, 100)
-            label = None if above else f"γ = {gamma:.2f}"
-            colour = plots.colour(place)
-            axes.plot(decays, _factors(gamma, decays), dash, color=colour, linewidth=1.4, label=label)
-        measured = [row["largest"] for row in own]
-        axes.plot([row["decay"] for row in own], measured, "o", color=plots.colour(place), markersize=3)
-    axes.axhline(1, color=plots.INK, linewidth=0.8)
+def _plot(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, y: str, *style: str, **given: Any) -> None:
+    """Draw one column of some rows against another."""
+    axes.plot([row[x] for row in rows], [row[y] for row in rows], *style, **given)
+
+
+def _contraction(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    figure, (axes,) = new_figure(height=3.8)
+    for place, gamma in enumerate(sorted({row["gamma"] for row in rows})):
+        below, above = np.linspace(0, gamma, 100), np.linspace(gamma, 0.985, 100)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ContractionWarning)  # the figure shows where it does not contract
+            for decays, dash, text in ((below, "-", f"γ = {gamma:.2f}"), (above, "--", None)):
+                factors = [TimeScales((gamma,), (float(decay),)).contraction_factors[0] for decay in decays]
+                axes.plot(decays, factors, dash, color=colour(place), linewidth=1.4, label=text)
+        _plot(axes, _where(rows, gamma=gamma), "decay", "largest", "o", color=colour(place), markersize=3)
+    axes.axhline(1, color=INK, linewidth=0.8)
     axes.set_ylim(0, 3)
     axes.set_xlim(0, 1)
-    _finish(
-        figure, axes, "Trace decay c = λγ (dashed: λ > 1)", "Stretch by a full step", "lines: factor, dots: measured"
-    )
-    return figure
+    x, note = "Trace decay c = λγ (dashed: λ > 1)", "lines: factor, dots: measured"
+    return _finish(figure, axes, x, "Stretch by a full step", note)
 
 
-def _factors(gamma: float, decays: Iterable[float]) -> list[float]:
-    """Contraction factor for every trace decay."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContractionWarning)  # the figure shows where it does not contract
-        return [TimeScales((gamma,), (float(decay),)).contraction_factors[0] for decay in decays]
-
-
-def _full_steps(rows: Sequence[Row]) -> Figure:
-    figure, all_axes = plots.new_figure(2, height=5.4, share_x=True)
-    quantities = list(dict.fromkeys(row["quantity"] for row in rows))
+def _full_steps(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    figure, all_axes = new_figure(2, height=5.4, share_x=True)
     for axes, rule in zip(all_axes, ("matched", "capped"), strict=True):
-        for place, quantity in enumerate(quantities):
-            own = [row for row in rows if (row["rule"], row["quantity"]) == (rule, quantity)]
-            whole = quantity == "V"
+        for place, quantity in enumerate(dict.fromkeys(row["quantity"] for row in rows)):
             # what a component has reached exactly has no place on a logarithmic axis
-            errors = [max(row["error"], 1e-16) for row in own]
-            axes.plot(
-                [row["step"] for row in own],
-                errors,
+            own = [{**row, "error": max(row["error"], 1e-16)} for row in _where(rows, rule=rule, quantity=quantity)]
+            whole = quantity == "V"
+            _plot(
+                axes,
+                own,
+                "step",
+                "error",
                 linestyle="--" if quantity == "W_0" else "-",  # it grows as W_1 does, with the other sign
-                color=plots.INK if whole else plots.colour(place + 1),
+                color=INK if whole else colour(place + 1),
                 linewidth=2.2 if whole or quantity == "W_0" else 1.2,
                 label=quantity if whole else f"{quantity}, γ = {own[0]['gamma']:.2f}",
             )
         axes.set_yscale("log")
-        axes.set_title(f"rule {rule}", color=plots.INK, fontsize=10, loc="left")
-        plots.label(axes, "", "Largest error")
-    _finish(figure, all_axes[-1], "Full steps", "Largest error", None)
-    return figure
+        axes.set_title(f"rule {rule}", color=INK, fontsize=10, loc="left")
+        label(axes, "", "Largest error")
+    return _finish(figure, all_axes[-1], "Full steps", "Largest error", None)
 
 
-def _theorem_one(rows: Sequence[Row]) -> Figure:
-    figure, (axes,) = plots.new_figure(height=3.4)
+def _theorem_one(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    figure, (axes,) = new_figure(height=3.4)
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     for place, variant in enumerate(variants):
-        own = [row for row in rows if row["variant"] == variant]
+        own = _where(rows, variant=variant)
         across = [row["prefix"] + 0.12 * (place - len(variants) / 2) for row in own]
-        shown = [max(row["largest_difference"], 1e-17) for row in own]
-        axes.plot(across, shown, "osD^v"[place], color=plots.colour(place), markersize=4, label=variant)
-    axes.axhline(1e-12, color=plots.INK, linewidth=0.8)
+        differences = [max(row["largest_difference"], 1e-17) for row in own]
+        axes.plot(across, differences, "osD^v"[place], color=colour(place), markersize=4, label=variant)
+    axes.axhline(1e-12, color=INK, linewidth=0.8)
     axes.set_yscale("log")
-    axes.set_xticks(sorted({row["prefix"] for row in rows}))
-    axes.set_xticklabels([f"{row['gamma']:.2f}" for row in rows if row["variant"] == variants[0]])
-    _finish(figure, axes, "Prefix up to discount γ", "Largest difference of weights", "0 is drawn at 1e-17")
-    return figure
+    first = _where(rows, variant=variants[0])
+    axes.set_xticks([row["prefix"] for row in first], [f"{row['gamma']:.2f}" for row in first])
+    return _finish(figure, axes, "Prefix up to discount γ", "Largest difference of weights", "0 is drawn at 1e-17")
 
 
-def _coefficients(rows: Sequence[Row]) -> Figure:
-    figure, all_axes = plots.new_figure(2, height=5.8, share_x=True)
+def _coefficients(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    figure, all_axes = new_figure(2, height=5.8, share_x=True)
     for axes, gamma in zip(all_axes, (0.9375, 0.996), strict=True):
-        for method, colour in _COLOURS.items():
-            own = [row for row in rows if (row["gamma"], row["method"]) == (gamma, method)]
-            for kind in ("published", "known_range"):
-                name, dash = _BOUND_LINES[kind]
-                heights = [row[kind] for row in own]
-                axes.plot([row["k"] for row in own], heights, dash, color=colour, label=f"{method}, {name}")
-        worst = max(row["worst_case"] for row in rows if row["gamma"] == gamma)
-        axes.axhline(worst, color=plots.INK, linewidth=1.0)
+        for (method, shade), kind in itertools.product(_COLOURS.items(), ("published", "known_range")):
+            name, dash = _BOUND_LINES[kind]
+            own = _where(rows, gamma=gamma, method=method)
+            _plot(axes, own, "k", kind, dash, color=shade, label=f"{method}, {name}")
+        worst = max(row["worst_case"] for row in _where(rows, gamma=gamma))
+        axes.axhline(worst, color=INK, linewidth=1.0)
         note = "worst case, both methods and every k: no variance reduction"
-        axes.text(0.01, worst, note, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8, color=plots.INK)
+        axes.text(0.01, worst, note, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8, color=INK)
         axes.set_ylim(0, worst * 1.12)
         axes.set_xscale("log", base=2)
-        axes.set_title(f"ring, γ = {gamma:g}", color=plots.INK, fontsize=10, loc="left")
-        plots.label(axes, "", "What multiplies ε")
-    _finish(figure, all_axes[-1], "Steps k of the longest window", "What multiplies ε", None)
-    return figure
+        axes.set_title(f"ring, γ = {gamma:g}", color=INK, fontsize=10, loc="left")
+        label(axes, "", "What multiplies ε")
+    return _finish(figure, all_axes[-1], "Steps k of the longest window", "What multiplies ε", None)
 
 
-def _phases(rows: Sequence[Row]) -> Figure:
-    figure, (axes,) = plots.new_figure(height=4.4)
-    for method, colour in _COLOURS.items():
-        own = [row for row in rows if row["method"] == method]
-        time = [row["phase"] for row in own]
-        axes.plot(time, [row["value_error_mean"] for row in own], color=colour, label=f"{method}, error of V")
+def _phases(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    figure, (axes,) = new_figure(height=4.4)
+    for method, shade in _COLOURS.items():
+        own = _where(rows, method=method)
+        _plot(axes, own, "phase", "value_error_mean", color=shade, label=f"{method}, error of V")
         if method != "single":
-            sums = [row["error_sum_mean"] for row in own]
-            axes.plot(time, sums, color=colour, linewidth=0.8, marker=".", label=f"{method}, sum of errors")
+            sums = {"linewidth": 0.8, "marker": ".", "label": f"{method}, sum of errors"}
+            _plot(axes, own, "phase", "error_sum_mean", color=shade, **sums)
         for kind, (name, dash) in _BOUND_LINES.items():
-            axes.plot(time, [row[kind] for row in own], dash, color=colour, linewidth=1.2, label=f"{method}, {name}")
+            _plot(axes, own, "phase", kind, dash, color=shade, linewidth=1.2, label=f"{method}, {name}")
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     first = rows[0]
-    axes.set_title(f"ring, γ = {first['gamma']:g}, k = {first['k']}", color=plots.INK, fontsize=10, loc="left")
+    axes.set_title(f"ring, γ = {first['gamma']:g}, k = {first['k']}", color=INK, fontsize=10, loc="left")
     note = f"mean over {first['seeds']} seeds, n = {first['samples']}; the worst case shows no variance reduction"
-    _finish(figure, axes, "Phase", "Largest error over states", note)
-    return figure
+    return _finish(figure, axes, "Phase", "Largest error over states", note)
 
 
 def _counterexample(results: Tables) -> Figure:
-    figure, (axes,) = plots.new_figure(height=3.6)
+    figure, (axes,) = new_figure(height=3.6)
     chances: dict[float, float] = {}
     for row in results["counterexample-errors"]:
         error = round(row["error"], 9)
         chances[error] = chances.get(error, 0.0) + row["chance"]
     step = sorted(chances)[1]
-    limits = {row["bound"]: row for row in results["counterexample"] if row["method"] == "single"}
-    beyond = [plots.colour(3) if error > limits["published"]["limit"] else plots.colour(2) for error in chances]
+    limits = {row["bound"]: row for row in _where(results["counterexample"], method="single")}
+    beyond = [colour(3) if error > limits["published"]["limit"] else colour(2) for error in chances]
     axes.bar(list(chances), list(chances.values()), width=0.8 * step, color=beyond)
     for kind in ("published", "known_range"):
         row, (name, dash) = limits[kind], _BOUND_LINES[kind]
-        label = f"{name} bound, broken with probability {row['broken_exact']:.4f}"
-        axes.axvline(row["limit"], linestyle=dash, color=plots.INK, linewidth=1.4, label=label)
+        text = f"{name} bound, broken with probability {row['broken_exact']:.4f}"
+        axes.axvline(row["limit"], linestyle=dash, color=INK, linewidth=1.4, label=text)
     axes.set_xlim(-step, limits["known_range"]["limit"] * 1.1)
     row = limits["published"]
     note = f"γ = {row['gamma']:g}, k = 1, n = {row['samples']}, δ = {row['claimed']:g}"
-    _finish(figure, axes, "Error of V after one phase from exact values", "Probability", note)
-    return figure
+    return _finish(figure, axes, "Error of V after one phase from exact values", "Probability", note)
 
 
-def _finish(figure: Figure, axes: Axes, x: str, y: str, note: str | None) -> None:
+def _finish(figure: Figure, axes: Axes, x: str, y: str, note: str | None) -> Figure:
     """Label the axes and put one legend below the figure."""
-    plots.label(axes, x, y)
+    label(axes, x, y)
     handles, names = axes.get_legend_handles_labels()
     legend = figure.legend(
         handles,
@@ -823,9 +757,10 @@ def _finish(figure: Figure, axes: Axes, x: str, y: str, note: str | None) -> Non
         fontsize=8,
         title_fontsize=8,
         frameon=False,
-        labelcolor=plots.INK,
+        labelcolor=INK,
         loc="outside lower left",
         ncols=1 if max(map(len, names)) > 34 else 2,
         alignment="left",
     )
-    legend.get_title().set_color(plots.INK)
+    legend.get_title().set_color(INK)
+    return figure

@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from tddelta._matplotlib import own_style
 from tddelta.errors import ConfigError, StorageError
-from tddelta.report import plots, tables, words
-from tddelta.report.figures import Drawing, drawings, laid_out, to_bytes, to_svg
-from tddelta.report.study import Measure, Study
+from tddelta.report import tables, words
+from tddelta.report.figures import PALETTE, Drawing, agent_styles, drawings, laid_out, to_bytes, to_svg
+from tddelta.report.run_set import RunSet
 from tddelta.report.tables import Table
 from tddelta.runs import Run, find_runs, readable_runs
 from tddelta.runs.files import replace
@@ -57,7 +57,7 @@ class Report:
         sections: Makes further sections of the page, below the scores.
 
     Attributes:
-        study: The runs, grouped and scored.
+        runs: The runs, grouped and scored.
 
     Raises:
         ConfigError: There is no readable run, or a baseline is not among the agents.
@@ -69,22 +69,22 @@ class Report:
         *,
         baselines: Sequence[str] | None = None,
         references: Mapping[str, tuple[float, float]] | None = None,
-        sections: Callable[[Study], Sequence[Section]] = lambda _: (),
+        sections: Callable[[RunSet], Sequence[Section]] = lambda _: (),
     ) -> None:
-        self.study = Study(runs, baselines, references)
+        self.runs = RunSet(runs, baselines, references)
         self._sections = sections
         self._moved: list[str] = []
 
     @property
     def problems(self) -> list[str]:
         """Sentences about what could not be read, and about files that were moved."""
-        return [*self.study.problems, *self._moved]
+        return [*self.runs.problems, *self._moved]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes to the summary."""
-        differences = tables.difference_table(self.study).notes if self.study.comparisons() else ()
-        return tables.score_table(self.study).notes + differences
+        differences = tables.difference_table(self.runs).notes if self.runs.comparisons() else ()
+        return (*tables.score_table(self.runs).notes, *differences)
 
     def summary(self) -> list[dict[str, str]]:
         """The scores as rows for a terminal, the same numbers as on the page.
@@ -93,7 +93,7 @@ class Report:
             One mapping from column head to text per environment and agent, all with the same heads; differences are
             those from the first baseline that is present.
         """
-        return tables.summary_rows(self.study)
+        return tables.summary_rows(self.runs)
 
     @own_style()
     def write(self, out: str | os.PathLike[str]) -> Path:
@@ -117,57 +117,25 @@ class Report:
         beside = "" if target.name == "report.html" else f"{target.stem}-"
         folders = [target.parent / f"{beside}{kind}" for kind in ("figures", "tables")]
         _check_place(target, folders)
-        sections = self._sections(self.study)
-        parts = _tables(self.study)
-        made = [laid_out(each) for each in drawings(self.study)]
-        made += [laid_out(each) for section in sections for each in section.figures]
-        figures = {f"{each.name}.{kind}": to_bytes(each, kind) for each in made for kind in ("png", "pdf")}
-        page = self._page(made, parts, sections, [folder.name for folder in folders])
+        sections, parts = self._sections(self.runs), _tables(self.runs)
+        figures = [*drawings(self.runs), *(each for section in sections for each in section.figures)]
+        drawn = [laid_out(each) for each in figures]
+        images = {f"{each.name}.{kind}": to_bytes(each.figure, kind) for each in drawn for kind in ("png", "pdf")}
+        shown = [table for part in parts.values() for table in (part if isinstance(part, list) else [part])]
+        shown += [table for section in sections for table in section.tables]
+        texts = {f"{table.name}.csv": table.to_csv() for table in shown if table.rows}
+        texts |= {f"{table.name}.tex": table.to_latex() for table in shown if table.rows}
+        page = _page(self.runs, drawn, parts, sections, [folder.name for folder in folders])
         _write(target, page.encode(errors="backslashreplace"))
-        flat = [table for part in parts.values() for table in (part if isinstance(part, list) else [part])]
-        flat += [table for section in sections for table in section.tables]
-        for folder, files in zip(folders, (figures, _table_files(flat)), strict=True):
-            moved = _fill(folder, files)
+        files = images, {name: text.encode(errors="replace") for name, text in texts.items()}
+        for folder, contents in zip(folders, files, strict=True):
+            moved = _fill(folder, contents)
             if moved:
                 self._moved.append(
                     f"{folder} held {words.counted(moved, 'file')} that this report does not make: "
                     f"moved to {folder / 'earlier'}"
                 )
         return target
-
-    def _page(
-        self,
-        made: Iterable[Drawing],
-        parts: Mapping[str, Table | list[Table]],
-        sections: Sequence[Section],
-        folders: Sequence[str],
-    ) -> str:
-        figures: dict[str, list[dict[str, Any]]] = {}
-        for drawing in made:
-            shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
-            figures.setdefault(drawing.section, []).append(shown)
-        environment = Environment(
-            loader=PackageLoader("tddelta.report", "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        return environment.get_template("report.html.j2").render(
-            headline=words.headline(self.study),
-            judgement=words.critic_sentences(self.study),
-            study=self.study,
-            styles=plots.agent_styles(self.study.agents),
-            palette=plots.PALETTE,
-            figures=figures,
-            reaches=words.ladders(self.study),
-            reasons=self.study.suites[1],
-            provenance=_provenance(self.study),
-            numeric=_numeric_columns,
-            sections=sections,
-            folders=folders,
-            **parts,
-        )
 
 
 def write_report(
@@ -180,11 +148,11 @@ def write_report(
     """Draw the report of the runs at some paths; see `Report.write`.
 
     Args:
-        paths: A run directory, a folder above some, or several of these.
+        paths: Where the runs are.
         out: The file to write, ending in `.html`, or a folder for `report.html`. None means the folder that all runs
             share.
-        baselines: Agents that the others are compared with. None means `ppo`, `ppo+` and `ppo-multi`, where present.
-        references: (random, reference) scores by environment for normalisation, before the tables that are shipped.
+        baselines: As of `Report`.
+        references: As of `Report`.
 
     Returns:
         The path of the HTML file.
@@ -211,42 +179,66 @@ def shared_folder(paths: Sequence[str | os.PathLike[str]]) -> Path:
     return Path(os.path.commonpath([folder.absolute() for folder in folders]))
 
 
-def _tables(study: Study) -> dict[str, Table | list[Table]]:
-    differing, common = tables.settings_tables(study)
-    suites = study.suites[0]
-    hold_out = tables.hold_out_table(study)
-    measures: list[Measure] = [*tables.MEASURES]
-    if hold_out.rows:
-        measures.append("hold_out")
+def _page(
+    runs: RunSet,
+    drawn: Iterable[Drawing],
+    parts: Mapping[str, Table | list[Table]],
+    sections: Sequence[Section],
+    folders: Sequence[str],
+) -> str:
+    figures: dict[str, list[dict[str, Any]]] = {}
+    for drawing in drawn:
+        shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
+        figures.setdefault(drawing.section, []).append(shown)
+    environment = Environment(
+        loader=PackageLoader("tddelta.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        headline=words.headline(runs),
+        judgement=words.critic_sentences(runs),
+        problems=runs.problems,
+        styles=agent_styles(runs.agents),
+        palette=PALETTE,
+        figures=figures,
+        reaches=words.ladders(runs),
+        reasons=runs.suites[1],
+        provenance=_provenance(runs),
+        numeric=_numeric_columns,
+        sections=sections,
+        folders=folders,
+        **parts,
+    )
+
+
+def _tables(runs: RunSet) -> dict[str, Table | list[Table]]:
+    """The tables by the names that the template gives them."""
+    differing, common = tables.settings_tables(runs)
+    hold_out, suites = tables.hold_out_table(runs), runs.suites[0]
+    measures = tables.TITLES if hold_out.rows else tables.MEASURES
     return {
-        "scores": tables.score_table(study),
+        "scores": tables.score_table(runs),
         "hold_out": hold_out,
-        "differences": [tables.difference_table(study, measure) for measure in measures if study.pairs],
+        "differences": [tables.difference_table(runs, measure) for measure in measures if runs.pairs],
         "aggregates": [tables.aggregate_table(suite) for suite in suites],
-        "improvements": [tables.improvement_table(study, suite) for suite in suites if study.pairs],
-        "evaluations": tables.evaluation_table(study),
-        "ladder": tables.ladder_table(study),
-        "critic": tables.critic_table(study, every=False),
-        "diagnostics": tables.diagnostics_table(study),
-        "critic_every": tables.critic_table(study),
+        "improvements": [tables.improvement_table(runs, suite) for suite in suites if runs.pairs],
+        "evaluations": tables.evaluation_table(runs),
+        "ladder": tables.ladder_table(runs),
+        "critic": tables.critic_table(runs, every=False),
+        "diagnostics": tables.diagnostics_table(runs),
+        "critic_every": tables.critic_table(runs),
         "differing": differing,
         "common": common,
-        "runs": tables.run_table(study),
+        "runs": tables.run_table(runs),
     }
 
 
-def _table_files(made: Iterable[Table]) -> dict[str, bytes]:
-    files = {}
-    for table in made:
-        if table.rows:
-            files[f"{table.name}.csv"] = table.to_csv().encode(errors="replace")
-            files[f"{table.name}.tex"] = table.to_latex().encode(errors="replace")
-    return files
-
-
-def _provenance(study: Study) -> dict[str, list[str] | dict[str, str]]:
+def _provenance(runs: RunSet) -> dict[str, list[str] | dict[str, str]]:
     """Commands, versions and machines of all runs, each once."""
-    starts = [event for seed in study.seeds for event in seed.run.timing[:1] if event.get("event") == "start"]
+    starts = [event for seed in runs.seeds for event in seed.run.timing[:1] if event.get("event") == "start"]
     commands = dict.fromkeys(shlex.join(map(str, start["command"])) for start in starts if start.get("command"))
     versions: dict[str, dict[str, None]] = {}
     for start in starts:

@@ -1,11 +1,20 @@
-"""Scores of training runs, and how sure a difference between two agents is.
+"""Scores of training runs, aggregates over environments, and how sure a difference between two agents is.
 
 Everything takes and returns numbers. A replicate is one *seed*: the episodes of one run share their parameters and
 say nothing about how much another seed would differ, so no function here pools episodes of several runs.
+
+Aggregates take the scores of an agent as one array per environment with one normalised score per seed; environments
+may have different numbers of seeds. Their intervals come from the stratified bootstrap: the seeds of each environment
+are resampled apart, the environments stay as they are. Definitions are those of rliable (Agarwal et al., 2021, "Deep
+Reinforcement Learning at the Edge of the Statistical Precipice").
+
+Everywhere `level` is a confidence level in (0, 1), `n_bootstrap` a number of resamples of at least 2, and `seed` that
+of the resampling, the same of which gives the same interval. Functions raise ConfigError for other values, and
+ShapeError for samples that do not have one axis.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +31,8 @@ FloatArray = npt.NDArray[np.float64]
 
 RELATIVE_NOISE = 1e-12
 """A standard deviation below this share of the mean is rounding, not variance."""
+
+# ---------------------------------------------------------------- scores of seeds
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,155 @@ class Interval:
     note: str = ""
 
 
+def asymptotic_score(returns: npt.ArrayLike, episodes: int = 100) -> float:
+    """Mean return of the last training episodes of one run; NaN for a run in which no episode ended.
+
+    Args:
+        returns: Undiscounted returns in the order in which the episodes ended, shape (N,).
+        episodes: How many of the last episodes count, at least 1; all, where there are fewer.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes must be at least 1; got {episodes}: give how many of the last episodes count")
+    return average_score(_vector("returns", returns)[-episodes:])
+
+
+def average_score(returns: npt.ArrayLike) -> float:
+    """Mean of the returns (N,) of all training episodes of one run, or NaN: it rewards learning early."""
+    values = _vector("returns", returns)
+    return float(values.mean()) if len(values) else math.nan
+
+
+def summarise(scores: npt.ArrayLike) -> Summary:
+    """Mean ± standard error of one score per seed, (n,); one that is not finite makes the mean NaN."""
+    values = _vector("scores", scores)
+    plain = tuple(float(value) for value in values)
+    problem = _unusable(values)
+    if problem:
+        return Summary(plain, math.nan, None, problem)
+    mean = float(values.mean())
+    if len(values) == 1:
+        return Summary(plain, mean, None, "one seed: no standard error")
+    return Summary(plain, mean, float(values.std(ddof=1) / math.sqrt(len(values))))
+
+
+def t_interval(scores: npt.ArrayLike, level: float = 0.95) -> Interval:
+    """Student's t interval of the mean of one score per seed, mean ± t_{(1+level)/2, n−1} · standard error.
+
+    It has no ends for fewer than two seeds or scores that are not finite.
+    """
+    _check_level(level)
+    summary = summarise(scores)
+    if summary.standard_error is None:
+        return Interval(None, None, summary.note.replace("standard error", "interval"))
+    half = float(stats.t.ppf((1 + level) / 2, summary.n - 1)) * summary.standard_error
+    return Interval(summary.mean - half, summary.mean + half)
+
+
+# ---------------------------------------------------------------- learning curves
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve with a band; every array has the shape of `grid`.
+
+    Attributes:
+        grid: Environment steps, or normalised scores τ of a performance profile.
+        mean: Mean over the seeds that have a value here, NaN where none has; or the share of runs above τ.
+        low: Lower end of the band; NaN for fewer than two seeds.
+        high: Upper end.
+        n: How many seeds have a value here, or how many runs there are.
+        label: What the band is, for a legend.
+    """
+
+    grid: FloatArray
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+    n: npt.NDArray[np.int64]
+    label: str
+
+
+def learning_grid(steps: Sequence[npt.ArrayLike], *, points: int = 60, per_point: float = 5) -> FloatArray:
+    """Equally spaced steps up to the last episode of any run, (K,) with 2 ≤ K ≤ `points`; empty without episodes.
+
+    Args:
+        steps: Environment steps at the end of each episode, one array per run.
+        points: The most grid points.
+        per_point: How many episodes per point the run with the fewest episodes should have on average.
+    """
+    arrays = [array for array in (np.asarray(run, np.float64) for run in steps) if len(array)]
+    if not arrays:
+        return np.zeros(0)
+    last = max(float(array[-1]) for array in arrays)
+    # the density of episodes matters, so a run that was cut short does not make the grid coarse
+    density = min(len(array) / max(float(array[-1]), 1.0) for array in arrays)
+    count = int(np.clip(density * last / per_point, 2, points))
+    return np.linspace(last / count, last, count)
+
+
+def curve_values(steps: npt.ArrayLike, returns: npt.ArrayLike, grid: npt.ArrayLike) -> FloatArray:
+    """One run's learning curve on a grid.
+
+    The value at grid point g_i is the mean return of the episodes that ended in (g_{i−1}, g_i], for the first point in
+    (−∞, g_0]. A point without an episode lies on the line between its neighbours; before the first and after the last
+    episode of the run there is no value: nothing is extrapolated or held.
+
+    Args:
+        steps: Environment steps at the end of each episode, ascending, shape (N,).
+        returns: Their returns, shape (N,).
+        grid: Ascending steps, shape (K,).
+
+    Returns:
+        The values, shape (K,), NaN outside the run's range.
+    """
+    ends, values, points = (np.asarray(x, np.float64) for x in (steps, returns, grid))
+    if ends.shape != values.shape or ends.ndim != 1:
+        raise ShapeError(
+            f"steps and returns must have one shape (N,); got {ends.shape} and {values.shape}: "
+            "pass one entry per episode"
+        )
+    bins: npt.NDArray[Any] = np.searchsorted(points, ends, side="left")  # g_{i−1} < end ≤ g_i gives i
+    inside = bins < len(points)
+    counts = np.bincount(bins[inside], minlength=len(points))
+    sums = np.bincount(bins[inside], weights=values[inside], minlength=len(points))
+    filled = counts > 0
+    if not filled.any():
+        return np.full(len(points), np.nan)
+    return np.interp(points, points[filled], sums[filled] / counts[filled], left=np.nan, right=np.nan)
+
+
+def learning_curve(
+    steps: Sequence[npt.ArrayLike], returns: Sequence[npt.ArrayLike], grid: npt.ArrayLike, *, level: float = 0.95
+) -> Curve:
+    """Mean learning curve of several seeds, with a t interval over seeds.
+
+    Args:
+        steps: Environment steps at the end of each episode, one array per seed.
+        returns: The episodes' returns, one array per seed.
+        grid: Strictly increasing steps, shape (K,); `learning_grid` chooses one.
+        level: Confidence level of the interval.
+    """
+    _check_level(level)
+    points = np.asarray(grid, np.float64)
+    if (np.diff(points) <= 0).any():
+        raise ConfigError(f"grid must be strictly increasing; got {points.tolist()}: sort it and drop repeated steps")
+    if len(steps) != len(returns):
+        raise ShapeError(f"steps and returns must have one array per seed; got {len(steps)} and {len(returns)}")
+    rows = [curve_values(end, value, points) for end, value in zip(steps, returns, strict=True)]
+    values = np.array(rows, np.float64).reshape(-1, len(points))
+    known = np.ma.masked_invalid(values)
+    n = known.count(axis=0)
+    mean = known.mean(axis=0)
+    half = stats.t.ppf((1 + level) / 2, n - 1) * np.sqrt(known.var(axis=0, ddof=1) / n)
+    mean, low, high = (np.ma.filled(line, np.nan) for line in (mean, mean - half, mean + half))
+    most = int(n.max(initial=0))
+    label = "one seed, no band" if most < 2 else f"mean of {most} seeds, band: {100 * level:g} % t interval"
+    return Curve(points, mean, low, high, n, label)
+
+
+# ---------------------------------------------------------------- two agents
+
+
 @dataclass(frozen=True)
 class Welch:
     """Result of Welch's two-sided t-test.
@@ -70,137 +230,43 @@ class Welch:
         statistic: t, or None.
         degrees_of_freedom: Welch–Satterthwaite degrees of freedom, or None.
         p_value: Two-sided p, or None where a test makes no sense; `note` then says why.
-        degenerate: Neither sample has any variance, but their means differ.
         note: Why there is no p, else "".
     """
 
     difference: float
-    statistic: float | None
-    degrees_of_freedom: float | None
-    p_value: float | None
-    degenerate: bool = False
+    statistic: float | None = None
+    degrees_of_freedom: float | None = None
+    p_value: float | None = None
     note: str = ""
 
 
-def asymptotic_score(returns: npt.ArrayLike, episodes: int = 100) -> float:
-    """Mean return of the last training episodes of one run.
-
-    Args:
-        returns: Undiscounted returns in the order in which the episodes ended, shape (N,).
-        episodes: How many of the last episodes count; all, where there are fewer.
-
-    Returns:
-        The mean, or NaN for a run in which no episode ended.
-
-    Raises:
-        ConfigError: `episodes` is less than 1.
-        ShapeError: `returns` does not have one axis.
-    """
-    if episodes < 1:
-        raise ConfigError(f"episodes must be at least 1; got {episodes}: give how many of the last episodes count")
-    return average_score(_vector("returns", returns)[-episodes:])
-
-
-def average_score(returns: npt.ArrayLike) -> float:
-    """Mean return of all training episodes of one run: it rewards learning early.
-
-    Args:
-        returns: Undiscounted returns, shape (N,).
-
-    Returns:
-        The mean, or NaN for a run in which no episode ended.
-
-    Raises:
-        ShapeError: `returns` does not have one axis.
-    """
-    values = _vector("returns", returns)
-    return float(values.mean()) if len(values) else math.nan
-
-
-def summarise(scores: npt.ArrayLike) -> Summary:
-    """Mean ± standard error over seeds.
-
-    Args:
-        scores: One score per seed, shape (n,).
-
-    Returns:
-        The summary. A score that is not finite makes the mean NaN instead of being dropped.
-
-    Raises:
-        ShapeError: `scores` does not have one axis.
-    """
-    values = _vector("scores", scores)
-    plain = tuple(float(value) for value in values)
-    if not len(values):
-        return Summary(plain, math.nan, None, "no seed")
-    if not np.isfinite(values).all():
-        return Summary(plain, math.nan, None, _not_finite(values))
-    mean = float(values.mean())
-    if len(values) == 1:
-        return Summary(plain, mean, None, "one seed: no standard error")
-    return Summary(plain, mean, float(values.std(ddof=1) / math.sqrt(len(values))))
-
-
-def t_interval(scores: npt.ArrayLike, level: float = 0.95) -> Interval:
-    """Student's t interval of the mean over seeds, mean ± t_{(1+level)/2, n−1} · standard error.
-
-    Args:
-        scores: One score per seed, shape (n,).
-        level: Confidence level in (0, 1).
-
-    Returns:
-        The interval; without ends for fewer than two seeds or scores that are not finite.
-
-    Raises:
-        ConfigError: `level` lies outside (0, 1).
-        ShapeError: `scores` does not have one axis.
-    """
-    check_level(level)
-    summary = summarise(scores)
-    if summary.standard_error is None:
-        return Interval(None, None, summary.note.replace("standard error", "interval"))
-    half = float(stats.t.ppf((1 + level) / 2, summary.n - 1)) * summary.standard_error
-    return Interval(summary.mean - half, summary.mean + half)
-
-
 def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
-    """Welch's t-test: do two agents differ in their mean over seeds?
+    """Welch's t-test of one score per seed, (n,) and (m,): do two agents differ in their mean over seeds?
 
     Rounding noise is not variance: `[.1] * 10` against `[.1] * 20` has p = 3e-4 in a plain t-test, and is
     reported here as "no variance, equal".
-
-    Args:
-        first: One score per seed, shape (n,).
-        second: One score per seed of the other agent, shape (m,).
-
-    Returns:
-        The test; `p_value` is None, with the reason in `note`, where a test makes no sense.
-
-    Raises:
-        ShapeError: A sample does not have one axis.
     """
     first, second = _vector("first", first), _vector("second", second)
-    problem = _incomparable(first, second)
+    problem = _unusable(first) or _unusable(second)
     if problem:
-        return Welch(math.nan, None, None, None, note=problem)
+        return Welch(math.nan, note=problem)
     difference = float(first.mean() - second.mean())
-    constant = is_constant(first), is_constant(second)
+    constant = _is_constant(first), _is_constant(second)
     if all(constant):
-        if is_constant(np.concatenate([first, second])):
-            return Welch(0.0, None, None, None, note="no variance, equal")
+        if _is_constant(np.concatenate([first, second])):
+            return Welch(0.0, note="no variance, equal")
         if min(len(first), len(second)) > 1:
-            note = "no variance within either agent: the test is degenerate"
-            return Welch(difference, None, None, None, degenerate=True, note=note)
+            return Welch(difference, note="no variance within either agent: the test is degenerate")
     if min(len(first), len(second)) < 2:
-        return Welch(difference, None, None, None, note="one seed: no test")
+        return Welch(difference, note="one seed: no test")
+    sign = 1.0
     if constant[1]:  # Welch's test of a sample without variance is the test of one sample against a number
         result = stats.ttest_1samp(first, second[0])
-        return Welch(difference, float(result.statistic), float(result.df), float(result.pvalue))
-    if constant[0]:
-        result = stats.ttest_1samp(second, first[0])
-        return Welch(difference, -float(result.statistic), float(result.df), float(result.pvalue))
-    result = stats.ttest_ind(first, second, equal_var=False)
-    return Welch(difference, float(result.statistic), float(result.df), float(result.pvalue))
+    elif constant[0]:
+        result, sign = stats.ttest_1samp(second, first[0]), -1.0
+    else:
+        result = stats.ttest_ind(first, second, equal_var=False)
+    return Welch(difference, sign * float(result.statistic), float(result.df), float(result.pvalue))
 
 
 class Moments(NamedTuple):
@@ -218,18 +284,10 @@ class Moments(NamedTuple):
 
 
 def welch_of_moments(first: Moments, second: Moments) -> Welch:
-    """Welch's two-sided t-test from means and standard errors, where the scores of the seeds are not known.
-
-    Args:
-        first: Of one agent.
-        second: Of the other.
-
-    Returns:
-        The test; `p_value` is None where neither has any variance.
-    """
+    """Welch's two-sided t-test from means and standard errors, where the scores of the seeds are not known."""
     both, difference = (first, second), first.mean - second.mean
     if first.standard_error == second.standard_error == 0:
-        return Welch(difference, None, None, None, degenerate=difference != 0, note="no variance within either agent")
+        return Welch(difference, note="no variance within either agent")
     spreads = [moments.standard_error * math.sqrt(moments.n) for moments in both]
     result = stats.ttest_ind_from_stats(
         first.mean, spreads[0], first.n, second.mean, spreads[1], second.n, equal_var=False
@@ -240,42 +298,22 @@ def welch_of_moments(first: Moments, second: Moments) -> Welch:
 
 
 def bootstrap_difference(
-    first: npt.ArrayLike,
-    second: npt.ArrayLike,
-    *,
-    n_bootstrap: int = 10_000,
-    level: float = 0.95,
-    seed: int = 0,
+    first: npt.ArrayLike, second: npt.ArrayLike, *, n_bootstrap: int = 10_000, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Percentile bootstrap interval of the difference of two means, resampling the seeds of each agent.
+    """Percentile bootstrap interval of the difference of two means, resampling the seeds (n,) and (m,) of each agent.
 
-    With fewer than about five seeds such an interval is too narrow.
-
-    Args:
-        first: One score per seed, shape (n,).
-        second: One score per seed of the other agent, shape (m,).
-        n_bootstrap: Number of resamples, at least 2.
-        level: Confidence level in (0, 1).
-        seed: Seed of the resampling; the same seed gives the same interval.
-
-    Returns:
-        The interval; without ends where an agent has one seed, or a score is not finite.
-
-    Raises:
-        ConfigError: `n_bootstrap` is less than 2 or `level` lies outside (0, 1).
-        ShapeError: A sample does not have one axis.
+    It has no ends where an agent has one seed, or a score is not finite. With fewer than about five seeds such an
+    interval is too narrow.
     """
-    check_bootstrap(n_bootstrap, level)
-    first, second = _vector("first", first), _vector("second", second)
-    problem = _incomparable(first, second)
+    _check_bootstrap(n_bootstrap, level)
+    samples = [_vector("first", first), _vector("second", second)]
+    problem = _unusable(samples[0]) or _unusable(samples[1])
     if problem:
         return Interval(None, None, problem)
-    if min(len(first), len(second)) < 2:
+    if min(map(len, samples)) < 2:
         return Interval(None, None, "one seed: no interval")
-    rng = np.random.default_rng(seed)
-    means = [resample(x, n_bootstrap, rng).mean(axis=1) for x in (first, second)]
-    note = "no variance: the interval has no width" if is_constant(first) and is_constant(second) else ""
-    return Interval(*percentiles(means[0] - means[1], level), note)
+    ours, theirs = (drawn.mean(axis=1) for drawn in _resample(samples, n_bootstrap, seed))
+    return Interval(*_percentiles(ours - theirs, level), _no_width(samples))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -284,13 +322,10 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     With p_(1) ≤ … ≤ p_(m): corrected p_(i) = max over j ≤ i of min(1, (m − j + 1) p_(j)).
 
     Args:
-        p_values: p of every test; None or NaN for a comparison that was not tested, which does not count.
+        p_values: p of every test in [0, 1]; None or NaN for a comparison that was not tested, which does not count.
 
     Returns:
         The corrected values, in the order given.
-
-    Raises:
-        ConfigError: A value lies outside [0, 1].
     """
     tested = [(p, index) for index, p in enumerate(p_values) if p is not None and not math.isnan(p)]
     corrected: list[float | None] = [None] * len(p_values)
@@ -301,6 +336,172 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         largest = max(largest, min(1.0, (len(tested) - rank) * p))
         corrected[index] = largest
     return corrected
+
+
+# ---------------------------------------------------------------- aggregates over environments
+
+Scores = Sequence[npt.ArrayLike]
+"""Scores of one agent: per environment one array with one score per seed."""
+
+Statistic = Callable[[list[FloatArray]], FloatArray]
+"""From one array (resamples, seeds) per environment to one number per resample, (resamples,)."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval.
+
+    Attributes:
+        value: The point estimate.
+        interval: Its bootstrap interval, or the reason why there is none.
+        note: What a reader should know about the number, else "".
+    """
+
+    value: float
+    interval: Interval
+    note: str = ""
+
+
+def interquartile_mean(scores: Scores) -> float:
+    """Mean of the middle half of all runs of all environments together.
+
+    `scipy.stats.trim_mean(…, 0.25)` over the flattened scores: of n runs ⌊n/4⌋ are dropped at either end, so three
+    runs lose none and their interquartile mean is their mean. Where environments have different numbers of seeds, each
+    environment keeps the same weight, and what is dropped at either end is that share of the total weight.
+    """
+    return float(_iqm(_rows(_check(scores)))[0])
+
+
+def aggregate(
+    scores: Scores,
+    statistic: str = "interquartile_mean",
+    *,
+    n_bootstrap: int = 2_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    """An aggregate of normalised scores with its stratified bootstrap interval.
+
+    The statistic is "interquartile_mean"; "mean" or "median" of the environments' means; or "optimality_gap", the
+    mean shortfall below 1. The interval has no ends where an environment has one seed only.
+    """
+    _check_bootstrap(n_bootstrap, level)
+    if statistic not in STATISTICS:
+        raise ConfigError(f"statistic must be one of {', '.join(STATISTICS)}; got {statistic!r}")
+    arrays, function = _check(scores), STATISTICS[statistic]
+    value, count = float(function(_rows(arrays))[0]), sum(len(x) for x in arrays)
+    notes = []
+    if statistic == "interquartile_mean" and count < 4:
+        notes.append(f"an interquartile mean of {count} runs trims nothing: it is their mean")
+    if len({len(x) for x in arrays}) > 1:
+        notes.append("the numbers of seeds differ, and every environment has the same weight")
+    interval = Interval(None, None, _no_interval(arrays))
+    if not interval.note:
+        samples = function(_resample(arrays, n_bootstrap, seed))
+        interval = Interval(*_percentiles(samples, level), _no_width(arrays))
+    return Estimate(value, interval, "; ".join(notes))
+
+
+def performance_profile(
+    scores: Scores, thresholds: npt.ArrayLike, *, n_bootstrap: int = 2_000, level: float = 0.95, seed: int = 0
+) -> Curve:
+    """Share of runs that score more than each threshold τ, (K,), with a pointwise stratified bootstrap band."""
+    _check_bootstrap(n_bootstrap, level)
+    arrays, points = _check(scores), np.asarray(thresholds, np.float64)
+    fractions = np.array([_above(_rows(arrays), point)[0] for point in points], np.float64)
+    n = np.full(len(points), sum(map(len, arrays)))
+    if _no_interval(arrays):
+        unknown = np.full(len(points), np.nan)
+        return Curve(points, fractions, unknown, unknown, n, "one seed: no band")
+    drawn = _resample(arrays, n_bootstrap, seed)
+    band = np.array([_percentiles(_above(drawn, point), level) for point in points]).reshape(-1, 2)
+    return Curve(points, fractions, band[:, 0], band[:, 1], n, f"band: {100 * level:g} % bootstrap")
+
+
+def probability_of_improvement(
+    first: Scores, second: Scores, *, n_bootstrap: int = 2_000, level: float = 0.95, seed: int = 0
+) -> Estimate:
+    """Chance that a run of the first agent beats one of the second on an environment drawn at random.
+
+    P(X > Y) + ½ P(X = Y) per environment (the Mann–Whitney statistic over n·m), averaged over environments. Both
+    agents have the same environments, in the same order.
+    """
+    _check_bootstrap(n_bootstrap, level)
+    ours, theirs = _check(first), _check(second)
+    if len(ours) != len(theirs):
+        raise ShapeError(
+            f"first and second must cover the same environments; got {len(ours)} and {len(theirs)}: "
+            "leave out the environments that one of them lacks"
+        )
+    value = float(_improvement(_rows(ours), _rows(theirs))[0])
+    problem = _no_interval(ours) or _no_interval(theirs)
+    if problem:
+        return Estimate(value, Interval(None, None, problem))
+    rng = np.random.default_rng(seed)
+    low, high = _percentiles(
+        _improvement(_resample(ours, n_bootstrap, rng), _resample(theirs, n_bootstrap, rng)), level
+    )
+    return Estimate(value, Interval(low, high, "the same in every resample" if low == high else ""))
+
+
+# Statistics of rows, one array (B, n) per environment.
+
+
+def _iqm(rows: list[FloatArray]) -> FloatArray:
+    flat = np.concatenate(rows, axis=1)
+    weights = np.concatenate([np.full(row.shape[1], 1 / (len(rows) * row.shape[1])) for row in rows])
+    order = np.argsort(flat, axis=1)
+    end = np.cumsum(weights[order], axis=1)
+    cut = flat.shape[1] // 4 / flat.shape[1]  # equal weights: exactly the runs that trim_mean drops
+    kept = np.clip(end, cut, 1 - cut) - np.clip(end - weights[order], cut, 1 - cut)
+    return np.asarray((kept * np.take_along_axis(flat, order, axis=1)).sum(axis=1) / kept.sum(axis=1), np.float64)
+
+
+def _means(rows: list[FloatArray]) -> FloatArray:
+    return np.stack([row.mean(axis=1) for row in rows], axis=1)
+
+
+STATISTICS: dict[str, Statistic] = {
+    "interquartile_mean": _iqm,
+    "mean": lambda rows: np.asarray(_means(rows).mean(axis=1), np.float64),
+    "median": lambda rows: np.asarray(np.median(_means(rows), axis=1), np.float64),
+    "optimality_gap": lambda rows: np.asarray(1 - _means([np.minimum(row, 1) for row in rows]).mean(axis=1)),
+}
+"""Statistics of `aggregate` by name."""
+
+
+def _above(rows: list[FloatArray], threshold: float) -> FloatArray:
+    return np.asarray(np.mean([(row > threshold).mean(axis=1) for row in rows], axis=0), np.float64)
+
+
+def _improvement(first: list[FloatArray], second: list[FloatArray]) -> FloatArray:
+    pairs = [(ours[:, :, None], theirs[:, None, :]) for ours, theirs in zip(first, second, strict=True)]
+    return np.asarray(np.mean([np.mean((x > y) + 0.5 * (x == y), axis=(1, 2)) for x, y in pairs], axis=0), np.float64)
+
+
+def _rows(arrays: list[FloatArray]) -> list[FloatArray]:
+    return [array[None] for array in arrays]
+
+
+def _check(scores: Any) -> list[FloatArray]:
+    arrays = [np.asarray(array, np.float64) for array in scores]
+    matrix = isinstance(scores, np.ndarray)  # would be read by rows, and rliable's matrices have seeds there
+    if matrix or not arrays or any(array.ndim != 1 or not len(array) for array in arrays):
+        raise ShapeError(
+            "scores must be one array per environment with one number per seed; "
+            f"got {'a matrix with rows of' if matrix else 'arrays of'} shapes {[array.shape for array in arrays]}: "
+            "pass the columns of a matrix (seeds, environments) as list(matrix.T)"
+        )
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ShapeError("scores must be finite; got NaN or infinity: leave out the environments without a score")
+    return arrays
+
+
+def _no_interval(arrays: list[FloatArray]) -> str:
+    return "an environment has one seed: no interval" if min(map(len, arrays)) < 2 else ""
+
+
+# ---------------------------------------------------------------- critics
 
 
 @dataclass(frozen=True)
@@ -339,22 +540,16 @@ def critic_quality(predicted: npt.ArrayLike, realised: npt.ArrayLike) -> CriticQ
             "predicted and realised must both have shape (N, Z); "
             f"got {predicted.shape} and {realised.shape}: pass one row per state and one column per discount"
         )
-    columns = [_column_quality(predicted[:, z], realised[:, z]) for z in range(predicted.shape[1])]
-    table = np.array([column[:3] for column in columns], np.float64).reshape(-1, 3)
-    return CriticQuality(table[:, 0], table[:, 1], table[:, 2], np.array([column[3] for column in columns], np.int64))
-
-
-def _column_quality(predicted: FloatArray, realised: FloatArray) -> tuple[float, float, float, int]:
+    rmse, relative, explained = np.full((3, predicted.shape[1]), np.nan)
     known = np.isfinite(realised)
-    predicted, realised = predicted[known], realised[known]
-    if not len(realised):
-        return math.nan, math.nan, math.nan, 0
-    error = realised - predicted
-    rmse = float(np.sqrt(np.mean(error**2)))
-    if is_constant(realised):
-        return rmse, math.nan, math.nan, len(realised)
-    spread = float(realised.std())
-    return rmse, rmse / spread, 1 - float(error.var()) / spread**2, len(realised)
+    for z in np.flatnonzero(known.any(axis=0)):
+        returns = realised[known[:, z], z]
+        error = returns - predicted[known[:, z], z]
+        rmse[z] = np.sqrt(np.mean(error**2))
+        if not _is_constant(returns):
+            spread = returns.std()
+            relative[z], explained[z] = rmse[z] / spread, 1 - error.var() / spread**2
+    return CriticQuality(rmse, relative, explained, known.sum(axis=0))
 
 
 BINS = 10
@@ -368,7 +563,7 @@ class Diagnosis:
     What is compared with W_z is the realised part: the discounted return at γ_z less that at γ_{z−1}.
 
     Attributes:
-        factors: Contraction factor of each component's targets; NaN where there are no traces.
+        contraction_factor: Contraction factor of each component's targets; NaN where there are no traces.
         share: Mean |W_z| over the sum of these.
         bias: Mean of W_z less the realised part, in units of reward; NaN where nothing is known.
         spread: Standard deviation of the realised part.
@@ -377,13 +572,13 @@ class Diagnosis:
         states: States whose returns are known up to γ_z.
     """
 
-    factors: FloatArray
+    contraction_factor: FloatArray
     share: FloatArray
     bias: FloatArray
     spread: FloatArray
     explained_variance: FloatArray
     slope: FloatArray
-    states: FloatArray
+    states: npt.NDArray[np.int64]
 
 
 def diagnose(scales: TimeScales, predicted: FloatArray, realised: FloatArray) -> Diagnosis:
@@ -393,79 +588,71 @@ def diagnose(scales: TimeScales, predicted: FloatArray, realised: FloatArray) ->
         scales: The critic's scales.
         predicted: V_z(s), (N, Z).
         realised: Discounted return at γ_z, (N, Z); NaN where it is not known.
-
-    Returns:
-        The measures.
     """
     parts, came = decompose(predicted), decompose(realised)
-    error = parts - came
-    rows: list[tuple[float, float, float, float, float]] = []
-    for z in range(len(scales)):
-        known = np.isfinite(came[:, z])
-        if not known.any():
-            rows.append((math.nan, math.nan, math.nan, math.nan, 0.0))
-            continue
-        target, value, returns = came[known, z], predicted[known, z], realised[known, z]
-        constant = is_constant(target)
-        explained = math.nan if constant else 1 - float(error[known, z].var() / target.var())
-        flat = is_constant(value)
-        slope = math.nan if flat else float(np.cov(value, returns, bias=True)[0, 1] / value.var())
-        rows.append((float(error[known, z].mean()), float(target.std()), explained, slope, float(known.sum())))
-    table = np.array(rows)
+    bias, spread, explained, slope = np.full((4, len(scales)), np.nan)
+    known = np.isfinite(came)
+    for z in np.flatnonzero(known.any(axis=0)):
+        there = known[:, z]
+        target, error = came[there, z], (parts - came)[there, z]
+        value, returns = predicted[there, z], realised[there, z]
+        bias[z], spread[z] = error.mean(), target.std()
+        if not _is_constant(target):
+            explained[z] = 1 - error.var() / target.var()
+        if not _is_constant(value):
+            slope[z] = np.cov(value, returns, bias=True)[0, 1] / value.var()
     size = np.abs(parts).mean(axis=0)
+    share = size / size.sum() if size.sum() else np.full(len(size), np.nan)
     factors = scales.contraction_factors if scales.trace_decays is not None else (math.nan,) * len(scales)
-    total = float(size.sum())
-    return Diagnosis(
-        np.array(factors), size / total if total else np.full(len(size), math.nan), *(table[:, i] for i in range(5))
-    )
+    return Diagnosis(np.array(factors), share, bias, spread, explained, slope, known.sum(axis=0))
 
 
 def calibration(predicted: FloatArray, realised: FloatArray, bins: int = BINS) -> tuple[FloatArray, FloatArray]:
-    """Mean realised return of states with about the same predicted value.
+    """Mean prediction, and mean realised return, of groups of states with about the same predicted value.
 
     Args:
         predicted: V(s), (N,).
-        realised: Discounted return, (N,); NaN where it is not known.
+        realised: Discounted return, (N,); NaN where it is not known, and no group where none is.
         bins: Number of groups of equally many states.
-
-    Returns:
-        Mean prediction and mean return of each group; empty where no return is known.
     """
     known = np.isfinite(realised)
     order = np.argsort(predicted[known], kind="stable")
     groups = [part for part in np.array_split(order, bins) if len(part)]
-    means = [[float(values[known][part].mean()) for part in groups] for values in (predicted, realised)]
-    return np.array(means[0]), np.array(means[1])
+    predictions, returns = ([values[known][part].mean() for part in groups] for values in (predicted, realised))
+    return np.array(predictions), np.array(returns)
 
 
-# ---------------------------------------------------------------- checks and resampling shared with `aggregates`
+# ---------------------------------------------------------------- checks and resampling
 
 
-def is_constant(values: FloatArray) -> bool:
+def _is_constant(values: FloatArray) -> bool:
     """Tell whether all values are equal up to rounding."""
     return bool(np.ptp(values) == 0 or values.std() < RELATIVE_NOISE * abs(values.mean()))
 
 
-def resample(values: FloatArray, n_bootstrap: int, rng: np.random.Generator) -> FloatArray:
-    """Draw with replacement: shape (n,) becomes (n_bootstrap, n)."""
-    return values[rng.integers(len(values), size=(n_bootstrap, len(values)))]
+def _no_width(arrays: list[FloatArray]) -> str:
+    return "no variance: the interval has no width" if all(map(_is_constant, arrays)) else ""
 
 
-def percentiles(samples: FloatArray, level: float) -> tuple[float, float]:
+def _resample(arrays: list[FloatArray], n_bootstrap: int, seed: int | np.random.Generator) -> list[FloatArray]:
+    """Draw from each array with replacement: shape (n,) becomes (n_bootstrap, n)."""
+    rng = np.random.default_rng(seed)
+    return [values[rng.integers(len(values), size=(n_bootstrap, len(values)))] for values in arrays]
+
+
+def _percentiles(samples: FloatArray, level: float) -> tuple[float, float]:
     """Return the central `level` of the samples."""
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def check_level(level: float) -> None:
-    """Raise ConfigError unless `level` is a confidence level."""
+def _check_level(level: float) -> None:
     if not 0 < level < 1:
         raise ConfigError(f"level must lie between 0 and 1; got {level}: 0.95 is usual")
 
 
-def check_bootstrap(n_bootstrap: int, level: float) -> None:
-    """Raise ConfigError unless a bootstrap with these settings means something."""
-    check_level(level)
+def _check_bootstrap(n_bootstrap: int, level: float) -> None:
+    _check_level(level)
     if n_bootstrap < 2:
         raise ConfigError(f"n_bootstrap must be at least 2; got {n_bootstrap}: use 1000 or more")
 
@@ -477,15 +664,7 @@ def _vector(name: str, values: npt.ArrayLike) -> FloatArray:
     return array
 
 
-def _not_finite(values: FloatArray) -> str:
+def _unusable(values: FloatArray) -> str:
+    """Reason why these scores of seeds have no mean, or ""."""
     bad = int((~np.isfinite(values)).sum())
-    return f"not a finite score: {bad} of {len(values)} seeds"
-
-
-def _incomparable(first: FloatArray, second: FloatArray) -> str:
-    for values in (first, second):
-        if not len(values):
-            return "no seed"
-        if not np.isfinite(values).all():
-            return _not_finite(values)
-    return ""
+    return f"not a finite score: {bad} of {len(values)} seeds" if bad else "" if len(values) else "no seed"

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tddelta.report import statistics
-from tddelta.report.aggregates import STATISTICS, aggregate, probability_of_improvement
-from tddelta.report.statistics import summarise
-from tddelta.report.study import Group, Measure, Study, Suite, flat_settings, verdict
+from tddelta.report.run_set import Group, Measure, RunSet, Suite, flat_settings, verdict
+from tddelta.report.statistics import STATISTICS, Summary, aggregate, probability_of_improvement, summarise
 from tddelta.report.words import (
     MISSING,
     interval_text,
@@ -66,13 +65,14 @@ class Table:
         columns: Its columns.
         records: Its rows; the first one names all fields of the CSV file.
         notes: Remarks below it.
+        rows: Texts of its cells, row by row.
     """
 
     name: str
     caption: str
     columns: tuple[Column, ...]
     records: Sequence[Record]
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     rows: Sequence[tuple[str, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,15 +87,14 @@ class Table:
     @property
     def marks(self) -> list[tuple[str, ...]]:
         """Mark of every cell, row by row."""
-        pairs = [zip(self.columns, row, strict=True) for row in self.rows]
-        return [tuple(column.mark(text) for column, text in pair) for pair in pairs]
+        return [tuple(c.mark(text) for c, text in zip(self.columns, row, strict=True)) for row in self.rows]
 
     def to_csv(self) -> str:
         """All values in full precision; an empty field is a missing number."""
         file = io.StringIO()
         writer = csv.DictWriter(file, list(self.records[0]) if self.records else [], lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: _csv_field(value) for name, value in record.items()} for record in self.records)
+        writer.writerows({name: "" if is_missing(v) else v for name, v in record.items()} for record in self.records)
         return file.getvalue()
 
     def to_latex(self) -> str:
@@ -126,8 +125,9 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _csv_field(value: Any) -> Any:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
+def is_missing(value: Any) -> bool:
+    """True for None and NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 _LATEX = {
@@ -154,6 +154,11 @@ def latex_escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
 
 
+def shown(form: Callable[[Any], str]) -> Callable[[float | None], str]:
+    """Text of a number that may be missing or infinite, in some form."""
+    return lambda value: MISSING if is_missing(value) else "∞" if value == math.inf else form(value)
+
+
 ENVIRONMENT, AGENT, SEEDS = Column("Environment", "environment"), Column("Agent", "agent"), Column("Seeds", "seeds")
 """Columns of what was trained."""
 DIFFERENCE, INTERVAL = (
@@ -170,6 +175,11 @@ def mean_column(head: str, name: str, error: str = "") -> Column:
     return Column(head, (name, error or f"{name}_standard_error"), mean_text)
 
 
+def of_summary(name: str, summary: Summary, error: str = "") -> Record:
+    """The two fields of a `mean_column`."""
+    return {name: summary.mean, error or f"{name}_standard_error": summary.standard_error}
+
+
 def of_group(group: Group, **values: Any) -> Record:
     """Record of the seeds of an agent on an environment."""
     return {"environment": group.environment, "agent": group.agent, **values}
@@ -183,55 +193,42 @@ MEASURES: dict[Measure, str] = {"asymptotic": "Last 100 episodes", "average": "A
 TITLES: dict[Measure, str] = {**MEASURES, "hold_out": "Hold-out episodes"}
 """All measures by the name a reader sees."""
 
-AGGREGATES = {
-    "interquartile_mean": "Interquartile mean",
-    "median": "Median",
-    "mean": "Mean",
-    "optimality_gap": "Optimality gap",
-}
-"""The aggregates by the name a reader sees."""
 
-
-def score_table(study: Study) -> Table:
+def score_table(runs: RunSet) -> Table:
     """Scores of every agent on every environment."""
     records = []
-    for group in study.groups.values():
+    for group in runs.groups.values():
         record = of_group(group, seeds=len(group.scored))
         for measure in MEASURES:
-            summary = group.summary(measure)
-            record |= {measure: summary.mean, f"{measure}_standard_error": summary.standard_error}
+            record |= of_summary(measure, group.summary(measure))
         records.append(record | {"runs": len(group.seeds), "finished": sum(seed.finished for seed in group.seeds)})
     notes = ["Mean return of training episodes, ± standard error over seeds."]
     if not all(record["finished"] for record in records):
         notes.append("† no seed finished: these are the scores so far, and they are not tested.")
     if any(0 < record["finished"] < record["runs"] for record in records):
         notes.append("‡ scores are those of the seeds that finished; leaving out seeds that failed flatters an agent.")
-    short = min((len(s.returns) for g in study.groups.values() for s in g.scored), default=0)
+    short = min((len(s.returns) for g in runs.groups.values() for s in g.scored), default=0)
     if short < 100:
         notes.append(f"The run with the fewest has {short} training episodes, all of which count as its last 100.")
     means = (mean_column(title, measure) for measure, title in MEASURES.items())
-    seeds = Column("Seeds", ("runs", "finished"), seeds_text)
-    return Table(
-        "scores", "Return per agent and environment", (ENVIRONMENT, AGENT, *means, seeds), records, tuple(notes)
-    )
+    seeds = Column("Seeds", ("runs", "finished"), _seeds_text)
+    return Table("scores", "Return per agent and environment", (ENVIRONMENT, AGENT, *means, seeds), records, notes)
 
 
-def seeds_text(runs: int, finished: int) -> str:
-    """Number of seeds behind a score."""
+def _seeds_text(runs: int, finished: int) -> str:
     if not finished:
         return f"{runs} †"
     return str(runs) if finished == runs else f"{finished} of {runs} ‡"
 
 
-def summary_rows(study: Study) -> list[dict[str, str]]:
+def summary_rows(runs: RunSet) -> list[dict[str, str]]:
     """Scores, and differences from the first baseline, as rows for a terminal: see `Report.summary`."""
-    scores, first = score_table(study), next(iter(study.compared_with), None)
+    scores, first = score_table(runs), next(iter(runs.compared_with), None)
     columns = [scores.columns[i] for i in (0, 1, 4, 2, 3)]
-    differences = (DIFFERENCE, INTERVAL, *P_VALUES)
-    heads = (f"Difference from {first}", *(column.head for column in differences[1:]))
+    differences = {f"Difference from {first}": DIFFERENCE} | {column.head: column for column in (INTERVAL, *P_VALUES)}
     compared = {
         (record["environment"], record["agent"]): record
-        for record in difference_table(study).records
+        for record in difference_table(runs).records
         if record["baseline"] == first
     }
     rows = []
@@ -239,14 +236,14 @@ def summary_rows(study: Study) -> list[dict[str, str]]:
         row = {column.head: column.of(record) for column in columns}
         if compared:
             other = compared.get((record["environment"], record["agent"]))
-            row |= {h: c.of(other) if other else "" for h, c in zip(heads, differences, strict=True)}
+            row |= {head: column.of(other) if other else "" for head, column in differences.items()}
         rows.append(row)
     return rows
 
 
-def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
+def difference_table(runs: RunSet, measure: Measure = "asymptotic") -> Table:
     """Every agent against every baseline."""
-    comparisons = study.comparisons(measure)
+    comparisons = runs.comparisons(measure)
     records: list[Record] = [
         {
             "environment": c.environment,
@@ -269,8 +266,8 @@ def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
         f"without and with Holm's correction ({tested} tested here). The measures are corrected "
         "apart: whoever picks the better of the two has more chances than that.",
     ]
-    pairs = [study.groups[c.environment, agent] for c in comparisons for agent in (c.agent, c.baseline)]
-    if min((group.summary(measure).n for group in pairs), default=5) < 5:
+    groups = [runs.groups[c.environment, agent] for c in comparisons for agent in (c.agent, c.baseline)]
+    if min((group.summary(measure).n for group in groups), default=5) < 5:
         notes.append("A bootstrap interval from fewer than five seeds is too narrow: trust the test more.")
     finding = Column(
         "Finding",
@@ -279,8 +276,7 @@ def difference_table(study: Study, measure: Measure = "asymptotic") -> Table:
         lambda text: MARKS.get(text.split(";")[0], ""),
     )
     columns = (ENVIRONMENT, AGENT, Column("Against", "baseline"), DIFFERENCE, INTERVAL, *P_VALUES, finding)
-    title = f"Differences: {TITLES[measure].lower()}"
-    return Table(f"differences-{measure}", title, columns, records, tuple(notes))
+    return Table(f"differences-{measure}", f"Differences: {TITLES[measure].lower()}", columns, records, notes)
 
 
 def aggregate_table(suite: Suite) -> Table:
@@ -295,24 +291,21 @@ def aggregate_table(suite: Suite) -> Table:
             notes += [sentence_of(text) for text in (estimate.note, interval.note) if text]
         records.append(record)
     notes.append("Intervals: 95 % stratified bootstrap over seeds within each environment.")
-    means = (Column(AGGREGATES[name], (name, f"{name}_low", f"{name}_high"), _with_interval) for name in STATISTICS)
-    return Table(
-        f"aggregates-{slug(suite.name)}",
-        f"{suite.name}: {len(suite.environments)} environments together",
-        (AGENT, *means, Column("Runs", "runs")),
-        records,
-        tuple(dict.fromkeys(notes)),
-    )
+    titles = {name: name.replace("_", " ").capitalize() for name in STATISTICS}
+    means = (Column(titles[name], (name, f"{name}_low", f"{name}_high"), _with_interval) for name in STATISTICS)
+    caption = f"{suite.name}: {len(suite.environments)} environments together"
+    columns = (AGENT, *means, Column("Runs", "runs"))
+    return Table(f"aggregates-{slug(suite.name)}", caption, columns, records, list(dict.fromkeys(notes)))
 
 
 def _with_interval(value: float, low: float | None, high: float | None) -> str:
     return f"{number(value)} [n/a]" if low is None else f"{number(value)} [{number(low)}, {number(high)}]"
 
 
-def improvement_table(study: Study, suite: Suite) -> Table:
+def improvement_table(runs: RunSet, suite: Suite) -> Table:
     """Probability of improvement of every challenger over every baseline."""
     records: list[Record] = []
-    for agent, baseline in study.pairs:
+    for agent, baseline in runs.pairs:
         estimate = probability_of_improvement(suite.scores[agent], suite.scores[baseline])
         low, high = estimate.interval.low, estimate.interval.high
         records.append({"agent": agent, "baseline": baseline, "probability": estimate.value, "low": low, "high": high})
@@ -320,8 +313,9 @@ def improvement_table(study: Study, suite: Suite) -> Table:
     if any(record["low"] is not None and record["low"] == record["high"] for record in records):
         notes.append("An interval without width: the same in every resample, as with few seeds and no overlap.")
     columns = (AGENT, Column("Over", "baseline"), Column("Probability", "probability", number), INTERVAL)
-    title = f"{suite.name}: probability of improvement"
-    return Table(f"improvement-{slug(suite.name)}", title, columns, records, tuple(notes))
+    return Table(
+        f"improvement-{slug(suite.name)}", f"{suite.name}: probability of improvement", columns, records, notes
+    )
 
 
 # ---------------------------------------------------------------- episodes of the final policy
@@ -329,27 +323,29 @@ def improvement_table(study: Study, suite: Suite) -> Table:
 _RETURN = mean_column("Return", "return_mean", "standard_error")
 
 
-def evaluation_table(study: Study) -> Table:
+def evaluation_table(runs: RunSet) -> Table:
     """Return of the final policy in evaluation episodes, apart from training."""
-    records = []
-    for group in study.groups.values():
-        for mode in ("sampled", "greedy"):
-            summary = summarise(group.evaluated(mode))
-            if summary.n:
-                means = {"return_mean": summary.mean, "standard_error": summary.standard_error}
-                records.append(of_group(group, mode=mode, seeds=summary.n, **means))
+    found = [
+        (group, mode, summarise(group.evaluated(mode)))
+        for group in runs.groups.values()
+        for mode in ("sampled", "greedy")
+    ]
+    records = [
+        of_group(group, mode=mode, seeds=summary.n, **of_summary("return_mean", summary, "standard_error"))
+        for group, mode, summary in found
+        if summary.n
+    ]
     notes = ("Mean return of the last evaluation of each seed, ± standard error over seeds.",)
     columns = (ENVIRONMENT, AGENT, Column("Actions", "mode"), _RETURN, SEEDS)
     return Table("evaluations", "Evaluation episodes", columns, records, notes)
 
 
-def hold_out_table(study: Study) -> Table:
+def hold_out_table(runs: RunSet) -> Table:
     """Return of the final policy in episodes that begin with 0, 1, 2, … further no-ops."""
-    summaries = [(group, group.summary("hold_out")) for group in study.groups.values()]
     records = [
-        of_group(group, seeds=summary.n, return_mean=summary.mean, standard_error=summary.standard_error)
-        for group, summary in summaries
-        if summary.n
+        of_group(group, seeds=summary.n, **of_summary("return_mean", summary, "standard_error"))
+        for group in runs.groups.values()
+        if (summary := group.summary("hold_out")).n
     ]
     notes = (
         "Mean raw score of one episode each after 0, 1, 2, … no-ops beyond the usual start, actions drawn from the "
@@ -361,16 +357,15 @@ def hold_out_table(study: Study) -> Table:
 # ---------------------------------------------------------------- time scales and critics
 
 
-def ladder_table(study: Study) -> Table:
+def ladder_table(runs: RunSet) -> Table:
     """Time scales of every agent; agents that share a ladder share its rows."""
     records: list[Record] = []
-    for scales, groups in study.ladders.items():
-        who = _who(study, groups)
-        for z, gamma in enumerate(scales.gammas):
-            decay = scales.trace_decays[z] if scales.trace_decays is not None else None
+    for scales, groups in runs.ladders.items():
+        decays = scales.trace_decays or (None,) * len(scales)
+        for z, (gamma, decay) in enumerate(zip(scales.gammas, decays, strict=True)):
             records.append(
                 {
-                    "agents": who,
+                    "agents": _who(runs, groups),
                     "z": z,
                     "horizon": scales.horizons[z],
                     "gamma": gamma,
@@ -388,36 +383,32 @@ def ladder_table(study: Study) -> Table:
         Column("z", "z"),
         Column("Horizon", "horizon", steps_text),
         Column("γ", "label"),
-        Column("λ = c/γ", "lambda", _decimals(4)),
-        Column("c", "trace_decay", _decimals(4)),
-        Column("Contraction factor", "contraction_factor", _decimals(3)),
+        Column("λ = c/γ", "lambda", shown("{:.4f}".format)),
+        Column("c", "trace_decay", shown("{:.4f}".format)),
+        Column("Contraction factor", "contraction_factor", shown("{:.3f}".format)),
     )
-    return Table("ladder", "Time scales of the critics", columns, records, tuple(notes))
+    return Table("ladder", "Time scales of the critics", columns, records, notes)
 
 
-def _decimals(digits: int) -> Callable[[float | None], str]:
-    return lambda value: MISSING if value is None else "∞" if math.isinf(value) else f"{value:.{digits}f}"
-
-
-def _who(study: Study, groups: Sequence[Group]) -> str:
+def _who(runs: RunSet, groups: Sequence[Group]) -> str:
     """Name the agents of some groups, and the environments where they are not on all of them."""
     parts = []
-    for agent in study.agents:
+    for agent in runs.agents:
         here = [g.environment for g in groups if g.agent == agent]
-        everywhere = len(here) == sum(key[1] == agent for key in study.groups)
+        everywhere = len(here) == sum(key[1] == agent for key in runs.groups)
         parts += [agent if everywhere else f"{agent} on {', '.join(here)}"] if here else []
     return ", ".join(parts)
 
 
-def critic_table(study: Study, *, every: bool = True) -> Table:
+def critic_table(runs: RunSet, *, every: bool = True) -> Table:
     """Error and explained variance of the critics on held-out states: of every V_γ, or at the longest horizon only."""
     measures = {"rmse": "Error (RMSE)", "relative_rmse": "Relative error", "explained_variance": "Explained variance"}
     records = []
-    for group in study.groups.values():
-        for z in reversed(range(len(group.scales))) if group.critic else ():
-            if z < len(group.scales) - 1 and not every:
-                continue
-            found = {name: _known(float(getattr(quality, name)[z]) for quality in group.critic) for name in measures}
+    for group in runs.groups.values():
+        last = len(group.scales) - 1
+        for z in range(last, -1 if every else last - 1, -1) if group.critic else ():
+            columns = {name: [float(getattr(quality, name)[z]) for quality in group.critic] for name in measures}
+            found = {name: summarise([x for x in column if np.isfinite(x)]) for name, column in columns.items()}
             record = of_group(
                 group,
                 gamma=group.scales.gammas[z],
@@ -425,7 +416,7 @@ def critic_table(study: Study, *, every: bool = True) -> Table:
                 states=int(sum(quality.states[z] for quality in group.critic)),
             )
             for name, summary in found.items():
-                record |= {name: summary.mean, f"{name}_standard_error": summary.standard_error}
+                record |= of_summary(name, summary)
             records.append(record | {"label": group.scales.labels[z]})
     notes = (
         "Predicted V_γ against the realised discounted return of held-out states, mean ± standard error over seeds. "
@@ -433,49 +424,33 @@ def critic_table(study: Study, *, every: bool = True) -> Table:
         "Each critic is judged on the states of its own policy: a better policy faces other, often larger, returns.",
     )
     means = (mean_column(title, name) for name, title in measures.items())
-    columns = (ENVIRONMENT, AGENT, Column("γ", "label"), *means, SEEDS)
-    if every:
-        return Table("critic-every-discount", "Critics on held-out states, every discount", columns, records, notes)
-    return Table("critic", "Critics on held-out states, longest horizon", columns, records, notes)
+    name, which = ("critic-every-discount", "every discount") if every else ("critic", "longest horizon")
+    shape = (ENVIRONMENT, AGENT, Column("γ", "label"), *means, SEEDS)
+    return Table(name, f"Critics on held-out states, {which}", shape, records, notes)
 
 
-def _known(values: Iterable[float]) -> statistics.Summary:
-    """Summary of the seeds in which a measure is defined."""
-    return summarise([value for value in values if np.isfinite(value)])
-
-
-def diagnostics_table(study: Study) -> Table:
+def diagnostics_table(runs: RunSet) -> Table:
     """Every component of every critic: contraction, share of V, bias and spread, explained variance, calibration."""
     measures = {
-        "contraction_factor": "factors",
-        "share": "share",
-        "bias": "bias",
-        "spread": "spread",
-        "explained_variance": "explained_variance",
-        "slope": "slope",
+        "contraction_factor": "Contraction factor",
+        "share": "Share of V",
+        "bias": "Bias",
+        "spread": "Spread of target",
+        "explained_variance": "Explained variance",
+        "slope": "Calibration slope",
     }
     records = []
-    for group in study.groups.values():
+    for group in runs.groups.values():
         if group.held_out is None:
             continue
         found = statistics.diagnose(group.scales, *group.held_out)
         for z, gamma in enumerate(group.scales.gammas):
-            values = {name: float(getattr(found, attribute)[z]) for name, attribute in measures.items()}
+            values = {name: float(getattr(found, name)[z]) for name in measures}
             part = f"W_{z}" if len(group.scales) > 1 else "V"
             ends = {"states": int(found.states[z]), "part": part, "label": group.scales.labels[z]}
             records.append(of_group(group, z=z, gamma=gamma) | values | ends)
-    columns = (
-        ENVIRONMENT,
-        AGENT,
-        Column("Part", "part"),
-        Column("γ", "label"),
-        Column("Contraction factor", "contraction_factor", _measure),
-        Column("Share of V", "share", lambda share: MISSING if math.isnan(share) else percent(share)),
-        Column("Bias", "bias", _measure),
-        Column("Spread of target", "spread", _measure),
-        Column("Explained variance", "explained_variance", _measure),
-        Column("Calibration slope", "slope", _measure),
-    )
+    forms = {name: shown(percent if name == "share" else number) for name in measures}
+    means = (Column(title, name, forms[name]) for name, title in measures.items())
     notes = (
         "Held-out states, all seeds together. A part's target is the realised return at its discount less that at the "
         "one before; its bias is the mean of prediction less target, its spread the target's standard deviation. "
@@ -483,35 +458,30 @@ def diagnostics_table(study: Study) -> Table:
         "Calibration slope: of the realised return against V at that discount; 1 is calibrated, below it differences "
         "between states are exaggerated.",
     )
+    columns = (ENVIRONMENT, AGENT, Column("Part", "part"), Column("γ", "label"), *means)
     return Table("diagnostics", "Every part of every critic", columns, records, notes)
-
-
-def _measure(value: float) -> str:
-    return MISSING if math.isnan(value) else "∞" if math.isinf(value) else number(value)
 
 
 # ---------------------------------------------------------------- settings and runs
 
 
-def settings_tables(study: Study) -> tuple[Table, Table]:
+def settings_tables(runs: RunSet) -> tuple[Table, Table]:
     """Settings in which the agents differ on some environment, and those that all share."""
-    settings = {key: flat_settings(group.seeds[0].run.config) for key, group in study.groups.items()}
+    settings = {key: flat_settings(group.config) for key, group in runs.groups.items()}
     differing: list[Record] = []
     common: list[Record] = []
     for name in dict.fromkeys(name for one in settings.values() for name in one):
         texts = {key: text_of(one.get(name)) for key, one in settings.items()}
         first = {environment: text for (environment, _), text in reversed(texts.items())}
         if any(text != first[environment] for (environment, _), text in texts.items()):
-            of_agents = {a: {e: texts[e, a] for e in study.environments if (e, a) in texts} for a in study.agents}
+            of_agents = {a: {e: texts[e, a] for e in runs.environments if (e, a) in texts} for a in runs.agents}
             differing.append({"Setting": name} | {agent: _over(values) for agent, values in of_agents.items()})
         else:
-            common.append({"setting": name, "value": _over({e: first[e] for e in study.environments})})
-    heads = ("Setting", *study.agents)
+            common.append({"setting": name, "value": _over({e: first[e] for e in runs.environments})})
+    heads = tuple(Column(head, head) for head in ("Setting", *runs.agents))
     both = (Column("Setting", "setting"), Column("Value", "value"))
     return (
-        Table(
-            "settings-differing", "Settings that differ between agents", tuple(Column(h, h) for h in heads), differing
-        ),
+        Table("settings-differing", "Settings that differ between agents", heads, differing),
         Table("settings-common", "Settings that all agents share", both, common),
     )
 
@@ -523,9 +493,9 @@ def _over(values: Mapping[str, str]) -> str:
     return "; ".join(f"{environment}: {value}" for environment, value in values.items())
 
 
-def run_table(study: Study) -> Table:
+def run_table(runs: RunSet) -> Table:
     """Every run with its state."""
-    order = sorted(study.seeds, key=lambda s: (s.environment, study.agents.index(s.agent), s.number))
+    order = sorted(runs.seeds, key=lambda s: (s.environment, runs.agents.index(s.agent), s.number))
     records: list[Record] = [
         {
             "environment": seed.environment,
@@ -534,8 +504,7 @@ def run_table(study: Study) -> Table:
             "state": seed.state,
             "steps": seed.steps,
             "episodes": len(seed.returns),
-            "asymptotic": seed.asymptotic,
-            "average": seed.average,
+            **{measure: seed.score(measure) for measure in MEASURES},
             "steps_per_second": seed.speed,
             "vectorized": seed.vectorized,
             "message": seed.message,
@@ -559,6 +528,6 @@ def run_table(study: Study) -> Table:
         ),
         Column("Steps", "steps", "{:,}".format),
         *(Column(title, measure, number) for measure, title in MEASURES.items()),
-        Column("Steps per second", "steps_per_second", lambda speed: MISSING if speed is None else f"{speed:,.0f}"),
+        Column("Steps per second", "steps_per_second", shown("{:,.0f}".format)),
     )
     return Table("runs", "Every run", columns, records, (note,) if together else ())

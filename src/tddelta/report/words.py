@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from tddelta.decomposition import compose
-from tddelta.report.aggregates import Estimate, Profile
-from tddelta.report.statistics import Diagnosis, FloatArray, Summary, summarise, welch_test
-from tddelta.report.study import Comparison, Group, Study, other_rules
+from tddelta.report.run_set import Comparison, Group, RunSet, other_rules, verdict
+from tddelta.report.statistics import Curve, Diagnosis, Estimate, FloatArray, Summary, summarise, welch_test
 from tddelta.runs.recorder import realised_returns
 from tddelta.timescales import TimeScales
 
@@ -121,11 +120,11 @@ def _range(numbers: Sequence[int]) -> str:
 # ---------------------------------------------------------------- head of the page
 
 _UNFINISHED = {
-    "failed": "failed",
-    "interrupted": "was interrupted",
-    "cut off": "was cut off",
-    "running": "is still running",
-}
+    "failed": ("failed", "failed"),
+    "interrupted": ("was interrupted", "were interrupted"),
+    "cut off": ("was cut off", "were cut off"),
+    "running": ("is still running", "are still running"),
+}  # of one run, of several
 
 
 @dataclass(frozen=True)
@@ -141,62 +140,59 @@ class Headline:
 
     title: str
     lead: str
-    verdict: tuple[str, ...]
-    cautions: tuple[str, ...]
+    verdict: list[str]
+    cautions: list[str]
 
 
-def headline(study: Study) -> Headline:
+def headline(runs: RunSet) -> Headline:
     """Put the result into words; the numbers are those of the tables."""
-    environments, baseline = study.environments, study.baseline
+    environments, agents, baseline = runs.environments, runs.agents, runs.baseline
     where = environments[0] if len(environments) == 1 else f"{len(environments)} environments"
-    title = f"{study.focus} against {baseline} on {where}" if baseline else f"{listed(study.agents)} on {where}"
-    return Headline(title, _lead(study), tuple(_verdict(study, baseline)), tuple(_cautions(study)))
+    title = f"{runs.focus} against {baseline} on {where}" if baseline else f"{listed(agents)} on {where}"
+    seeds = sorted({len(group.seeds) for group in runs.groups.values()})
+    steps = sorted({group.planned_steps for group in runs.groups.values()})
+    lead = (
+        f"{counted(len(agents), 'agent')} ({', '.join(agents)}) {'was' if len(agents) == 1 else 'were'} trained on "
+        f"{listed(environments)}, {_range(seeds)} {'seed' if seeds[-1] == 1 else 'seeds'} each, for {_range(steps)} "
+        "environment steps per seed."
+    )
+    return Headline(title, lead, _verdict(runs, baseline), _cautions(runs))
 
 
-def _lead(study: Study) -> str:
-    seeds = sorted({len(group.seeds) for group in study.groups.values()})
-    steps = sorted({group.planned_steps for group in study.groups.values()})
-    agents = f"{counted(len(study.agents), 'agent')} ({', '.join(study.agents)})"
-    each = f"{_range(seeds)} {'seed' if seeds[-1] == 1 else 'seeds'} each"
-    verb = "was" if len(study.agents) == 1 else "were"
-    where = listed(study.environments)
-    return f"{agents} {verb} trained on {where}, {each}, for {_range(steps)} environment steps per seed."
-
-
-def _verdict(study: Study, baseline: str | None) -> list[str]:
+def _verdict(runs: RunSet, baseline: str | None) -> list[str]:
     if baseline is None:
         return ["There is no baseline among these agents, so nothing is compared."]
-    everything = study.comparisons()
-    tested = [c for c in everything if c.corrected is not None]
-    mine = [c for c in everything if (c.agent, c.baseline) == (study.focus, baseline)]
-    sentences = []
+    everything = runs.comparisons()
+    mine = [c for c in everything if (c.agent, c.baseline) == (runs.focus, baseline)]
     judged = [c for c in mine if c.corrected is not None]
+    sentences = []
     if judged:
+        family = sum(c.corrected is not None for c in everything)
         corrected = _tally(judged, [c.corrected for c in judged])
         plain = _tally(judged, [c.welch.p_value for c in judged])
         sentences.append(
-            f"{study.focus} against {baseline}: {corrected} of {counted(len(judged), 'environment')} "
-            f"(clear: p < 0.05, Holm-corrected for {counted(len(tested), 'comparison')}; uncorrected "
+            f"{runs.focus} against {baseline}: {corrected} of {counted(len(judged), 'environment')} "
+            f"(clear: p < 0.05, Holm-corrected for {counted(family, 'comparison')}; uncorrected "
             f"{'the same' if plain == corrected else plain})."
         )
     elif mine:
-        sentences.append(f"{study.focus} and {baseline} could not be tested against each other.")
-    return sentences + [_compared(study, comparison) for comparison in mine]
+        sentences.append(f"{runs.focus} and {baseline} could not be tested against each other.")
+    return sentences + [_compared(runs, comparison) for comparison in mine]
 
 
 def _tally(comparisons: Sequence[Comparison], p_values: Sequence[float | None]) -> str:
     """Count on how many environments the difference is clear, in words."""
-    counts = {"better on": 0, "worse on": 0, "no clear difference on": 0}
-    for comparison, p in zip(comparisons, p_values, strict=True):
-        clear = "better on" if comparison.welch.difference > 0 else "worse on"
-        counts["no clear difference on" if p is None or p >= 0.05 else clear] += 1
-    return listed([f"{words} {count}" for words, count in counts.items() if count])
+    found = [verdict(c.welch.difference, p) for c, p in zip(comparisons, p_values, strict=True)]
+    findings = ("better", "worse", "no clear difference")
+    return listed([f"{finding} on {found.count(finding)}" for finding in findings if finding in found])
 
 
-def _compared(study: Study, comparison: Comparison) -> str:
-    groups = [study.groups[comparison.environment, agent] for agent in (comparison.agent, comparison.baseline)]
-    ours, theirs = (summary_text(group.summary("asymptotic")) for group in groups)
-    text = f"{comparison.environment}: {comparison.agent} {ours}, {comparison.baseline} {theirs}"
+def _compared(runs: RunSet, comparison: Comparison) -> str:
+    ours, theirs = (
+        f"{agent} {summary_text(runs.groups[comparison.environment, agent].summary('asymptotic'))}"
+        for agent in (comparison.agent, comparison.baseline)
+    )
+    text = f"{comparison.environment}: {ours}, {theirs}"
     if comparison.welch.p_value is None:
         return f"{text}; {comparison.note or 'not tested'}."
     interval = interval_text(comparison.interval.low, comparison.interval.high)
@@ -205,42 +201,38 @@ def _compared(study: Study, comparison: Comparison) -> str:
     return f"{text}; difference {signed(comparison.welch.difference)} (95 % interval {interval}); {p}{note}."
 
 
-def _cautions(study: Study) -> list[str]:
+def _cautions(runs: RunSet) -> list[str]:
     cautions = []
-    for state, words in _UNFINISHED.items():
-        stopped = [seed for seed in study.seeds if seed.state == state]
+    for state, (one, several) in _UNFINISHED.items():
+        stopped = [seed.title for seed in runs.seeds if seed.state == state]
         if stopped:
-            plural = words.replace("was", "were").replace("is still", "are still") if len(stopped) > 1 else words
-            names = [seed.title for seed in stopped[:4]] + ([f"{len(stopped) - 4} more"] if len(stopped) > 4 else [])
-            cautions.append(f"{counted(len(stopped), 'run')} {plural}: {'; '.join(names)}.")
-    for environment in study.environments:
-        rules = other_rules(study.groups_on(environment))
+            names = stopped[:4] + ([f"{len(stopped) - 4} more"] if len(stopped) > 4 else [])
+            verb = one if len(stopped) == 1 else several
+            cautions.append(f"{counted(len(stopped), 'run')} {verb}: {'; '.join(names)}.")
+    for environment in runs.environments:
+        rules = other_rules(runs.groups_on(environment))
         if rules:
             cautions.append(
                 f"{environment} was played under different rules ({listed(rules)}): where they differ, agents are not "
                 "compared."
             )
-    counts = sorted({len(group.scored) for group in study.groups.values()})
+    counts = sorted({len(group.scored) for group in runs.groups.values()})
     if counts[0] == 1:
         cautions.append("An agent with one seed only has no standard error and cannot be tested.")
     elif counts[0] < 5:
         cautions.append(f"With {_range(counts)} seeds only a large difference can be told from chance.")
-    missing = [
-        f"{agent} on {e}" for e in study.environments for agent in study.agents if (e, agent) not in study.groups
-    ]
-    if missing:
-        cautions.append(f"No run of {listed(missing)}.")
-    return cautions
+    missing = [f"{a} on {e}" for e in runs.environments for a in runs.agents if (e, a) not in runs.groups]
+    return cautions + ([f"No run of {listed(missing)}."] if missing else [])
 
 
-def critic_sentences(study: Study) -> list[str]:
+def critic_sentences(runs: RunSet) -> list[str]:
     """Say whether the critic of the agent in focus is better than the baseline's, at the longest horizon.
 
     One sentence per environment where both have held-out states; the p values are not corrected.
     """
     sentences = []
-    for environment in study.environments:
-        pair = [study.groups.get((environment, str(agent))) for agent in (study.focus, study.baseline)]
+    for environment in runs.environments:
+        pair = [runs.groups.get((environment, str(agent))) for agent in (runs.focus, runs.baseline)]
         groups = [group for group in pair if group is not None and group.critic]
         if len(groups) < 2 or groups[0].scales.gammas[-1] != groups[1].scales.gammas[-1]:
             continue
@@ -258,41 +250,31 @@ def critic_sentences(study: Study) -> list[str]:
 # ---------------------------------------------------------------- under the figures
 
 
-def learning(study: Study, environment: str) -> str:
-    """Learning curves: who is ahead in the end, by how much, and whether that survives correction.
-
-    Args:
-        study: The runs.
-        environment: Whose learning curves are drawn.
-
-    Returns:
-        The sentences; "" where no score is known.
-    """
-    groups = [g for g in study.groups_on(environment) if math.isfinite(g.summary("asymptotic").mean)]
-    groups.sort(key=lambda group: -group.summary("asymptotic").mean)
-    if not groups:
+def learning(runs: RunSet, environment: str) -> str:
+    """Learning curves: who is ahead in the end, by how much, and whether that survives correction; or ""."""
+    scores = [(group, group.summary("asymptotic")) for group in runs.groups_on(environment)]
+    scores = sorted((pair for pair in scores if math.isfinite(pair[1].mean)), key=lambda pair: -pair[1].mean)
+    if not scores:
         return ""
-    first, text = groups[0], summary_text(groups[0].summary("asymptotic"))
-    start = "Over the last 100 episodes"
-    if len(groups) == 1:
-        seeds = counted(len(first.scored), "seed")
-        return f"{start} {first.agent} scores {text} ({seeds}). {_progress(study, first)}".strip()
-    second = groups[1]
-    counts = [len(group.scored) for group in (first, second)]
-    seeds = counted(counts[1], "seed")
-    each = f"{seeds} each" if counts[0] == counts[1] else f"{counts[0]} and {seeds}"
-    best = first.summary("asymptotic").mean
-    gap = best - second.summary("asymptotic").mean
-    if gap == 0:
-        return f"{start} {first.agent} and {second.agent} are level at {number(best)} ({each})."
-    theirs = summary_text(second.summary("asymptotic"))
-    lead = f"{start} {first.agent} is ahead with {text}, {number(gap)} more than {second.agent} with {theirs} ({each})."
-    return f"{lead} {_tested(study, first, second)}"
+    (first, best), start = scores[0], "Over the last 100 episodes"
+    count = len(first.scored)
+    if len(scores) == 1:
+        text = f"{start} {first.agent} scores {summary_text(best)} ({counted(count, 'seed')})."
+        return f"{text} {_progress(runs, first)}".strip()
+    second, other = scores[1]
+    seeds = counted(len(second.scored), "seed")
+    each = f"{seeds} each" if len(second.scored) == count else f"{count} and {seeds}"
+    if best.mean == other.mean:
+        return f"{start} {first.agent} and {second.agent} are level at {number(best.mean)} ({each})."
+    return (
+        f"{start} {first.agent} is ahead with {summary_text(best)}, {number(best.mean - other.mean)} more than "
+        f"{second.agent} with {summary_text(other)} ({each}). {_tested(runs, first, second)}"
+    )
 
 
-def _progress(study: Study, group: Group) -> str:
+def _progress(runs: RunSet, group: Group) -> str:
     """Start of the curve of an agent alone, and when it was half-way."""
-    curve = study.curves(group.environment).get(group.agent)
+    curve = runs.curves(group.environment).get(group.agent)
     known = np.flatnonzero(np.isfinite(curve.mean)) if curve is not None else np.zeros(0, int)
     if curve is None or len(known) < 2:
         return ""
@@ -303,23 +285,23 @@ def _progress(study: Study, group: Group) -> str:
     return f"Its curve begins at {number(first)} and is half-way up after {curve.grid[half]:,.0f} steps."
 
 
-def _tested(study: Study, first: Group, second: Group) -> str:
-    here = [c for c in study.comparisons() if c.environment == first.environment]
-    mine = [c for c in here if {c.agent, c.baseline} == {first.agent, second.agent}]
-    if mine:
-        return f"The difference {_survival(study, mine[0])}."
-    others = [c for c in here if c.agent == first.agent]
+def _tested(runs: RunSet, first: Group, second: Group) -> str:
+    here = [c for c in runs.comparisons() if c.environment == first.environment]
+    for c in here:
+        if {c.agent, c.baseline} == {first.agent, second.agent}:
+            return f"The difference {_survival(runs, c)}."
     text = "These two are not tested against each other"
-    if not others:
-        return f"{text}."
-    against = f"its difference from {others[0].baseline}, {signed(others[0].welch.difference)},"
-    return f"{text}; {against} {_survival(study, others[0])}."
+    for c in here:
+        if c.agent == first.agent:
+            against = f"its difference from {c.baseline}, {signed(c.welch.difference)},"
+            return f"{text}; {against} {_survival(runs, c)}."
+    return f"{text}."
 
 
-def _survival(study: Study, comparison: Comparison) -> str:
+def _survival(runs: RunSet, comparison: Comparison) -> str:
     if comparison.corrected is None:
         return f"is not tested: {comparison.note or 'no test'}"
-    count = sum(c.corrected is not None for c in study.comparisons())
+    count = sum(c.corrected is not None for c in runs.comparisons())
     p, clear = p_phrase(comparison.welch.p_value), comparison.corrected < 0.05
     if count == 1:
         return f"is {'clear' if clear else 'not clear'} ({p})"
@@ -328,45 +310,31 @@ def _survival(study: Study, comparison: Comparison) -> str:
 
 
 def critics(groups: Sequence[Group]) -> str:
-    """Critics: whose values explain most at the longest horizon, and which horizon the best knows best and least.
-
-    Args:
-        groups: The agents that are drawn.
-
-    Returns:
-        The sentences; "" where nothing is known.
-    """
-    found = {group.agent: (group.scales, _explained(group)) for group in groups}
-    longest = {agent: float(values[-1]) for agent, (_, values) in found.items() if math.isfinite(values[-1])}
+    """Critics: whose values explain most at the longest horizon, and which horizon the best knows best and least."""
+    found = {group.agent: [summary.mean for summary in group.explained_variance] for group in groups}
+    scales = {group.agent: group.scales for group in groups}
+    longest = {agent: values[-1] for agent, values in found.items() if math.isfinite(values[-1])}
     said = []
     if longest:
-        order = sorted(longest, key=lambda agent: -longest[agent])
-        labels = {agent: found[agent][0].labels[-1] for agent in order}
-        others = ", ".join(
-            f"that of {agent} {percent(longest[agent])}"
-            + (f" (at γ = {labels[agent]})" if labels[agent] != labels[order[0]] else "")
-            for agent in order[1:]
-        )
+        first, *others = sorted(longest, key=lambda agent: -longest[agent])
+        at = scales[first].labels[-1]
         said.append(
-            f"At γ = {labels[order[0]]} the critic of {order[0]} explains {percent(longest[order[0]])} of the variance "
-            f"of the returns that came{f', {others}' if others else ''}."
+            f"At γ = {at} the critic of {first} explains {percent(longest[first])} of the variance of the returns that "
+            "came"
         )
-    ladders = [agent for agent, (_, values) in found.items() if np.isfinite(values).sum() > 1]
+        for agent in others:
+            label = scales[agent].labels[-1]
+            said[0] += f", that of {agent} {percent(longest[agent])}" + (f" (at γ = {label})" if label != at else "")
+        said[0] += "."
+    ladders = [agent for agent, values in found.items() if np.isfinite(values).sum() > 1]
     if ladders:
         agent = max(ladders, key=lambda name: longest.get(name, -math.inf))
-        scales, values = found[agent]
-        best, worst = int(np.nanargmax(values)), int(np.nanargmin(values))
-        said.append(
-            f"{agent} knows best what comes over {steps_text(scales.horizons[best])} steps ({percent(values[best])}), "
-            f"least what comes over {steps_text(scales.horizons[worst])} steps ({percent(values[worst])})."
+        best, least = (
+            f"what comes over {steps_text(scales[agent].horizons[z])} steps ({percent(found[agent][z])})"
+            for z in (int(np.nanargmax(found[agent])), int(np.nanargmin(found[agent])))
         )
+        said.append(f"{agent} knows best {best}, least {least}.")
     return " ".join(said)
-
-
-def _explained(group: Group) -> FloatArray:
-    """Explained variance at every discount, the mean over the seeds where it is known, (Z,)."""
-    columns = np.transpose([quality.explained_variance for quality in group.critic])
-    return np.array([summarise(column[np.isfinite(column)]).mean for column in columns])
 
 
 def episode(scales: TimeScales, arrays: Mapping[str, Any], *, clipped: bool = False) -> str:
@@ -376,9 +344,6 @@ def episode(scales: TimeScales, arrays: Mapping[str, Any], *, clipped: bool = Fa
         scales: The critic's scales.
         arrays: The recording: `deltas`, `rewards`, `terminated`, `truncated`.
         clipped: Whether the critic learned from the signs of the rewards.
-
-    Returns:
-        The sentences.
     """
     deltas, paid = (np.asarray(arrays[name], np.float64) for name in ("deltas", "rewards"))
     values = compose(deltas)[:, -1]
@@ -395,10 +360,10 @@ def episode(scales: TimeScales, arrays: Mapping[str, Any], *, clipped: bool = Fa
     mean, followed = float(values[known].mean()), float(came[known].mean())
     gap = mean - followed
     near = abs(gap) <= 0.01 * max(abs(mean), abs(followed))
-    verdict = "about as much as" if near else f"{number(abs(gap))} {'more' if gap > 0 else 'less'} than"
+    compared = "about as much as" if near else f"{number(abs(gap))} {'more' if gap > 0 else 'less'} than"
     where = "over all steps" if known.all() else f"over the {known.sum():,} steps whose return is known"
     said.append(
-        f"On average {where} V expects {number(mean)}, {verdict} the discounted return that followed "
+        f"On average {where} V expects {number(mean)}, {compared} the discounted return that followed "
         f"({number(followed)})."
     )
     return " ".join(said)
@@ -416,35 +381,31 @@ def parts(scales: TimeScales, diagnosis: Diagnosis) -> list[str]:
     found = []
     names = [f"W_{z}" if len(scales) > 1 else "V" for z in range(len(scales))]
     horizons = [steps_text(horizon) for horizon in scales.horizons]
-    if len(scales) > 1 and np.isfinite(diagnosis.share).all():
-        most = int(diagnosis.share.argmax())
+    share, explained, bias = diagnosis.share, diagnosis.explained_variance, diagnosis.bias
+    if len(scales) > 1 and np.isfinite(share).all():
+        most = int(share.argmax())
         reach = f"horizons {horizons[most - 1]} to {horizons[most]}" if most else f"the next {horizons[0]} steps"
-        found.append(
-            f"{_half(scales, diagnosis.share)}; the largest is W_{most} ({reach}), with "
-            f"{percent(diagnosis.share[most])}."
-        )
-    explained, bias = diagnosis.explained_variance, diagnosis.bias
-    judged = [z for z in range(len(scales)) if np.isfinite(explained[z])]
-    if judged:
-        best, worst = (pick(judged, key=lambda z: float(explained[z])) for pick in (max, min))
+        found.append(f"{_half(scales, share)}; the largest is W_{most} ({reach}), with {percent(share[most])}.")
+    judged = np.flatnonzero(np.isfinite(explained))
+    if len(judged):
+        best, worst = judged[explained[judged].argmax()], judged[explained[judged].argmin()]
         text = f"{names[best]} explains {percent(explained[best])} of its target's variance"
-        if worst != best:
-            text += f", {names[worst]} {percent(explained[worst])}"
-        off = max(judged, key=lambda z: abs(float(bias[z])))
+        off = judged[np.abs(bias[judged]).argmax()]
         found += [
-            f"{text}.",
+            text + (f", {names[worst]} {percent(explained[worst])}." if worst != best else "."),
             f"{names[off]} is on average {number(abs(float(bias[off])))} too {'high' if bias[off] > 0 else 'low'}, "
             f"{percent(abs(bias[off]) / diagnosis.spread[off])} of its target's spread.",
         ]
         slope = float(diagnosis.slope[judged[-1]])
         if np.isfinite(slope):
-            verdict = "its differences between states are about right"
+            calibrated = "its differences between states are about right"
             if slope < 0.8:
-                verdict = "it exaggerates differences between states"
+                calibrated = "it exaggerates differences between states"
             elif slope > 1.25:
-                verdict = "it makes states too much alike"
-            found.append(f"V over {horizons[judged[-1]]} steps: {verdict} (slope {slope:.2f}, 1 is calibrated).")
-    growing = [names[z] for z, factor in enumerate(diagnosis.factors) if factor >= 1 and scales.gammas[z] < 1]
+                calibrated = "it makes states too much alike"
+            found.append(f"V over {horizons[judged[-1]]} steps: {calibrated} (slope {slope:.2f}, 1 is calibrated).")
+    factors = zip(names, diagnosis.contraction_factor, scales.gammas, strict=True)
+    growing = [name for name, factor, gamma in factors if factor >= 1 and gamma < 1]
     if growing:
         found.append(
             f"Full steps towards their targets let {', '.join(growing)} grow: a factor of 1 or more does not contract."
@@ -456,16 +417,16 @@ def shares(parts: FloatArray) -> str:
     """Shares over training, (N, Z): the largest part at first and in the end."""
     first, last = (int(part.argmax()) for part in (parts[0], parts[-1]))
     return (
-        f"At first W_{first} is the largest part ({100 * parts[0, first]:.0f} %), "
-        f"in the end W_{last} ({100 * parts[-1, last]:.0f} %)."
+        f"At first W_{first} is the largest part ({percent(parts[0, first])}), "
+        f"in the end W_{last} ({percent(parts[-1, last])})."
     )
 
 
-def ladders(study: Study) -> list[str]:
+def ladders(runs: RunSet) -> list[str]:
     """Ladders of all agents, one sentence for each; see `ladder`."""
     return [
         f"{', '.join(dict.fromkeys(group.agent for group in groups))}: {ladder(scales)}"
-        for scales, groups in study.ladders.items()
+        for scales, groups in runs.ladders.items()
     ]
 
 
@@ -504,9 +465,9 @@ def interquartile(estimates: Mapping[str, Estimate]) -> str:
     return f"{text}; their intervals {'overlap' if best.interval.low <= second.interval.high else 'do not overlap'}."
 
 
-def profiles(found: Mapping[str, Profile]) -> str:
+def profiles(found: Mapping[str, Curve]) -> str:
     """Performance profiles: the score that half of the runs of every agent exceed."""
-    halves = {agent: float(p.thresholds[p.fractions > 0.5].max(initial=-math.inf)) for agent, p in found.items()}
+    halves = {agent: float(p.grid[p.mean > 0.5].max(initial=-math.inf)) for agent, p in found.items()}
     known = {agent: half for agent, half in halves.items() if math.isfinite(half)}
     if not known:
         return ""

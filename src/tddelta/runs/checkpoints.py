@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tddelta import __version__
-from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError
+from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, setting
 from tddelta.runs import files
 from tddelta.runs.files import NO_EPISODES, Arrays
 
@@ -82,7 +82,9 @@ class Pauses:
 
     def __init__(self, seconds: float, *, at_once: bool = False, share: float = SHARE) -> None:
         if not 0 <= seconds < np.inf:
-            raise ConfigError(f"checkpoint_every must be a number of seconds >= 0; got {seconds}: 300 is five minutes")
+            raise ConfigError(
+                f"{setting('checkpoint_every')} must be a number of seconds >= 0; got {seconds}: 300 is five minutes"
+            )
         self._seconds, self._share, self._cost, self.spent = seconds, share, 0.0, 0.0
         self._last = -np.inf if at_once else time.perf_counter()
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, DataError
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.runs import checkpoints, files
 from tddelta.runs.checkpoints import SHARE, Checkpoint, Pauses
 from tddelta.runs.files import NO_EPISODES, Arrays
@@ -78,7 +78,8 @@ class RunWriter:
         """Make the directory under another name, and rename it once it is whole and locked."""
         content, place = files.to_json(config), self.path
         exists = ConfigError(
-            f"{place} exists already, and a run is never overwritten: choose another folder with out=, or another seed"
+            f"{place} exists already, and a run is never overwritten: choose another folder with "
+            f"{setting('out', '')}, or another seed"
         )
         try:
             if os.path.lexists(place):
@@ -88,7 +89,9 @@ class RunWriter:
         except FileExistsError:
             raise exists from None
         except OSError as error:
-            raise ConfigError(f"{place} cannot be made ({error}): choose another folder with out=") from error
+            raise ConfigError(
+                f"{place} cannot be made ({error}): choose another folder with {setting('out', '')}"
+            ) from error
         try:
             self.timing(_event("start", provenance))
             (self.path / "metrics.jsonl").touch()
@@ -132,7 +135,9 @@ class RunWriter:
             return  # cut off before it began
         there = files.read_json(self.path / "config.json")
         if files.upgraded_config(there) != files.upgraded_config(json.loads(files.to_json(config))):
-            raise ConfigError(f"{self.path} was started with other settings: choose another folder with out=")
+            raise ConfigError(
+                f"{self.path} was started with other settings: choose another folder with {setting('out', '')}"
+            )
         if files.read_status(self.path / "status.json")["state"] == "finished":
             raise ConfigError(f"{self.path} is finished: there is nothing to go on with")
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tddelta._arrays import BoolArray, FloatArray, IntArray
 from tddelta._plain import tidy, unquoted
-from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError
+from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, setting
 
 Column = npt.NDArray[Any]
 """A column: one entry per row, of any dtype."""
@@ -329,7 +329,8 @@ def _label(entry: Any) -> Hashable:
     if _is_missing(entry):
         raise _EntryError("is missing", _FIX)
     if isinstance(entry, float) and not entry.is_integer():
-        raise _EntryError("is {}, a fraction and no label", "name columns of sensors with features=[...] and a model")
+        advice = f"name columns of sensors with {setting('features', '')}, and a model"
+        raise _EntryError("is {}, a fraction and no label", advice)
     if isinstance(entry, float):
         return int(entry)
     try:
@@ -382,7 +383,8 @@ def _read_columns(log: Any, wanted: Sequence[str], optional: Sequence[str]) -> d
         if name not in given:
             raise ConfigError(
                 f"the log has no column {name!r}; its columns are {', '.join(sorted(map(repr, names)))}: say what "
-                "yours is called, as in reward='score', and None for flags that it does not have"
+                f"yours is called, as in {setting('reward', 'score')}, and {setting('truncated', None)} if there is "
+                "none"
             )
     found = {name: _as_array(name, given[name]) for name in [*wanted, *optional] if name in given}
     lengths = {name: len(array) if array.ndim else 0 for name, array in found.items()}

@@ -24,7 +24,7 @@ from scipy.sparse import linalg as sparse_linalg
 from tddelta import _plain
 from tddelta._arrays import BoolArray, FloatArray, IntArray
 from tddelta.decomposition import decompose
-from tddelta.errors import ConfigError, DataError
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.tabular.log_reading import LastRow, Names, Steps, read_steps
 from tddelta.tabular.mdp import reaching
 from tddelta.tabular.tiles import TileCoding, check_points
@@ -268,13 +268,14 @@ def evaluate_log(
     settings = _of_model(model, tiles, tilings, ridge)
     share = _within("held_out", held_out, lambda number: 0 <= number < 1, "[0, 1)")
     if share == 0:
-        _refuse({"tolerance": tolerance}, "with held_out=0", "no return is compared")
+        _refuse({"tolerance": tolerance}, f"with {setting('held_out', 0)}", "no return is compared")
     tolerance = 0.01 if tolerance is None else _within("tolerance", tolerance, lambda number: 0 < number < 1, "(0, 1)")
     steps = read_steps(log, names)
     episodes = int(steps.episodes[-1]) + 1
     if share and episodes < 2:
         raise ConfigError(
-            f"held_out={share} needs at least two episodes; the log has one: pass held_out=0 to go without calibration"
+            f"{setting('held_out', share)} needs at least two episodes; the log has one: pass "
+            f"{setting('held_out', 0)} to go without calibration"
         )
     held = max(1, int(share * episodes + 1e-9)) if share else 0
     train, test = (steps.select(part) for part in (steps.episodes < episodes - held, steps.episodes >= episodes - held))
@@ -316,7 +317,10 @@ def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Na
         _plain.one_of("model", model, get_args(Model), also="None for labels, or ")
     if features is not None:
         if model is None:
-            raise ConfigError("features need a model; got None: pass model='tiles' or model='linear'")
+            raise ConfigError(
+                f"{setting('features')} need a model; got None: pass {setting('model', 'tiles')} or "
+                f"{setting('model', 'linear')}"
+            )
         _refuse({"state": state}, "beside features", "features stand in its place")
         features = _columns("features", features)
     labels = _columns("state", "state" if state is None else state)
@@ -327,12 +331,18 @@ def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Na
             (options[name],) = _columns(name, [options[name]])
     prefix, unit = options["next_prefix"], _plain.plain(options["time_unit"])
     if not isinstance(prefix, str) or not prefix:
-        raise ConfigError(f"next_prefix must be a text; got {prefix!r}: pass what stands before the names, as 'next_'")
+        raise ConfigError(
+            f"{setting('next_prefix')} must be a text; got {prefix!r}: pass what stands before the names, as 'next_'"
+        )
     _plain.one_of("last_row", options["last_row"], get_args(LastRow))
     if not _plain.is_number(unit) or not 0 < unit < math.inf:
-        raise ConfigError(f"time_unit must be a number above 0; got {unit!r}: pass the time that one step of γ takes")
+        raise ConfigError(
+            f"{setting('time_unit')} must be a number above 0; got {unit!r}: pass the time that one step of γ takes"
+        )
     if unit != 1 and options["time"] is None:
-        raise ConfigError(f"time_unit={unit} needs time stamps: name their column with time=")
+        raise ConfigError(
+            f"{setting('time_unit', unit)} needs time stamps: name their column with {setting('time', '')}"
+        )
     return Names(state=labels, features=features, **options | {"time_unit": unit})
 
 
@@ -340,10 +350,14 @@ def _columns(name: str, value: Any) -> tuple[str, ...]:
     """One name of a column, or several."""
     given = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     if not given:
-        raise ConfigError(f"{name} must name at least one column; got none: pass, say, {name}=['pressure']")
+        raise ConfigError(
+            f"{setting(name)} must name at least one column; got none: pass, say, {setting(name, ['pressure'])}"
+        )
     for entry in given:
         if not isinstance(entry, str):
-            raise ConfigError(f"{name} must be the name of a column; got {entry!r:.80}: pass text, as the log has it")
+            raise ConfigError(
+                f"{setting(name)} must be the name of a column; got {entry!r:.80}: pass text, as the log has it"
+            )
     return tuple(map(_plain.tidy, given))
 
 
@@ -351,12 +365,14 @@ def _of_model(model: str | None, tiles: Any, tilings: Any, ridge: Any) -> tuple[
     """Tiles, tilings and ridge, where None stands for the default."""
     where = "without a model" if model is None else f"for model {model!r}"
     if model != "tiles":
-        _refuse({"tiles": tiles, "tilings": tilings}, where, "it is for model='tiles'")
+        _refuse({"tiles": tiles, "tilings": tilings}, where, f"it is for {setting('model', 'tiles')}")
     if model is None:
         _refuse({"ridge": ridge}, where, "values of labels have no penalty")
     ridge = 0.01 if ridge is None else _within("ridge", ridge, lambda number: 0 <= number < math.inf, "[0, ∞)")
     if model == "tiles" and ridge == 0:
-        raise ConfigError("ridge=0 leaves the weights of overlapping tiles open: pass ridge=0.01, say")
+        raise ConfigError(
+            f"{setting('ridge', 0)} leaves the weights of overlapping tiles open: pass {setting('ridge', 0.01)}, say"
+        )
     tiles, tilings = (8 if number is None else number for number in (tiles, tilings))
     return _plain.whole("tiles", tiles), _plain.whole("tilings", tilings, most=10_000), ridge
 
@@ -365,14 +381,14 @@ def _refuse(given: dict[str, Any], where: str, why: str) -> None:
     """ConfigError if an option is given that would not be looked at."""
     for name, value in given.items():
         if value is not None:
-            raise ConfigError(f"{name} has no meaning {where}; got {value!r:.80}: leave it out, since {why}")
+            raise ConfigError(f"{setting(name)} has no meaning {where}; got {value!r:.80}: leave it out, since {why}")
 
 
 def _within(name: str, value: Any, fits: Callable[[float], bool], interval: str) -> float:
     value = _plain.plain(value)
     if _plain.is_number(value) and fits(float(value)):
         return float(value)
-    raise ConfigError(f"{name} must be in {interval}; got {value!r:.80}: pass a number from there")
+    raise ConfigError(f"{setting(name)} must be in {interval}; got {value!r:.80}: pass a number from there")
 
 
 # ---------------------------------------------------------------- features
@@ -451,7 +467,8 @@ def _fit_encoder(
         linear = _Linear(points.mean(axis=0), np.where(spread > 0, spread, 1.0))
         if ridge == 0 and np.linalg.matrix_rank(linear.encode(points)[0].toarray()) <= points.shape[1]:
             raise ConfigError(
-                "ridge=0 needs features that do not depend on each other: leave one out, or pass ridge=0.01"
+                f"{setting('ridge', 0)} needs features that do not depend on each other: leave one out, or pass "
+                f"{setting('ridge', 0.01)}"
             )
         return linear, train, np.append(0.0, np.full(points.shape[1], ridge))
     coding = TileCoding(tuple(points.min(axis=0)), tuple(points.max(axis=0)), tiles, tilings)
@@ -554,7 +571,7 @@ def _solve(problem: _Regression, gamma: float, decay: float) -> FloatArray:
     if failed:
         raise ConfigError(
             f"the values of {shape[0]} states or tiles at γ={gamma:.6g} did not settle within 2000 iterations: pass "
-            "method='td0', another λ, or fewer tiles"
+            f"{setting('method', 'td0')}, another λ, or fewer tiles"
         )
     solution: FloatArray = weights
     return solution
@@ -600,7 +617,7 @@ def _checked(matrix: Any, received: FloatArray, run: Callable[[], FloatArray], g
     if not np.isfinite(solution).all() or np.abs(matrix @ solution - received).max() > 1e-8 * scale:
         raise ConfigError(
             f"the log does not determine the values at γ={gamma:.6g}: pass a discount below 1, a trace decay below the "
-            "discount (rule='capped'), or a larger ridge"
+            f"discount ({setting('rule', 'capped')}), or a larger ridge"
         )
     return solution
 

@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
-from sb3_environments import equal
+from sb3_environments import Scripted, equal
 from sb3_suite import OURS, SCALES, derived, environments, halfway, kinds, make, off_policy, put
 from tddelta import ConfigError, TimeScales
 from tddelta.adapters.sb3 import (
@@ -337,20 +337,11 @@ def test_a_dueling_network_of_ones_own_learns_all_components() -> None:
     np.testing.assert_array_equal(action, components.sum(-1).argmax(1))
 
 
-class Counted(gym.Env[Any, Any]):
-    """Keeps the actions that it was given."""
-
-    def __init__(self, observations: Any, actions: Any) -> None:
-        self.observation_space, self.action_space = observations, actions
-        self.taken: set[int] = set()
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.taken.add(int(action))
-        return self.observation_space.sample(), 1.0, False, False, {}
+def counted(observations: Any, actions: Any, taken: Any = None) -> Any:
+    """An environment that keeps the actions that it was given."""
+    return Scripted(
+        observations, actions, lambda _, action: (taken and taken(action)) or (observations.sample(), 1.0, False)
+    )
 
 
 @pytest.mark.parametrize("start", [-1, 2])
@@ -360,17 +351,18 @@ def test_observations_and_actions_count_from_0(plain: Any, start: int) -> None:
     words = r"observations must count from 0; got .*Discrete\(3, start=-?\d\).*TransformObservation"
     for space, policy in ((shifted, "MlpPolicy"), (gym.spaces.Dict({"place": shifted}), "MultiInputPolicy")):
         with pytest.raises(ConfigError, match=words):
-            make(kind, env=Counted(space, gym.spaces.Discrete(2)), policy=policy)
-    seen = Counted(shifted, gym.spaces.Discrete(2))
+            make(kind, env=counted(space, gym.spaces.Discrete(2)), policy=policy)
+    seen = counted(shifted, gym.spaces.Discrete(2))
     moved: Any = gym.wrappers.TransformObservation(seen, lambda found: found - start, gym.spaces.Discrete(3))
     make(kind, env=moved, policy="MlpPolicy").learn(64)
 
     with pytest.raises(ConfigError, match=r"actions must count from 0; got Discrete\(3, start=-?\d\).*TransformAction"):
-        make(kind, env=Counted(place, shifted), policy="MlpPolicy")
-    acted = Counted(place, shifted)
+        make(kind, env=counted(place, shifted), policy="MlpPolicy")
+    taken: set[Any] = set()
+    acted = counted(place, shifted, taken.add)
     moved = gym.wrappers.TransformAction(acted, lambda action: action + start, gym.spaces.Discrete(3))
     make(kind, env=moved, policy="MlpPolicy").learn(64)
-    assert acted.taken == {start, start + 1, start + 2}
+    assert taken == {None, start, start + 1, start + 2}, "None at the reset"
 
 
 def test_weights_of_one_are_no_weights() -> None:

@@ -23,7 +23,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import sb3_suite
-from sb3_environments import LIMIT, TASKS, Dictionary, equal, vectorised
+from sb3_environments import LIMIT, TASKS, Dictionary, Scripted, equal, vectorised
 from sb3_suite import SCALES
 from tddelta import CheckpointError, ConfigError
 from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC, RunDirectory, run_directory
@@ -32,7 +32,7 @@ from tddelta.cli import main
 from tddelta.deep.policy import config_of
 from tddelta.inspector import Recording
 from tddelta.report import write_report
-from tddelta.report.study import Seed
+from tddelta.report.run_set import Seed
 from tddelta.runs import Run, is_being_written, load_runs
 
 
@@ -244,21 +244,10 @@ def test_a_run_records_scores_an_episode_and_its_critic(kind: Any, tmp_path: Pat
     assert len(game) == length and game.critics[0].name == f"{kind.__name__}, seed 3"
 
 
-class Counts(gym.Env[Any, Any]):
-    """Three steps with reward 1, 2, 3, and the end."""
-
-    observation_space, action_space = spaces.Box(0, 3, (1,)), spaces.Discrete(2)
-
-    def __init__(self, lives: int = 1) -> None:
-        self.time, self.lives = 0, lives
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        self.time = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return np.full(1, self.time, np.float32), float(self.time), self.time >= 3 * self.lives, False, {}
+def counts(lives: int = 1) -> Scripted:
+    """Three steps with reward 1, 2, 3, and the end; or as many for each life."""
+    space = spaces.Box(0, 3, (1,))
+    return Scripted(space, spaces.Discrete(2), lambda time, _: (np.full(1, time, np.float32), time, time >= 3 * lives))
 
 
 class Lives(gym.Wrapper[Any, Any, Any, Any]):
@@ -266,7 +255,7 @@ class Lives(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **settings: Any) -> Any:
         inner: Any = self.unwrapped
-        if inner.time in (0, 3 * inner.lives):
+        if inner.time in (0, 6):
             return super().reset(**settings)
         return np.full(1, inner.time, np.float32), {}
 
@@ -277,7 +266,7 @@ class Lives(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def test_realised_values_are_the_discounted_returns_that_came(tmp_path: Path) -> None:
-    _, rollout, critic = played(tmp_path, make(env=make_vec_env(Counts)), 32, eval_env=Counts())
+    _, rollout, critic = played(tmp_path, make(env=make_vec_env(counts)), 32, eval_env=counts())
     for z, gamma in enumerate(SCALES):
         whole = [1 + gamma * (2 + gamma * 3), 2 + gamma * 3, 3.0]
         np.testing.assert_allclose(critic["realised"][:39, z], whole * 13, rtol=1e-5)
@@ -285,8 +274,8 @@ def test_realised_values_are_the_discounted_returns_that_came(tmp_path: Path) ->
 
 
 def test_a_game_goes_on_after_a_life(tmp_path: Path) -> None:
-    apart = Lives(Monitor(Counts(lives=2)))
-    run, rollout, _ = played(tmp_path, make(env=make_vec_env(Counts)), 32, eval_env=apart, eval_episodes=2)
+    apart = Lives(Monitor(counts(lives=2)))
+    run, rollout, _ = played(tmp_path, make(env=make_vec_env(counts)), 32, eval_env=apart, eval_episodes=2)
     assert rollout["rewards"].tolist() == [1, 2, 3, 4, 5, 6]
     assert rollout["terminated"].tolist() == [False, False, True] * 2
     assert run.evaluations[0]["returns"] == [21, 21]

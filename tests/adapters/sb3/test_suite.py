@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -30,7 +29,7 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
-from sb3_environments import TASKS, vectorised
+from sb3_environments import TASKS, Anything, equal, vectorised
 from sb3_suite import (
     ARGUMENTS,
     OURS,
@@ -465,10 +464,16 @@ def test_parameters_are_given_and_taken_as_in_sb3(plain: Any) -> None:
         policy = dict(list(kept["policy"].items())[:-1])
         with pytest.raises(RuntimeError, match="Missing key"):
             model.set_parameters({**kept, "policy": policy})
-        model.set_parameters({"policy": {key: 0.5 * value for key, value in policy.items()}}, exact_match=False)
+        other = make(seed=5)
+        other.set_parameters(kept)
+        assert equal(model, other)
+        halved = {key: 0.5 * value for key, value in policy.items()}
+        model.set_parameters({"policy": halved}, exact_match=False)
+        assert all(th.equal(model.policy.state_dict()[key], value) for key, value in halved.items())
         return learned(model, reset_num_timesteps=False)
 
     assert_same(plain, scenario)
+    scenario(partial(make, OURS[plain]))
 
 
 @algorithms
@@ -585,22 +590,6 @@ def test_pictures_are_those_of_sb3_however_they_are_given(plain: Any, first: boo
         return again
 
     assert_same(plain, scenario)
-
-
-class Anything(gym.Env[Any, Any]):
-    """Shows and takes samples of any space."""
-
-    def __init__(self, observations: Any, actions: Any) -> None:
-        self.observation_space, self.action_space = deepcopy(observations), deepcopy(actions)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.observation_space.sample(), float(self.np_random.random()), False, False, {"is_success": True}
 
 
 UNIT, WIDE = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,), np.float64)

@@ -1,5 +1,6 @@
 """What Stable-Baselines3's own tests ask of an algorithm, asked of ladders: see `test_suite.py`."""
 
+import csv
 import io
 from copy import deepcopy
 from functools import partial
@@ -24,12 +25,14 @@ from stable_baselines3.common.callbacks import (
     EveryNTimesteps,
     LogEveryNTimesteps,
     StopTrainingOnMaxEpisodes,
+    StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_environments import equal, steered, vectorised
+from sb3_environments import Anything, Scripted, equal, steered, vectorised
 from sb3_suite import (
     OURS,
     STEPS,
@@ -48,6 +51,103 @@ from sb3_suite import (
 )
 from tddelta import CheckpointError, ConfigError
 from tddelta.adapters.sb3 import DeltaDQN
+
+
+@pytest.mark.parametrize("task", [None, "dictionary", "image"])
+@algorithms
+def test_every_algorithm_learns_several_components_with_every_policy(plain: Any, task: str | None) -> None:
+    model = make(OURS[plain], task)
+    observations = model.env.reset()
+    before = model.predict_components(observations)
+    model.learn(48)
+    after = model.predict_components(observations)
+    assert after.shape == before.shape == ((2, 2, 3) if plain is DQN else (2, 3))
+    assert np.isfinite(after).all() and (np.abs(after - before).max((0, 1) if plain is DQN else 0) > 0).all()
+    logged = model.logger.name_to_value
+    for name in ("value_loss", "explained_variance", "value_mean"):
+        assert {f"{name}/gamma={label}" for label in model.scales.labels} <= logged.keys()
+    assert logged["train/gradient_norm"] > 0
+
+
+@algorithms
+def test_a_model_is_saved_loaded_and_goes_on_alike(plain: Any, tmp_path: Path) -> None:
+    kind = OURS[plain]
+    model = make(kind).learn(32)
+    model.save(tmp_path / "model")
+    again = kind.load(tmp_path / "model", env=environments(plain), device="cpu")
+    assert equal(model, again) and again.scales == model.scales and again.num_timesteps == 32
+    if plain in (DQN, SAC):
+        model.save_replay_buffer(tmp_path / "buffer")
+        again.load_replay_buffer(tmp_path / "buffer")
+    for one in (model, again):
+        one.set_env(environments(plain))
+        one.set_random_seed(5)
+        one.learn(32, reset_num_timesteps=False)
+    assert equal(model, again) and model.num_timesteps == 64
+
+
+@algorithms
+def test_callbacks_and_evaluation_work(plain: Any, tmp_path: Path) -> None:
+    evaluate = EvalCallback(
+        environments(plain, count=1),
+        callback_on_new_best=StopTrainingOnRewardThreshold(reward_threshold=-1e9),
+        eval_freq=20,
+        n_eval_episodes=2,
+        best_model_save_path=str(tmp_path / "best"),
+        verbose=0,
+    )
+    keep = CheckpointCallback(
+        save_freq=10,
+        save_path=str(tmp_path / "kept"),
+        save_replay_buffer=plain in (DQN, SAC),
+        save_vecnormalize=True,
+    )
+    model = make(OURS[plain]).learn(640, callback=[keep, evaluate])
+    assert model.num_timesteps == 40, "stopped at the first evaluation"
+    best = OURS[plain].load(tmp_path / "best" / "best_model", device="cpu")
+    assert best.scales == model.scales
+    returns, lengths = evaluate_policy(best, environments(plain, count=1), 3, return_episode_rewards=True)
+    assert np.isfinite(returns).all() and lengths == [9, 9, 9]
+    assert len(list((tmp_path / "kept").glob("rl_model_*_steps.zip"))) == 2
+
+
+@pytest.mark.filterwarnings("ignore:rich is experimental")
+@algorithms
+def test_loggers_and_the_progress_bar_work(plain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make(OURS[plain])
+    model.set_logger(configure(str(tmp_path), ["csv", "json"]))
+    model.learn(64, log_interval=1, progress_bar=True)
+    assert "64/64" in capsys.readouterr().out
+    model.logger.dump(64)
+    model.logger.close()
+    with (tmp_path / "progress.csv").open(encoding="utf-8") as file:
+        last = list(csv.DictReader(file))[-1]
+    for name in ("value_loss", "explained_variance", "value_mean"):
+        assert all(last[f"{name}/gamma={label}"] for label in model.scales.labels)
+    assert float(last["train/gradient_norm"]) > 0
+
+
+@algorithms
+def test_a_file_of_another_class_names_how_it_is_read(plain: Any, tmp_path: Path) -> None:
+    for number, (other, ours) in enumerate(OURS.items()):
+        file = str(tmp_path / f"model{number}")
+        make(other).save(file)
+        words = f"this file holds a plain {other.__name__}: use {ours.__name__}.from_{other.__name__.lower()}"
+        with pytest.raises(ConfigError, match=words):
+            OURS[plain].load(file, device="cpu")
+        make(ours, scales="single").save(file)
+        if other is plain:
+            assert OURS[plain].load(file, device="cpu").scales.labels == ("0.990",)
+            continue
+        with pytest.raises(ConfigError, match=rf"this file holds a {ours.__name__}: use {ours.__name__}.load"):
+            OURS[plain].load(file, device="cpu")
+
+
+@algorithms
+def test_a_plain_class_says_how_our_file_is_read(plain: Any, tmp_path: Path) -> None:
+    make(OURS[plain]).save(tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"a plain .* (has none|does not): .* read by Delta.*\.load"):
+        plain.load(tmp_path / "model", device="cpu")
 
 
 @pytest.mark.slow
@@ -79,21 +179,7 @@ def test_every_argument_may_be_replaced_when_a_ladder_is_loaded(plain: Any, name
     assert not all(th.equal(before[key], after[key]) for key in after)
 
 
-class Late(gym.Env[Any, Any]):
-    """Pays 1 at the end of an episode of 16 steps, and nothing else."""
-
-    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,))
-    length = 16
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.step_number = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.step_number += 1
-        over = self.step_number == self.length
-        return np.zeros(2, np.float32), float(over), over, False, {}
+UNIT = spaces.Box(-1, 1, (2,))
 
 
 class Constant:
@@ -109,9 +195,10 @@ class Constant:
 @pytest.mark.parametrize(("lam", "gamma", "episodes"), [(0.95, 0.99, 3), (0.95, 1.0, 1), (1.0, 0.99, 1), (1.0, 1.0, 3)])
 @on_policy
 def test_advantages_and_returns_are_those_by_hand(plain: Any, lam: float, gamma: float, episodes: int) -> None:
-    length = Late.length
+    length = 16
+    late = Scripted(UNIT, UNIT, lambda time, _: (np.zeros(2, np.float32), float(time == length), time == length))
     settings: dict[str, Any] = {"scales": [0.5, 0.9, gamma], "gamma": gamma, "gae_lambda": lam}
-    model = make(OURS[plain], env=Late(), policy=Constant, **settings, n_steps=length * episodes)
+    model = make(OURS[plain], env=late, policy=Constant, **settings, n_steps=length * episodes)
     for constant in (0.0, 1.0):
         model.policy.constant = constant
         model.learn(length * episodes)
@@ -233,48 +320,16 @@ def test_every_way_of_asking_for_values_agrees(plain: Any) -> None:
     th.testing.assert_close(entropy, distribution.entropy())
 
 
-class Parts(gym.Env[Any, Any]):
-    """A dictionary of one vector."""
-
-    observation_space = spaces.Dict({"vector": spaces.Box(-1, 1, (2,))})
-
-    def __init__(self, discrete: bool) -> None:
-        self.action_space = spaces.Discrete(3) if discrete else spaces.Box(-1, 1, (2,))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self.observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.observe(), float(self.np_random.random()), False, False, {}
-
-    def observe(self) -> dict[str, Any]:
-        return {"vector": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
-
-
 @algorithms
 def test_a_dictionary_of_one_vector_is_learned_from_like_the_vector(plain: Any) -> None:
-    first, second = (
-        make(OURS[plain], env=wrap(TimeLimit(Parts(plain is DQN), 10)), policy=policy).learn(STEPS)
-        for wrap, policy in ((lambda env: env, "MultiInputPolicy"), (FlattenObservation, "MlpPolicy"))
-    )
-    for one, other in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
+    def trained(policy: str, wrap: Any) -> Any:
+        parts = Anything(spaces.Dict({"vector": UNIT}), spaces.Discrete(3) if plain is DQN else UNIT)
+        return make(OURS[plain], env=TimeLimit(wrap(parts), 10), policy=policy).learn(STEPS).policy.parameters()
+
+    for one, other in zip(
+        trained("MultiInputPolicy", lambda env: env), trained("MlpPolicy", FlattenObservation), strict=True
+    ):
         assert th.equal(one, other)
-
-
-@algorithms
-def test_parameters_of_a_ladder_are_given_and_taken(plain: Any) -> None:
-    model = make(OURS[plain]).learn(STEPS)
-    kept = model.get_parameters()
-    other = make(OURS[plain], seed=5)
-    other.set_parameters(kept)
-    assert equal(model, other)
-    several = dict(list(kept["policy"].items())[:-1])
-    with pytest.raises(RuntimeError, match="Missing key"):
-        other.set_parameters({**kept, "policy": several})
-    other.set_parameters({"policy": {name: 0.5 * value for name, value in several.items()}}, exact_match=False)
-    state = other.policy.state_dict()
-    assert all(th.equal(state[name], 0.5 * value) for name, value in several.items())
 
 
 class Ends(BaseCallback):
@@ -466,21 +521,6 @@ def test_ladders_learn_to_repeat_what_is_shown(plain: Any, space: Any) -> None:
     assert mean > 12, "at random 5, 1, 1 and 9 or so"
 
 
-class Endless(gym.Env[Any, Any]):
-    """Pays 1 at every step, for ever."""
-
-    observation_space, action_space = spaces.Discrete(4), spaces.Box(-1, 1, (2,))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.state = 0
-        return 0, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.state = (self.state + 1) % 4
-        return self.state, 1.0, False, False, {}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("plain", "bootstraps"), [(A2C, True), (SAC, True), (SAC, False)])
 def test_a_limit_of_time_is_no_end_of_the_value(plain: Any, bootstraps: bool) -> None:
@@ -491,7 +531,10 @@ def test_a_limit_of_time_is_no_end_of_the_value(plain: Any, bootstraps: bool) ->
             **{"train_freq": 1, "gradient_steps": 1, "batch_size": 64},
             "policy_kwargs": {"net_arch": [16], "n_critics": 1},
         }
-    env, scales = TimeLimit(Endless(), 8), [0.5, 0.9, 0.98]
+    env, scales = (
+        TimeLimit(Scripted(spaces.Discrete(4), UNIT, lambda time, _: (time % 4, 1.0, False)), 8),
+        [0.5, 0.9, 0.98],
+    )
     model = make(
         OURS[plain], env=env, policy="MlpPolicy", gamma=0.98, scales=scales, learning_rate=0.01, seed=1, **settings
     ).learn(1500 if plain is A2C else 600)

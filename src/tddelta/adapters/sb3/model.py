@@ -5,7 +5,8 @@ import math
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
@@ -80,6 +81,19 @@ def asked(model: Any, observation: Any, ask: Callable[[Any, bool], th.Tensor]) -
     with th.no_grad():
         array: np.ndarray = whole(ask(tensors, several)).cpu().numpy()
     return array if several else array[0]
+
+
+@contextmanager
+def lent(owner: Any, **values: Any) -> Iterator[None]:
+    """Give attributes of an object other values for a while."""
+    kept = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(owner, name, value)
 
 
 def whole(components: th.Tensor) -> th.Tensor:
@@ -203,14 +217,10 @@ class DeltaModel(BaseAlgorithm):
 
     def _setup_model(self) -> None:
         self._settle()
-        # Only while the policy is made: what the user gave is what `load` compares and the save file shows.
-        given_kwargs = self.policy_kwargs
-        self.policy_kwargs = {**given_kwargs, "n_components": len(self.scales)}
         algorithm: Any = super()  # mixed in before one, whose networks these are
-        try:
+        # Only while the policy is made: what the user gave is what `load` compares and the save file shows.
+        with lent(self, policy_kwargs={**self.policy_kwargs, "n_components": len(self.scales)}):
             algorithm._setup_model()
-        finally:
-            self.policy_kwargs = given_kwargs
 
     @property
     def scales(self) -> TimeScales:
@@ -228,11 +238,9 @@ class DeltaModel(BaseAlgorithm):
 
     def _delta_policy(self, policy: Any) -> Any:
         ours = self._policies()
-        for mine, plain in ours.items():
-            if policy is plain:
-                return mine
-        if isinstance(policy, type) and issubclass(policy, tuple(ours)):
-            return policy
+        used = next((mine for mine, plain in ours.items() if policy is plain), policy)
+        if isinstance(used, type) and issubclass(used, tuple(ours)):
+            return used
         raise ConfigError(
             f"policy must have a critic of several components; got {policy!r}: derive it from one of "
             f"{', '.join(mine.__name__ for mine in ours)} instead of SB3's class"
@@ -343,9 +351,8 @@ def _shares(scales: TimeScales) -> np.ndarray:
     """The share of V that each component has where rewards are constant: (h_z − h_{z−1}) / h_Z, (Z,)."""
     horizons = np.array(scales.horizons)
     if np.isinf(horizons[-1]):
-        return np.eye(len(horizons))[-1]
-    shares: np.ndarray = np.diff(horizons, prepend=0) / horizons[-1]
-    return shares
+        return np.asarray(np.eye(len(horizons))[-1])
+    return np.asarray(np.diff(horizons, prepend=0) / horizons[-1])
 
 
 # What belongs to one of the two kinds, or is made anew; all other attributes are settings and counters.
@@ -374,12 +381,8 @@ def _copied(kind: type[Any], model: Any, policies: Mapping[type[Any], type[Any]]
         kept[name] = copy(kept[name])
     made.__dict__.update({**kept, "policy_class": policy_class, **own})
     # The random numbers of whoever trains meanwhile stay as they were: no seed is set, and none is drawn.
-    seed, made.seed = made.seed, None
-    try:
-        with th.random.fork_rng(devices=[]):
-            made._setup_model()
-    finally:
-        made.seed = seed
+    with lent(made, seed=None), th.random.fork_rng(devices=[]):
+        made._setup_model()
     return made
 
 

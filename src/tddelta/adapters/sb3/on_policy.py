@@ -11,7 +11,7 @@ from tddelta._arrays import check_form
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
-from tddelta.adapters.sb3.model import DeltaModel, Learning, asked
+from tddelta.adapters.sb3.model import DeltaModel, Learning, asked, lent
 from tddelta.errors import ConfigError
 from tddelta.targets import Form
 from tddelta.timescales import unit_number
@@ -53,9 +53,8 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
         super()._settle()
 
     def _setup_model(self) -> None:
-        wanted: type[DeltaRolloutBuffer] = DeltaRolloutBuffer
-        if isinstance(self.observation_space, spaces.Dict):
-            wanted = DeltaDictRolloutBuffer
+        dictionary = isinstance(self.observation_space, spaces.Dict)
+        wanted = DeltaDictRolloutBuffer if dictionary else DeltaRolloutBuffer
         if self.rollout_buffer_class is None:
             self.rollout_buffer_class = wanted
         elif not issubclass(self.rollout_buffer_class, wanted):
@@ -64,12 +63,9 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
                 f"derive it from {wanted.__name__}"
             )
         self._settle()
-        given = self.rollout_buffer_kwargs
-        self.rollout_buffer_kwargs = {**given, "scales": self._scales, "form": self.form}
-        try:
+        given = {**self.rollout_buffer_kwargs, "scales": self._scales, "form": self.form}
+        with lent(self, rollout_buffer_kwargs=given):
             super()._setup_model()
-        finally:
-            self.rollout_buffer_kwargs = given
 
     def _maybe_recommend_cpu(self, mlp_class_name: str = policies.DeltaActorCriticPolicy.__name__) -> None:
         super()._maybe_recommend_cpu(mlp_class_name)
@@ -82,15 +78,9 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
         """
         buffer: Any = self.rollout_buffer
         policy: Any = self.policy
-        learning = Learning(self.scales, self.weights)
-        coefficient, count = self.vf_coef, len(self.scales)
-        policy.learning = buffer.learning = learning
-        self.vf_coef = coefficient * count
-        try:
+        learning, count = Learning(self.scales, self.weights), len(self.scales)
+        with lent(policy, learning=learning), lent(buffer, learning=learning), lent(self, vf_coef=self.vf_coef * count):
             super().train()
-        finally:
-            policy.learning = buffer.learning = None
-            self.vf_coef = coefficient
         if count > 1:
             self.logger.record("train/value_loss", count * self.logger.name_to_value["train/value_loss"])
         flat = (array.reshape(-1, count) for array in (buffer.components, buffer.component_returns))

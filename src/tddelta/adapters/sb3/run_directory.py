@@ -6,7 +6,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from inspect import signature
 from itertools import count
@@ -31,7 +31,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from tddelta._plain import whole
 from tddelta.adapters.sb3.answers import environment_name, watch
-from tddelta.adapters.sb3.model import DeltaModel, asked
+from tddelta.adapters.sb3.model import DeltaModel, asked, lent
 from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.errors import ConfigError, StorageError
@@ -295,19 +295,14 @@ class Player:
     def _playing(self, seed: int) -> Iterator[None]:
         """Play with the training's statistics and random numbers of one's own."""
         ours, theirs = unwrap_vec_normalize(self.env), self.model.get_vec_normalize_env()
-        kept = None if ours is None else (ours.training, ours.norm_reward)
-        if ours is not None:
-            ours.training = ours.norm_reward = False
-            if theirs is not None and theirs.norm_obs:
-                ours.obs_rms = deepcopy(theirs.obs_rms)
-        try:
-            with th.random.fork_rng([self.model.device] if self.model.device.type == "cuda" else []):
-                th.manual_seed(seed)
-                self.env.seed(seed)
-                yield
-        finally:
-            if ours is not None and kept is not None:
-                ours.training, ours.norm_reward = kept
+        if ours is not None and theirs is not None and theirs.norm_obs:
+            ours.obs_rms = deepcopy(theirs.obs_rms)
+        devices = [self.model.device] if self.model.device.type == "cuda" else []
+        still = nullcontext() if ours is None else lent(ours, training=False, norm_reward=False)
+        with still, th.random.fork_rng(devices):
+            th.manual_seed(seed)
+            self.env.seed(seed)
+            yield
 
     def _act(self, observations: Any) -> np.ndarray:
         drawn = isinstance(self.model, OnPolicyAlgorithm | SAC)
@@ -348,7 +343,7 @@ def beliefs(model: Any, observations: Any, actions: np.ndarray) -> np.ndarray:
     if isinstance(model, DeltaDQN):
         return np.asarray(model.predict_components(observations)[every, chosen[:, 0]])
 
-    def ask(tensors: Any, several: bool) -> th.Tensor:
+    def ask(tensors: Any, several: bool) -> Any:
         if isinstance(model, OnPolicyAlgorithm):
             return model.policy.predict_values(tensors)
         if isinstance(model, DQN):

@@ -1,7 +1,7 @@
 """TorchRL's `GAE` for a critic with one output per time scale, such critics, and the settings of their loss."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, Final, NamedTuple
@@ -89,7 +89,7 @@ def _check_time_dim(time_dim: Any) -> None:
 
 
 # `torch.compile` would unroll the loop over time.
-_not_compiled: Any = torch.compiler.disable
+_not_compiled: Callable[[Any], Any] = torch.compiler.disable
 
 
 def _takes_entries(method: Any) -> Any:

@@ -65,10 +65,10 @@ def test_variants_differ_in_what_is_learned_from_alone() -> None:
 def test_seeds_are_the_papers_or_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert [plan.seed for plan in atari.plan_atari(["Qbert"], ["ppo"], seeds=3, out=Path("r"))] == [125125, 513, 90135]
     assert [plan.seed for plan in atari.plan_atari(["Qbert"], ["ppo"], seeds=(5, 4), out=Path("r"))] == [5, 4]
-    with pytest.raises(ConfigError, match="from 1 to 10, of the paper's seeds; got 11: name other seeds in a list"):
+    with pytest.raises(ConfigError, match=r"the paper's seeds; got 11: name others, as in seeds=\[11, 12\]"):
         atari.plan_atari(["Qbert"], ["ppo"], seeds=11)
     assert main(["reproduce", "atari", "--seeds", "11", "--list"]) == 2
-    said = "--seeds must be a number from 1 to 10, of the paper's seeds; got 11: name other seeds by --seed-list"
+    said = "--seeds must be a number from 1 to 10, of the paper's seeds; got 11: name others, as in --seed-list 11 12"
     assert capsys.readouterr().err == f"tddelta: {said}\n"
 
 

@@ -1,6 +1,6 @@
 """The runs of a report: the seeds of every agent on every environment, their scores, and how agents compare.
 
-Tables, figures and the page are all made from one `Study`, so their numbers agree. Reference scores, which put the
+Tables, figures and the page are all made from one `RunSet`, so their numbers agree. Reference scores, which put the
 returns of different environments on one scale, are data (`references/*.json`) with the source of every number.
 """
 
@@ -21,8 +21,7 @@ import numpy.typing as npt
 from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, ContractionWarning, DataError, TDDeltaError
 from tddelta.report import statistics
-from tddelta.report.aggregates import Curve, learning_curve, learning_grid
-from tddelta.report.statistics import CriticQuality, FloatArray, Interval, Summary, Welch
+from tddelta.report.statistics import CriticQuality, Curve, FloatArray, Interval, Summary, Welch
 from tddelta.runs import Run, config_hash, is_being_written
 from tddelta.timescales import TimeScales
 
@@ -79,24 +78,16 @@ def find_reference(
             raise ConfigError(
                 f"references[{environment!r}] must be two different scores (random, reference); got {random} twice"
             )
-        return Reference(
-            "given", "score between the two that were given: 0 the first, 1 the second", random, reference, "given"
-        )
-    if parameters:
-        return None
-    for table in _TABLES:
-        content = _table(table)
-        name = _atari_name(environment) if table == "atari" else environment
-        row = content["environments"].get(name)
+        unit = "score between the two that were given: 0 the first, 1 the second"
+        return Reference("given", unit, random, reference, "given")
+    game = _ATARI_NAME.fullmatch(environment)
+    for name in _TABLES if not parameters else ():
+        table = _table(name)
+        row = table["environments"].get(game[1] if game and name == "atari" else environment)
         if row is not None:
-            sources = dict.fromkeys(content["sources"][row[key]] for key in ("random_source", "reference_source"))
-            return Reference(content["name"], content["unit"], row["random"], row["reference"], " ".join(sources))
+            sources = dict.fromkeys(table["sources"][row[key]] for key in ("random_source", "reference_source"))
+            return Reference(table["name"], table["unit"], row["random"], row["reference"], " ".join(sources))
     return None
-
-
-def _atari_name(environment: str) -> str:
-    match = _ATARI_NAME.fullmatch(environment)
-    return match.group(1) if match else environment
 
 
 @cache
@@ -145,14 +136,13 @@ class Seed:
 
     @classmethod
     def read(cls, run: Run, agent: str) -> "Seed":
-        """Read a run that the report shows under the name `agent`.
-
-        Raises:
-            DataError: The episodes do not belong together.
-        """
+        """Read a run that the report shows under the name `agent`; DataError if its episodes do not fit together."""
         status, episodes, timing = run.status, run.episodes, run.timing
         state = str(status["state"])
-        seed = cls(
+        ends, returns = (np.asarray(episodes[name], np.float64) for name in ("steps", "returns"))
+        if len(ends) != len(returns):
+            raise DataError(f"{run.path / 'episodes.npz'} has arrays of different lengths")
+        return cls(
             run=run,
             environment=run.environment,
             agent=agent,
@@ -160,30 +150,27 @@ class Seed:
             state="cut off" if state == "running" and is_being_written(run.path) is False else state,
             message=str(status.get("message") or ""),
             steps=int(status["steps"]),
-            end_steps=np.asarray(episodes["steps"], np.float64),
-            returns=np.asarray(episodes["returns"], np.float64),
+            end_steps=ends,
+            returns=returns,
             speed=_speed(timing),
             vectorized=any(event.get("event") == "vectorized" for event in timing),
         )
-        if len(seed.end_steps) != len(seed.returns):
-            raise DataError(f"{run.path / 'episodes.npz'} has arrays of different lengths")
-        return seed
 
-    @cached_property
-    def asymptotic(self) -> float:
-        """Mean return of the last 100 training episodes."""
-        return statistics.asymptotic_score(self.returns)
+    def score(self, measure: Measure) -> float:
+        """Score of the run; NaN where no such episode ended."""
+        if measure == "hold_out":
+            return self.evaluated("sampled", "no-ops")
+        score = statistics.asymptotic_score if measure == "asymptotic" else statistics.average_score
+        return score(self.returns)
 
-    @cached_property
-    def average(self) -> float:
-        """Mean return of all training episodes."""
-        return statistics.average_score(self.returns)
+    def evaluated(self, mode: str, starts: str | None = None) -> float:
+        """Mean return of the last evaluation with "sampled" or "greedy" actions, NaN without one.
 
-    @cached_property
-    def hold_out(self) -> float:
-        """Mean return of the last hold-out evaluation with sampled actions; NaN where there is none."""
-        rows = [row for row in self.run.evaluations if (row.get("starts"), row.get("mode")) == ("no-ops", "sampled")]
-        return float(rows[-1]["return_mean"]) if rows and rows[-1].get("return_mean") is not None else math.nan
+        Its episodes begin as usual, or with `starts="no-ops"`: those are the hold-out episodes.
+        """
+        rows = [row for row in self.run.evaluations if (row.get("mode"), row.get("starts")) == (mode, starts)]
+        mean = rows[-1].get("return_mean") if rows else None
+        return math.nan if mean is None else float(mean)
 
     @cached_property
     def reward_density(self) -> Mapping[str, float] | None:
@@ -200,6 +187,22 @@ class Seed:
     def finished(self) -> bool:
         """True if all training steps were done."""
         return self.state == "finished"
+
+
+def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
+    """Training steps per second: of the whole run, or of the blocks so far."""
+    for event in reversed(timing):
+        if event.get("event") == "end" and event.get("steps_per_second"):
+            return float(event["steps_per_second"])
+    return block_speed(timing)
+
+
+def block_speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
+    """Training steps per second of the blocks among these events; None without any."""
+    blocks = [event for event in timing if event.get("event") == "block"]
+    seconds = sum(float(block["seconds"]) for block in blocks)
+    steps = sum(float(block["steps_per_second"]) * float(block["seconds"]) for block in blocks)
+    return steps / seconds if seconds > 0 else None
 
 
 @dataclass(frozen=True)
@@ -223,32 +226,32 @@ class Group:
         return tuple(seed for seed in self.seeds if seed.finished) or self.seeds
 
     @property
+    def config(self) -> dict[str, Any]:
+        """Config of the first seed."""
+        return self.seeds[0].run.config
+
+    @property
     def planned_steps(self) -> int:
         """Training steps that were asked for."""
-        return int(self.seeds[0].run.config.get("steps", 0))
-
-    def scores(self, measure: Measure) -> FloatArray:
-        """Score of each seed that counts, shape (n,); of those that have hold-out episodes for that measure."""
-        values = np.array([getattr(seed, measure) for seed in self.scored], np.float64)
-        return values[np.isfinite(values)] if measure == "hold_out" else values
-
-    def summary(self, measure: Measure) -> Summary:
-        """Mean ± standard error of the score over seeds."""
-        return statistics.summarise(self.scores(measure))
+        return int(self.config.get("steps", 0))
 
     @property
     def scales(self) -> TimeScales:
         """The time scales that the critic is trained on."""
         return self.seeds[0].run.scales
 
+    def scores(self, measure: Measure) -> FloatArray:
+        """Score of each seed that counts, shape (n,); of those that have hold-out episodes for that measure."""
+        values = np.array([seed.score(measure) for seed in self.scored], np.float64)
+        return values[np.isfinite(values)] if measure == "hold_out" else values
+
+    def summary(self, measure: Measure) -> Summary:
+        """Mean ± standard error of the score over seeds."""
+        return statistics.summarise(self.scores(measure))
+
     def evaluated(self, mode: str) -> list[float]:
         """Mean return of the last evaluation in a mode, "sampled" or "greedy", of each seed that has one."""
-        found = []
-        for seed in self.scored:
-            rows = [row for row in seed.run.evaluations if row.get("mode") == mode and "starts" not in row]
-            if rows and rows[-1].get("return_mean") is not None:
-                found.append(float(rows[-1]["return_mean"]))
-        return found
+        return [mean for seed in self.scored if math.isfinite(mean := seed.evaluated(mode))]
 
     @cached_property
     def _held_out(self) -> list[tuple[FloatArray, FloatArray, CriticQuality]]:
@@ -272,6 +275,12 @@ class Group:
     def critic(self) -> list[CriticQuality]:
         """Quality of the critic on held-out states, one per seed that has them."""
         return [quality for _, _, quality in self._held_out]
+
+    @property
+    def explained_variance(self) -> list[Summary]:
+        """Explained variance at every discount, over the seeds where it is known."""
+        columns = np.transpose([quality.explained_variance for quality in self.critic])
+        return [statistics.summarise(column[np.isfinite(column)]) for column in columns]
 
     @property
     def held_out(self) -> tuple[FloatArray, FloatArray] | None:
@@ -322,17 +331,6 @@ class Group:
         return None
 
 
-def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
-    """Training steps per second: of the whole run, or of the blocks so far; their `steps` count from the start."""
-    for event in reversed(timing):
-        if event.get("event") == "end" and event.get("steps_per_second"):
-            return float(event["steps_per_second"])
-    blocks = [event for event in timing if event.get("event") == "block"]
-    seconds = sum(float(block["seconds"]) for block in blocks)
-    steps = sum(float(block["steps_per_second"]) * float(block["seconds"]) for block in blocks)
-    return steps / seconds if seconds > 0 else None
-
-
 N_BOOTSTRAP = 10_000
 """Resamples behind an interval of a difference."""
 
@@ -347,8 +345,8 @@ class Comparison:
         baseline: The agent it is compared with.
         welch: Welch's t-test of the scores over seeds.
         interval: Bootstrap interval of the difference of means, at 95 %.
-        corrected: p after Holm's correction over all comparisons of this measure, or None.
         note: What a reader should know about it, else "".
+        corrected: p after Holm's correction over all comparisons of this measure, or None.
     """
 
     environment: str
@@ -356,13 +354,33 @@ class Comparison:
     baseline: str
     welch: Welch
     interval: Interval
-    corrected: float | None
     note: str
+    corrected: float | None = None
 
-    @property
-    def verdict(self) -> str:
-        """Finding at .05 after correction; see `verdict`."""
-        return verdict(self.welch.difference, self.corrected)
+
+def compare_groups(ours: Group, theirs: Group, measure: Measure) -> Comparison:
+    """Compare two agents on one environment; p is not corrected yet."""
+    rules = other_rules([ours, theirs])
+    note = f"played under other rules ({', '.join(rules)})" if rules else ""
+    if not rules and not (ours.complete and theirs.complete):
+        note = "not finished"
+    welch, interval = Welch(math.nan, note=note), Interval(None, None, note)
+    if not note:
+        scores = ours.scores(measure), theirs.scores(measure)
+        welch = statistics.welch_test(*scores)
+        interval = statistics.bootstrap_difference(*scores, n_bootstrap=N_BOOTSTRAP)
+        notes = [welch.note or interval.note]
+        if ours.planned_steps != theirs.planned_steps:
+            notes.append(f"trained for {ours.planned_steps:,} and {theirs.planned_steps:,} steps")
+        note = "; ".join(filter(None, notes))
+    return Comparison(ours.environment, ours.agent, theirs.agent, welch, interval, note)
+
+
+def other_rules(groups: Sequence[Group]) -> list[str]:
+    """Parameters of the environment in which groups on it differ: then their scores are of different games."""
+    parameters = [group.config.get("environment_parameters") or {} for group in groups]
+    names = dict.fromkeys(name for one in parameters for name in one)
+    return [name for name in names if any(one.get(name) != parameters[0].get(name) for one in parameters)]
 
 
 def verdict(difference: float, p: float | None, better: str = "better", worse: str = "worse") -> str:
@@ -391,8 +409,7 @@ class Suite:
     scores: dict[str, list[FloatArray]]
 
 
-@dataclass
-class Study:
+class RunSet:
     """A set of runs, grouped and scored.
 
     Args:
@@ -400,36 +417,42 @@ class Study:
         baselines: Agents that the others are compared with; None means those of `BASELINES` that are present.
         references: (random, reference) scores by environment, before the tables that are shipped.
 
+    Attributes:
+        problems: Sentences about what could not be read.
+        seeds: The runs that could be read, by environment and seed.
+        environments: Their environments, by name.
+        agents: Their agents, the baselines first.
+        groups: The seeds by environment and agent.
+        compared_with: The baselines that are present.
+
     Raises:
         ConfigError: There is no readable run, or a baseline is not among the agents.
     """
 
-    runs: Sequence[Run]
-    baselines: Sequence[str] | None = None
-    references: Mapping[str, tuple[float, float]] | None = None
-    problems: list[str] = field(default_factory=list)
-    """Sentences about what could not be read."""
-
-    def __post_init__(self) -> None:
-        if not len(self.runs):
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        baselines: Sequence[str] | None = None,
+        references: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        if not len(runs):
             raise ConfigError("runs must not be empty; got no run: name a folder that holds some")
-        self.problems += getattr(self.runs, "left_out", ())
-        names = agent_names(self.runs)
-        seeds = [
-            seed for run, name in zip(self.runs, names, strict=True) if (seed := self._read(run, name)) is not None
-        ]
+        self.problems: list[str] = list(getattr(runs, "left_out", ()))
+        found = [self._read(run, name) for run, name in zip(runs, agent_names(runs), strict=True)]
+        seeds = [seed for seed in found if seed is not None]
         if not seeds:
-            raise ConfigError(f"none of {len(self.runs)} runs can be read: {self.problems[0]}")
-        self.seeds: tuple[Seed, ...] = tuple(sorted(seeds, key=lambda seed: (seed.environment, seed.number)))
-        self.environments: tuple[str, ...] = tuple(dict.fromkeys(seed.environment for seed in self.seeds))
-        self.agents: tuple[str, ...] = tuple(sorted({seed.agent for seed in self.seeds}, key=rank))
+            raise ConfigError(f"none of {len(runs)} runs can be read: {self.problems[0]}")
+        self.seeds = tuple(sorted(seeds, key=lambda seed: (seed.environment, seed.number)))
+        self.environments = tuple(dict.fromkeys(seed.environment for seed in self.seeds))
+        self.agents = tuple(sorted({seed.agent for seed in self.seeds}, key=_rank))
         self.groups: dict[tuple[str, str], Group] = {}
         for environment in self.environments:
             for agent in self.agents:
-                mine = [s for s in self.seeds if (s.environment, s.agent) == (environment, agent)]
+                mine = tuple(s for s in self.seeds if (s.environment, s.agent) == (environment, agent))
                 if mine:
-                    self.groups[environment, agent] = Group(environment, agent, tuple(mine), self.problems)
-        self.compared_with: tuple[str, ...] = self._resolve(self.baselines)
+                    self.groups[environment, agent] = Group(environment, agent, mine, self.problems)
+        self.compared_with = self._resolve(baselines)
+        self._references = references
         self._comparisons: dict[str, list[Comparison]] = {}
 
     def _read(self, run: Run, name: str) -> Seed | None:
@@ -438,26 +461,23 @@ class Study:
             with warnings.catch_warnings():  # whoever trained it was warned; the ladder table shows the factors
                 warnings.simplefilter("ignore", ContractionWarning)
                 _ = run.scales  # read once here: an unreadable ladder must not stop the report
-            self._check_metrics(seed)
         except (TDDeltaError, KeyError, TypeError, ValueError) as error:
             self.problems.append(f"{run.environment}, {run.agent}, seed {run.seed} was left out: {error}")
             return None
-        return seed
-
-    def _check_metrics(self, seed: Seed) -> None:
-        """Tell of a finished run whose metrics were cut short, or cannot be read."""
         try:
-            there, updates = len(seed.run.metrics["update"]), int(seed.run.status["updates"])
+            there, updates = len(run.metrics["update"]), int(run.status["updates"])
         except (TDDeltaError, KeyError, TypeError, ValueError) as error:
             self.problems.append(f"The metrics of {seed.title} were left out: {error}")
-            return
-        if seed.finished and there < updates:
-            self.problems.append(f"{seed.run.path / 'metrics.jsonl'} lacks rows: {there:,} of {updates:,} are there")
+        else:
+            if seed.finished and there < updates:
+                self.problems.append(f"{run.path / 'metrics.jsonl'} lacks rows: {there:,} of {updates:,} are there")
+        return seed
 
     def _resolve(self, wanted: Sequence[str] | None) -> tuple[str, ...]:
+        """The agents that these names of baselines mean."""
         found: dict[str, None] = {}
         for name in BASELINES if wanted is None else wanted:
-            matches = [agent for agent in self.agents if name in (agent, base_name(agent))]
+            matches = [agent for agent in self.agents if name in (agent, _base_name(agent))]
             if not matches and wanted is not None:
                 close = get_close_matches(name, self.agents, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(self.agents)}"
@@ -485,7 +505,7 @@ class Study:
     def focus(self) -> str:
         """The agent that the report is about: the library's default agent, else the last challenger."""
         candidates = self.challengers or self.agents
-        return next((agent for agent in candidates if base_name(agent) == "ppo-delta"), candidates[-1])
+        return next((agent for agent in candidates if _base_name(agent) == "ppo-delta"), candidates[-1])
 
     @property
     def baseline(self) -> str | None:
@@ -497,17 +517,17 @@ class Study:
         """Groups by the time scales of their critics; a monitor log does not know its critic."""
         shared: dict[TimeScales, list[Group]] = {}
         for group in self.groups.values():
-            if group.seeds[0].run.config.get("scales_known", True):
+            if group.config.get("scales_known", True):
                 shared.setdefault(group.scales, []).append(group)
         return shared
-
-    def group(self, environment: str, agent: str) -> Group | None:
-        """The seeds of one agent on one environment, or None."""
-        return self.groups.get((environment, agent))
 
     def groups_on(self, environment: str) -> list[Group]:
         """The agents on one environment."""
         return [group for group in self.groups.values() if group.environment == environment]
+
+    def first_config(self, environment: str) -> dict[str, Any]:
+        """Config of the first run on an environment."""
+        return next(seed.run.config for seed in self.seeds if seed.environment == environment)
 
     def comparisons(self, measure: Measure = "asymptotic") -> list[Comparison]:
         """Every challenger against every baseline on every environment.
@@ -515,22 +535,20 @@ class Study:
         Holm's correction counts all comparisons of the measure as one family.
         """
         if measure not in self._comparisons:
-            rows = []
-            for environment in self.environments:
-                for agent, baseline in self.pairs:
-                    ours, theirs = self.group(environment, agent), self.group(environment, baseline)
-                    if ours is not None and theirs is not None:
-                        rows.append(compare_groups(ours, theirs, measure))
+            couples = [((e, agent), (e, baseline)) for e in self.environments for agent, baseline in self.pairs]
+            there = [pair for pair in couples if all(key in self.groups for key in pair)]
+            rows = [compare_groups(self.groups[ours], self.groups[theirs], measure) for ours, theirs in there]
             corrected = statistics.holm([row.welch.p_value for row in rows])
             self._comparisons[measure] = [replace(r, corrected=p) for r, p in zip(rows, corrected, strict=True)]
         return self._comparisons[measure]
 
     def curves(self, environment: str) -> dict[str, Curve]:
-        """Learning curves of every agent on one environment, on one grid."""
+        """Learning curves of every agent on one environment, on one grid; empty where no episode ended."""
         groups = self.groups_on(environment)
-        grid = learning_grid([seed.end_steps for group in groups for seed in group.seeds])
+        ends = {group.agent: [seed.end_steps for seed in group.seeds] for group in groups}
+        grid = statistics.learning_grid([steps for seeds in ends.values() for steps in seeds])
         return {
-            group.agent: learning_curve([s.end_steps for s in group.seeds], [s.returns for s in group.seeds], grid)
+            group.agent: statistics.learning_curve(ends[group.agent], [s.returns for s in group.seeds], grid)
             for group in groups
             if len(grid)
         }
@@ -542,11 +560,14 @@ class Study:
         reasons = []
         for environment in self.environments:
             kwargs = self.first_config(environment).get("environment_kwargs") or None
-            reference = find_reference(environment, self.references, kwargs)
+            reference = find_reference(environment, self._references, kwargs)
+            groups = self.groups_on(environment)
             if reference is None:
                 changed = " with changed parameters" if kwargs else ""
                 reasons.append(f"{environment}{changed} has no entry in the tables of reference scores")
-            elif not all(self._usable(environment, agent) for agent in self.agents):
+            elif len(groups) < len(self.agents) or not all(
+                group.complete and np.isfinite(group.scores("asymptotic")).all() for group in groups
+            ):
                 reasons.append(f"{environment} lacks a finished run with a score for every agent")
             else:
                 covered.setdefault(reference.suite, {})[environment] = reference
@@ -564,46 +585,13 @@ class Study:
             suites.append(Suite(name, first.unit, source, tuple(references), scores))
         return suites, reasons
 
-    def _usable(self, environment: str, agent: str) -> bool:
-        group = self.group(environment, agent)
-        return group is not None and group.complete and bool(np.isfinite(group.scores("asymptotic")).all())
-
-    def first_config(self, environment: str) -> dict[str, Any]:
-        """Config of the first run on an environment."""
-        return next(seed.run.config for seed in self.seeds if seed.environment == environment)
-
-
-def other_rules(groups: Sequence[Group]) -> list[str]:
-    """Parameters of the environment in which groups on it differ: then their scores are of different games."""
-    parameters = [group.seeds[0].run.config.get("environment_parameters") or {} for group in groups]
-    names = dict.fromkeys(name for one in parameters for name in one)
-    return [name for name in names if any(one.get(name) != parameters[0].get(name) for one in parameters)]
-
-
-def compare_groups(ours: Group, theirs: Group, measure: Measure) -> Comparison:
-    """Compare two agents on one environment; p is not corrected yet."""
-    rules = other_rules([ours, theirs])
-    note = f"played under other rules ({', '.join(rules)})" if rules else ""
-    if not rules and not (ours.complete and theirs.complete):
-        note = "not finished"
-    welch, interval = Welch(math.nan, None, None, None, note=note), Interval(None, None, note)
-    if not note:
-        scores = ours.scores(measure), theirs.scores(measure)
-        welch = statistics.welch_test(*scores)
-        interval = statistics.bootstrap_difference(*scores, n_bootstrap=N_BOOTSTRAP)
-        notes = [welch.note or interval.note]
-        if ours.planned_steps != theirs.planned_steps:
-            notes.append(f"trained for {ours.planned_steps:,} and {theirs.planned_steps:,} steps")
-        note = "; ".join(filter(None, notes))
-    return Comparison(ours.environment, ours.agent, theirs.agent, welch, interval, None, note)
-
 
 # ---------------------------------------------------------------- names of agents
 
 BASELINES = ("ppo", "ppo+", "ppo-multi", "PPO", "A2C", "DQN", "SAC")
 """Agents that the others are compared with by default, where they are present; capitals: Stable-Baselines3."""
 
-_ORDER = (*BASELINES, "ppo-delta-bootstrap", "ppo-delta-matched", "ppo-delta")
+_ORDER = (*BASELINES, "ppo-delta-matched", "ppo-delta-bootstrap", "ppo-delta")
 
 
 def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -611,19 +599,14 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     The seed, the names of environment and agent, and what follows from other settings (the ladder) are left out.
     """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if key in ("format", "seed", "environment", "scales"):
-            continue
-        if not isinstance(value, Mapping):
-            flat[key] = value
+    left_out = ("format", "seed", "environment", "scales")
+    flat = {key: v for key, v in config.items() if key not in left_out and not isinstance(v, Mapping)}
     for key in ("agent", "environment_kwargs", "environment_parameters"):
         value = config.get(key)
         if isinstance(value, Mapping):
-            flat.update({f"{key}.{name}": item for name, item in value.items() if (key, name) != ("agent", "name")})
+            flat |= {f"{key}.{name}": item for name, item in value.items() if (key, name) != ("agent", "name")}
     named = {key.split(".")[0] for key in flat} | {"seed", "environment", "agent", "environment_kwargs"}
-    flat.update({key: value for key, value in config.get("settings", {}).items() if key not in named})
-    return flat
+    return flat | {key: value for key, value in config.get("settings", {}).items() if key not in named}
 
 
 def agent_names(runs: Sequence[Run]) -> list[str]:
@@ -633,37 +616,35 @@ def agent_names(runs: Sequence[Run]) -> list[str]:
     which its variants differ are added, as in "ppo (learning_rate=0.001)": a hash would say nothing, and would differ
     between environments.
     """
-    variants: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    keys = [(run.environment, str(run.config["agent"]["name"])) for run in runs]
     hashes = [config_hash(run.config) for run in runs]
-    plain = [str(run.config["agent"]["name"]) for run in runs]
-    for run, name, digest in zip(runs, plain, hashes, strict=True):
-        variants.setdefault((run.environment, name), {})[digest] = flat_settings(run.config)
+    variants: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for run, key, digest in zip(runs, keys, hashes, strict=True):
+        variants.setdefault(key, {})[digest] = flat_settings(run.config)
     differing: dict[str, dict[str, None]] = {}
     for (_, name), settings in variants.items():
-        keys = dict.fromkeys(key for one in settings.values() for key in one)
-        found = [key for key in keys if len({repr(one.get(key)) for one in settings.values()}) > 1]
-        differing.setdefault(name, {}).update(dict.fromkeys(found))
+        for setting in dict.fromkeys(setting for one in settings.values() for setting in one):
+            if len({repr(one.get(setting)) for one in settings.values()}) > 1:
+                differing.setdefault(name, {})[setting] = None
+
+    def full_name(name: str, settings: Mapping[str, Any]) -> str:
+        chosen = ", ".join(f"{setting}={settings.get(setting)}" for setting in differing.get(name, ()))
+        return f"{name} ({chosen})" if chosen else name
+
     names = []
-    for run, name, digest in zip(runs, plain, hashes, strict=True):
-        rivals = variants[run.environment, name]
-        full = _variant(name, rivals[digest], differing[name])
-        if [_variant(name, one, differing[name]) for one in rivals.values()].count(full) > 1:
-            full = f"{name} ({digest})"
-        names.append(full)
+    for key, digest in zip(keys, hashes, strict=True):
+        full = {other: full_name(key[1], settings) for other, settings in variants[key].items()}
+        alone = list(full.values()).count(full[digest]) == 1
+        names.append(full[digest] if alone else f"{key[1]} ({digest})")
     return names
 
 
-def _variant(name: str, settings: Mapping[str, Any], keys: Mapping[str, None]) -> str:
-    chosen = ", ".join(f"{key}={settings.get(key)}" for key in keys)
-    return f"{name} ({chosen})" if chosen else name
-
-
-def base_name(agent: str) -> str:
+def _base_name(agent: str) -> str:
     """The agent's own name, without the settings of its variant."""
     return agent.split(" (", 1)[0]
 
 
-def rank(agent: str) -> tuple[int, str]:
+def _rank(agent: str) -> tuple[int, str]:
     """Sort key: the baselines first, then this library's agents, then others by name."""
-    base = base_name(agent)
+    base = _base_name(agent)
     return (_ORDER.index(base) if base in _ORDER else len(_ORDER), agent)
