@@ -1,7 +1,6 @@
 """`reproduce`: experiments of the paper, each with one folder for all that comes of it."""
 
 import dataclasses
-import itertools
 import json
 import os
 import shlex
@@ -128,8 +127,9 @@ def _theory(out: Path, quick: bool) -> None:
         (folder / "figures").mkdir()
         with own_style():
             drawings = list(theory.drawings(results))
-            for drawing, kind in itertools.product(drawings, ("png", "pdf")):
-                (folder / "figures" / f"{drawing.name}.{kind}").write_bytes(to_bytes(drawing.figure, kind))
+            for drawing in drawings:
+                (folder / "figures" / f"{drawing.name}.png").write_bytes(to_bytes(drawing.figure))
+                (folder / "figures" / f"{drawing.name}.pdf").write_bytes(to_bytes(drawing.figure, "pdf"))
         lines.extend(theory.statements(results))
         settings = {"experiment": "theory", "quick": quick, "version": __version__}
         (folder / "settings.json").write_bytes(to_json(settings))
