@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def published_targets(
     rewards: Any, deltas: Any, next_deltas: Any, *, terminated: Any, truncated: Any, scales: TimeScales
 ) -> Any:
-    """λ-returns in the paper's form with time limits as terminations; for the arguments see `tddelta.lambda_targets`."""
+    """λ-returns in the paper's form with time limits as terminations; arguments as in `tddelta.lambda_targets`."""
     ends = _without_limits(terminated, truncated)
     return agents.bootstrap_targets(rewards, deltas, next_deltas, scales=scales, **ends)
 
