@@ -7,9 +7,9 @@ a missing extra is also an `ImportError`, so that code which knows nothing of th
 import re
 import unicodedata
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-_MARKED = re.compile("\x02(.*?)\x1f(.*?)\x1f(.*?)\x03")
+_MARKED = re.compile("\x02(.*?)\x1f(.*?)\x1f(.*?)\x03", re.DOTALL)
 
 
 def setting(name: str, value: Any = ...) -> str:
@@ -37,6 +37,10 @@ class _Message(Exception):  # noqa: N818  (of an error or a warning)
         """Name of the setting or argument that is wrong, the first of the message; None where it has none."""
         found = _MARKED.search(self._text)
         return None if found is None else found[1]
+
+    def within(self, outer: str) -> Self:
+        """Return the error as one of a setting that is part of another: "rule in scales must be …"."""
+        return type(self)(_MARKED.sub(lambda found: f"{found[0]} in {setting(outer)}", self._text, count=1))
 
     def written(self, write: Callable[[str, str, str], str]) -> str:
         """Return the message with `write(name, python, words)` for each setting: as in "lam", "lam=0.9" and "0.9"."""

@@ -300,7 +300,7 @@ class _Steps(NamedTuple):
 
 
 def _steps(scales: Any, *arrays: Any) -> _Steps:
-    """Arrays, in the order of `Steps`, that fit together and have a component for each of the scales."""
+    """Arrays, in the order of `_Steps`, that fit together and have a component for each of the scales."""
     steps = _Steps(*arrays)
     check_components(scales, steps.deltas)
     check_steps(**steps._asdict())

@@ -125,7 +125,7 @@ class TimeScales:
         if growing:
             message = (
                 f"full steps towards the targets make components grow: {growing}; contraction needs a factor below 1, "
-                f"so use {setting('rule', 'capped')} (the default), a smaller lam, or small steps"
+                f"so use {setting('rule', 'capped')}, a smaller lam, or small steps"
             )
             warnings.warn(ContractionWarning(message), stacklevel=_caller_level(inspect.currentframe()))
 
@@ -537,7 +537,7 @@ def _ladder(named: Any, gamma: Any, shared: Mapping[str, Any]) -> TimeScales:
     except ConfigError as error:
         if error.setting is None or error.setting not in settings:
             raise
-        raise ConfigError(f"{error.setting} in {setting('scales')}{str(error).removeprefix(error.setting)}") from None
+        raise error.within("scales") from None
     return made
 
 
@@ -570,7 +570,10 @@ def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
     gamma = unit_number("gamma", gamma)
     if gamma == 1:
         if longest_horizon is None:
-            raise ConfigError("a ladder up to gamma=1 needs its longest finite horizon: pass longest_horizon=1000, say")
+            raise ConfigError(
+                f"a ladder up to {setting('gamma', 1)} needs its longest finite horizon: pass "
+                f"{setting('longest_horizon', 1000)}, say"
+            )
         longest = _horizon("longest_horizon", longest_horizon)
         if 1 - 1 / longest == 1:
             raise ConfigError(

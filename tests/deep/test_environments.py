@@ -93,7 +93,7 @@ def test_an_unknown_name_meets_the_closest(name, closest):
 
 
 def test_a_name_close_to_nothing_meets_the_closest_of_all():
-    with pytest.raises(ConfigError, match=r"'vvvwww': the closest of the \d+ known names is \S+ \(tddelta.deep.env"):
+    with pytest.raises(ConfigError, match=r"'vvvwww': the closest of the \d+ known names is \S+ \(python -c"):
         environments.resolve("vvvwww")
 
 

@@ -442,7 +442,7 @@ LAMBDA, BOOTSTRAP = "tddelta.targets:lambda_targets", "tddelta.deep.agents:boots
     [
         ("ppo-delta", {"rule": "capped"}, LAMBDA, "ppo-delta-bootstrap", "ppo-delta-bootstrap", BOOTSTRAP),
         ("ppo-delta-0123abcd", {"rule": "capped"}, LAMBDA, *["ppo-delta-bootstrap"] * 2, BOOTSTRAP),
-        ("ppo-delta-matched", {"rule": "matched"}, LAMBDA, *["ppo-delta-matched"] * 2, LAMBDA),
+        ("ppo-delta-matched", {"rule": "matched"}, LAMBDA, *["ppo-delta-matched"] * 2, BOOTSTRAP),
         (
             "ppo-delta-difference-0123abcd",
             {"rule": "constant"},

@@ -103,7 +103,7 @@ AGENTS: dict[str, Agent] = _Agents(
         Agent("ppo-multi", basis="values", targets=multi_discount_targets),
         Agent("ppo-delta"),
         Agent("ppo-delta-bootstrap", rule="capped", targets=bootstrap_targets),
-        Agent("ppo-delta-matched", rule="matched"),
+        Agent("ppo-delta-matched", rule="matched", targets=bootstrap_targets),
     )
 )
 """The agents that ship with the library, by name."""

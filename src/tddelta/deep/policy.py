@@ -97,7 +97,7 @@ def _restored(arrays: Mapping[str, np.ndarray], place: str, path: Any, leaf: Any
 def _misfit(place: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"{place} {what}: it was made with another environment, other settings or other versions (timing.jsonl names "
-        "them); go on with those, or choose another folder with out= to start anew"
+        f"them); go on with those, or choose another folder with {setting('out', '')} to start anew"
     )
 
 

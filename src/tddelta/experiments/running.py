@@ -30,7 +30,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tddelta._streams import hang_ups, lasting_streams
-from tddelta.errors import CheckpointError, ConfigError, DataError, TDDeltaError
+from tddelta.errors import CheckpointError, ConfigError, DataError, TDDeltaError, setting
 from tddelta.experiments.display import Display, Listener
 from tddelta.experiments.plan import Outcome, Outcomes, RunPlan, differences, divide
 from tddelta.runs import (
@@ -496,7 +496,8 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
             would train it with other settings.
         CheckpointError: `config.json` is damaged.
     """
-    run = one_run(path, "name one of them, or repeat the command that started them with its out= and resume=True")
+    options = f"{setting('out', '')} and {setting('resume', True)}"
+    run = one_run(path, f"name one of them, or repeat the command that started them with its {options}")
     options = _options(run)
     try:
         config = _config(run, options.pop("unset", []))
@@ -518,7 +519,7 @@ def _config(run: Run, without: list[str]) -> Any:
     from tddelta.deep.agents import AGENTS
     from tddelta.deep.policy import config_of
 
-    repeat = "repeat the command that started it, with its out= and resume=True"
+    repeat = f"repeat the command that started it, with its {setting('out', '')} and {setting('resume', True)}"
     agent = AGENTS.get(str(run.config["agent"]["name"]))
     if agent is None or agent.to_dict() != run.config["agent"]:
         raise ConfigError(f"the agent {run.config['agent']['name']!r} of {run.path} is not part of tddelta: {repeat}")

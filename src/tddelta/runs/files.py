@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from tddelta.errors import CheckpointError, ConfigError, StorageError
+from tddelta.errors import CheckpointError, ConfigError, StorageError, setting
 from tddelta.timescales import plain_scales
 
 FORMAT = 1
@@ -298,7 +298,7 @@ def _upgraded_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
         return dict(agent)
     names = {former: name for name, former in FORMER_NAMES.items()}
     targets = {"tddelta.deep.agents:difference_targets": "tddelta.targets:lambda_targets"}
-    if agent.get("basis") == "deltas" and agent.get("heads") == "ladder" and agent.get("rule") != "matched":
+    if agent.get("basis") == "deltas" and agent.get("heads") == "ladder":
         targets["tddelta.targets:lambda_targets"] = "tddelta.deep.agents:bootstrap_targets"
     name, function = agent.get("name", ""), agent["targets"]
     return {**agent, "name": names.get(name, name), "targets": targets.get(function, function)}
@@ -363,7 +363,7 @@ _PATIENCE = 1.0  # seconds; who asks whether a directory is locked holds the loc
 def lock(path: Path) -> IO[bytes] | None:
     """Lock a run directory as `lock_file` does; None where it has no `timing.jsonl`."""
     place = path / "timing.jsonl"
-    return lock_file(place, "choose another folder with out=") if place.is_file() else None
+    return lock_file(place, f"choose another folder with {setting('out', '')}") if place.is_file() else None
 
 
 def lock_file(place: Path, advice: str, *, shared: bool = False) -> IO[bytes]:
@@ -381,8 +381,12 @@ def lock_file(place: Path, advice: str, *, shared: bool = False) -> IO[bytes]:
     with storing(place):
         file = place.open("ab")  # network file systems lock only what is open for writing
     deadline = time.monotonic() + _PATIENCE
-    while not (locked := _lock(file, shared=shared)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    try:
+        while not (locked := _lock(file, shared=shared)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    except BaseException:
+        file.close()
+        raise
     with suppress(OSError):  # the folder's writer may have renamed it meanwhile
         if locked and os.path.samestat(os.fstat(file.fileno()), place.stat()):
             return file

@@ -103,7 +103,9 @@ def read_steps(log: Any, names: Names) -> Steps:
     order: IntArray = np.flatnonzero(step).astype(np.int64)
     order = order[np.argsort(rank[episode[order]], kind="stable")]
     if not len(order):
-        refuse(0, "holds no step: every row is the final observation of its episode", "pass last_row='step'")
+        refuse(
+            0, "holds no step: every row is the final observation of its episode", f"pass {setting('last_row', 'step')}"
+        )
     return Steps(
         np.concatenate([now, later]),
         rows,
@@ -161,7 +163,8 @@ def _ends(
         name = names.terminated if terminated[middle[0]] else names.truncated
         hint = ""
         if names.last_row == "step" and last[middle + 1].all():
-            hint = "; if the last row of an episode holds only its final observation, pass last_row='observation'"
+            observation = setting("last_row", "observation")
+            hint = f"; if the last row of an episode holds only its final observation, pass {observation}"
         advice = "give what follows an episode of its own"
         refuse(middle, f"{name} is set, but the episode goes on in row {middle[0] + 2}", advice + hint)
     return step, terminated & step, step & ~terminated & ~following
@@ -190,7 +193,7 @@ def _beyond(
             np.flatnonzero(beyond),
             "the episode ends here without having terminated, so that the value of the state after it counts, and "
             f"{what} is not known",
-            f"add {', '.join(following)} to the log, or pass last_row='observation' to take the last row of such an "
+            f"add {', '.join(following)} to the log, or pass {setting('last_row', 'observation')} to take the last row of such an "
             "episode as its final observation alone",
         )
     if absent:
@@ -329,7 +332,7 @@ def _label(entry: Any) -> Hashable:
     if _is_missing(entry):
         raise _EntryError("is missing", _FIX)
     if isinstance(entry, float) and not entry.is_integer():
-        advice = f"name columns of sensors with {setting('features', '')}, and a model"
+        advice = f"name columns of sensors with {setting('features', '')} and a model"
         raise _EntryError("is {}, a fraction and no label", advice)
     if isinstance(entry, float):
         return int(entry)
