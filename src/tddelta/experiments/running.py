@@ -496,8 +496,8 @@ def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]
             would train it with other settings.
         CheckpointError: `config.json` is damaged.
     """
-    options = f"{setting('out', '')} and {setting('resume', True)}"
-    run = one_run(path, f"name one of them, or repeat the command that started them with its {options}")
+    repeated = f"{setting('out', '')} and {setting('resume', True)}"
+    run = one_run(path, f"name one of them, or repeat the command that started them with its {repeated}")
     options = _options(run)
     try:
         config = _config(run, options.pop("unset", []))

@@ -193,8 +193,8 @@ def _beyond(
             np.flatnonzero(beyond),
             "the episode ends here without having terminated, so that the value of the state after it counts, and "
             f"{what} is not known",
-            f"add {', '.join(following)} to the log, or pass {setting('last_row', 'observation')} to take the last row of such an "
-            "episode as its final observation alone",
+            f"add {', '.join(following)} to the log, or pass {setting('last_row', 'observation')} to take the last row "
+            "of such an episode as its final observation alone",
         )
     if absent:
         return now[:0]
