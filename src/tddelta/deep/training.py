@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import jax
@@ -369,7 +370,8 @@ def train_runs(
     if isinstance(config.environment_object(), HostEnvironment) and len(records) > 1:
         _beside_one_another(config, records, progress, stop, eval_every, checkpoint_every)
     else:
-        _Training(config, records, progress, stop, eval_every, checkpoint_every).run()
+        with closing(_Training(config, records, progress, stop, eval_every, checkpoint_every)) as training:
+            training.run()
 
 
 def _beside_one_another(config: Config, records: list[RunRecorder], progress: Any, *options: Any) -> None:
@@ -379,7 +381,8 @@ def _beside_one_another(config: Config, records: list[RunRecorder], progress: An
     def train(index: int) -> None:
         told = None if progress is None else lambda _, news: progress(index, news)
         try:
-            _Training(config, [records[index]], told, *options).run()
+            with closing(_Training(config, [records[index]], told, *options)) as training:
+                training.run()
         except BaseException as error:
             raised.append(error)  # first: on a full disk the record cannot say so
             records[index].fail(error)
@@ -420,13 +423,6 @@ class _Training:
 
     def run(self) -> None:
         """Train to the end, or until `stop` is set."""
-        try:
-            self._run()
-        finally:
-            if self.host is not None:
-                self.host.close()
-
-    def _run(self) -> None:
         began, first, seconds = time.perf_counter(), self.done, 0.0
         self._tell("compiling")
         compiled, pauses, count = self._start(), Pauses(self.checkpoint_every, share=SHARE / 2), 1
@@ -453,6 +449,11 @@ class _Training:
         if faults := [record for record in self.records if record.fault]:
             place = faults[0].writer.path / "fault.json"
             raise DataError(f"{faults[0].fault} ({place} has the numbers of that update)")
+
+    def close(self) -> None:
+        """Close the environments of the host."""
+        if self.host is not None:
+            self.host.close()
 
     def _tell(self, phase: str) -> None:
         if self.progress is None:
