@@ -40,7 +40,7 @@ class _Message(Exception):  # noqa: N818  (of an error or a warning)
 
     def within(self, outer: str) -> Self:
         """Return the error as one of a setting that is part of another: "rule in scales must be …"."""
-        return type(self)(_MARKED.sub(lambda found: f"{found[0]} in {setting(outer)}", self._text, count=1))
+        return type(self)(_MARKED.sub(lambda found: f"{found[2]} in {setting(outer)}", self._text, count=1))
 
     def written(self, write: Callable[[str, str, str], str]) -> str:
         """Return the message with `write(name, python, words)` for each setting: as in "lam", "lam=0.9" and "0.9"."""
