@@ -50,7 +50,7 @@ RewardClipping = Literal["none", "sign"]
 TimeLimit = Literal["truncate", "terminate"]
 """What an environment's time limit is to the learner: see `Config.time_limit`."""
 
-ADDED = ("shards", "component_trunks", "reward_clipping", "image_channels")
+ADDED = ("shards", "component_trunks", "reward_clipping", "reward_noise", "image_channels")
 """Settings that older records do not know: recorded where they are not the default, so that older runs can go on."""
 
 PART = 32
@@ -151,6 +151,11 @@ class Config:
     )
     reward_clipping: RewardClipping = option(
         "none", "What the learner sees of a reward: none (itself) or sign (−1, 0, 1). Scores are not clipped."
+    )
+    reward_noise: float = option(
+        0.0,
+        "Standard deviation of the normal noise that the learner sees on every reward. Scores have none.",
+        within=_NOT_NEGATIVE,
     )
     network: Any = option("mlp", "Network: mlp, minatar-conv, nature-conv, package.module:function, or a function.")
     hidden_sizes: tuple[int, ...] = option(

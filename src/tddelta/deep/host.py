@@ -369,11 +369,11 @@ def spawned_seeds(entropy: int, purpose: str, count: int, part: int = 0) -> list
 
     Args:
         entropy: The seed of the run or of the evaluation.
-        purpose: "train", "evaluate" or "held-out".
+        purpose: "train", "evaluate", "held-out" or "reward noise".
         count: How many.
         part: Which of several times the environments are made: training after a break plays others.
     """
-    key = (("train", "evaluate", "held-out").index(purpose), part)
+    key = (("train", "evaluate", "held-out", "reward noise").index(purpose), part)
     drawn = np.random.SeedSequence(entropy, spawn_key=key).spawn(count)
     return [int(one.generate_state(1)[0] >> 1) for one in drawn]
 

@@ -240,7 +240,7 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
         Heads and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
         (T, B).
     """
-    rewards = learned_rewards(config, rollout.rewards)
+    rewards = learned_rewards(config, rollout.rewards, rollout.reward_noise)
     if learned.reward_moments is not None:
         rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
     heads = in_reward_units(config, learned, rollout.heads)

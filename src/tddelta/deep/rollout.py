@@ -261,6 +261,7 @@ class Rollout(NamedTuple):
         final_finite: Whether the true successor of step t is finite, where it truncated an episode.
         last_heads: The critic's outputs after the last step, (B, heads).
         rewards: As the environment gave them.
+        reward_noise: Added to them, clipped or not, for the learner; None for none.
         reward_returns: Running discounted returns that normalise rewards.
         terminated: Boolean.
         truncated: Boolean, False where terminated.
@@ -284,6 +285,7 @@ class Rollout(NamedTuple):
     finished_returns: jax.Array
     finished_lengths: jax.Array
     weights: jax.Array | None = None
+    reward_noise: jax.Array | None = None
 
 
 def start(environment: Environment, key: jax.Array, count: int) -> Playing:
@@ -293,11 +295,14 @@ def start(environment: Environment, key: jax.Array, count: int) -> Playing:
     return Playing(state, observation, zeros, jnp.zeros(count, jnp.int32), zeros)
 
 
-def learned_rewards(config: Config, rewards: Any) -> Any:
-    """Rewards as the learner sees them before any normalisation: their sign, where the settings say so."""
-    if config.reward_clipping == "none":
-        return rewards
-    return np.sign(rewards) if isinstance(rewards, np.ndarray) else jnp.sign(rewards)
+def learned_rewards(config: Config, rewards: Any, noise: Any = None) -> Any:
+    """Rewards as the learner sees them before any normalisation: their sign, where the settings say so, and noise."""
+    if config.reward_clipping == "sign":
+        rewards = np.sign(rewards) if isinstance(rewards, np.ndarray) else jnp.sign(rewards)
+    return rewards if noise is None else rewards + noise
+
+
+_REWARD_NOISE = 0x5EED  # what its stream folds into the key of a rollout
 
 
 class Transition(NamedTuple):
@@ -313,7 +318,12 @@ class Transition(NamedTuple):
 
 
 def advance(
-    config: Config, environment: Environment, playing: Playing, action: jax.Array, keys: jax.Array
+    config: Config,
+    environment: Environment,
+    playing: Playing,
+    action: jax.Array,
+    keys: jax.Array,
+    reward_noise: jax.Array | None = None,
 ) -> tuple[Playing, Transition]:
     """One step of every environment, with the bookkeeping of episodes."""
     observation, state, rewards, terminated, truncated, final = jax.vmap(environment.step)(
@@ -324,7 +334,8 @@ def advance(
     truncated = truncated & ~terminated
     ended = terminated | truncated
     returns, lengths = playing.episode_return + rewards, playing.episode_length + 1
-    reward_returns = learned_rewards(config, rewards) + config.return_discount * playing.reward_return
+    seen = learned_rewards(config, rewards, reward_noise)
+    reward_returns = seen + config.return_discount * playing.reward_return
     following = Playing(
         state,
         observation,
@@ -355,13 +366,16 @@ def collect(
     # All random numbers at once: one large draw is several times cheaper than one small draw per step.
     drawn = noise(environment, noise_key, shape)
     step_keys = jax.random.split(step_key, shape)
+    reward_noise = None
+    if config.reward_noise:  # a stream of its own: the others are the same without it
+        reward_noise = config.reward_noise * jax.random.normal(jax.random.fold_in(key, _REWARD_NOISE), shape)
 
-    def step(playing: Playing, random: tuple[jax.Array, jax.Array]) -> tuple[Playing, Rollout]:
-        drawn, keys = random
+    def step(playing: Playing, random: tuple[jax.Array, jax.Array, Any]) -> tuple[Playing, Rollout]:
+        drawn, keys, reward_noise = random
         policy, heads = evaluate(playing.observation)
         heads = heads if together else jnp.zeros(())
         action = sample(environment, policy, drawn)
-        following, moved = advance(config, environment, playing, action, keys)
+        following, moved = advance(config, environment, playing, action, keys, reward_noise)
         # The critic sees final observations only in the few steps in which an episode is cut.
         final_heads = jax.lax.cond(
             shards.somewhere_here(moved.truncated, axis),
@@ -376,10 +390,11 @@ def collect(
             final_heads=final_heads,
             final_finite=~moved.truncated | finite(moved.final.astype(environment.storage)),
             last_heads=jnp.zeros(()),
+            reward_noise=reward_noise,
             **{name: value for name, value in moved._asdict().items() if name != "final"},
         )
 
-    playing, rollout = jax.lax.scan(step, playing, (drawn, step_keys))
+    playing, rollout = jax.lax.scan(step, playing, (drawn, step_keys, reward_noise))
     heads = rollout.heads if together else jax.vmap(evaluate)(rollout.observations)[1]
     return playing, rollout._replace(heads=heads, last_heads=evaluate(playing.observation)[1])
 
@@ -515,6 +530,7 @@ def host_rollout(config: Config, acted: Any, *, waits: bool) -> Rollout:
         finished_returns=zeros(np.float32),
         finished_lengths=zeros(np.int32),
         weights=zeros(np.float32) if waits else None,
+        reward_noise=zeros(np.float32) if config.reward_noise else None,
     )
 
 
@@ -532,6 +548,7 @@ class HostPlaying:
         vectors: One, or two halves that step in turn.
         waits: Whether the environments reset themselves in a step of its own.
         reward_returns: Discounted returns that normalise rewards, (B,).
+        noise: Random numbers of the noise on rewards.
         close: Close the environments.
     """
 
@@ -540,6 +557,7 @@ class HostPlaying:
         self.seeds = spawned_seeds(seed, "train", config.environments, part)
         self.width = config.environments // parts_of(environment, config.environments)
         self.reward_returns = np.zeros(config.environments)
+        self.noise = np.random.default_rng(spawned_seeds(seed, "reward noise", 1, part))
         with ExitStack() as opened:
             self.vectors = [
                 opened.enter_context(Vector(environment, self.seeds[first : first + self.width]))
@@ -616,7 +634,8 @@ def _note(config: Config, rollout: Rollout, playing: HostPlaying, row: int, part
         terminated, truncated = terminated | truncated, np.zeros_like(truncated)
     reward_returns = playing.reward_returns[here]
     reward_returns *= config.return_discount
-    reward_returns += np.asarray(learned_rewards(config, moved.rewards), np.float64)
+    noise = config.reward_noise * playing.noise.normal(size=playing.width) if config.reward_noise else None
+    reward_returns += np.asarray(learned_rewards(config, moved.rewards, noise), np.float64)
     columns = {
         "rewards": moved.rewards,
         "reward_returns": reward_returns,
@@ -625,6 +644,7 @@ def _note(config: Config, rollout: Rollout, playing: HostPlaying, row: int, part
         "finished_returns": moved.finished_returns,
         "finished_lengths": moved.finished_lengths,
         "weights": moved.played,
+        "reward_noise": noise,
     }
     for name, column in columns.items():
         if (rows := getattr(rollout, name)) is not None:
