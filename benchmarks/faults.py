@@ -350,7 +350,8 @@ def folders(shop: Workshop, table: Table) -> None:
     table.add("run directory copied elsewhere", f"gone on with: {shop.finished('there')}")
 
     if os.geteuid() == 0:  # permissions do not bind an administrator: become somebody else once all is imported
-        other = "import os, safetensors.numpy, jax\njax.devices()\nos.setuid(65534)\nsys.exit"
+        imported = "import os, safetensors.numpy, jax, tddelta.experiments, tddelta.deep.training"
+        other = f"{imported}\njax.devices()\nos.setuid(65534)\nsys.exit"
         with shop.started(*TRAIN, "--out", "locked") as process:
             until(process, "saving", 2)
             process.kill()
