@@ -14,6 +14,7 @@ from deep_environments import SCRIPTED, TINY, tiny
 from deep_runs import finished
 from tddelta import CheckpointError, CheckpointWarning, ConfigError, ShapeError
 from tddelta.deep import policy, ppo, training
+from tddelta.deep.agents import AGENTS, Agent
 from tddelta.deep.networks import ActorCritic
 from tddelta.deep.rollout import Moments
 from tddelta.runs import Run, RunWriter
@@ -175,6 +176,15 @@ def test_actions_of_a_gaussian_policy_stay_in_the_box(tmp_path):
 
 def linear(key, observation_space, action_space, heads):
     return ActorCritic(key, observation_space, action_space, heads, sizes=())
+
+
+def test_an_agent_of_the_library_is_that_agent(tmp_path):
+    config = tiny("CartPole-v1", "ppo-delta-bootstrap")
+    run = saved(tmp_path / "run", config, ppo.initial(config, jax.random.key(0)))
+    assert policy.load(run).config.agent == AGENTS["ppo-delta-bootstrap"]
+    described = run.config["agent"] | {"targets": "canary:targets"}
+    foreign = policy.config_of(run.config | {"agent": described}).agent
+    assert foreign == Agent("ppo-delta-bootstrap", rule="capped"), "what a run directory names is not imported"
 
 
 def test_an_environment_of_somebody_must_be_passed_again(tmp_path):

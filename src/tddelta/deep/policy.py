@@ -13,7 +13,7 @@ import numpy as np
 
 from tddelta._plain import number, whole
 from tddelta.deep import rollout
-from tddelta.deep.agents import Agent
+from tddelta.deep.agents import AGENTS, Agent
 from tddelta.deep.config import NETWORK_SETTINGS, Config, own_network, preset
 from tddelta.deep.host import is_gymnasiums_own
 from tddelta.deep.rollout import Learned, initial
@@ -244,6 +244,8 @@ def config_of(record: dict[str, Any], *, environment: Any = None, network: Any =
     for name in (*unused, *([] if settings["normalize_rewards"] else ["reward_discount"])):
         settings.pop(name, None)
     described = record["agent"]
-    # Targets and advantages only matter in training.
-    agent = Agent(described["name"], heads=described["heads"], basis=described["basis"], rule=described["rule"])
+    agent = AGENTS.get(described["name"])
+    if agent is None or agent.to_dict() != described:
+        # One of the user's own: its targets and advantages, which only matter in training, are left out.
+        agent = Agent(described["name"], heads=described["heads"], basis=described["basis"], rule=described["rule"])
     return preset(stored if environment is None else environment, agent, **settings)

@@ -530,8 +530,8 @@ def _config(run: Run, without: list[str]) -> Any:
             raise
         raise ConfigError(f"{str(error).rpartition(': pass')[0]}: {repeat}") from error
     # given as a number it would enter the program at another place, and round otherwise
-    changes: dict[str, Any] = {"agent": agent, **dict.fromkeys(without)}
-    return dataclasses.replace(config, **changes)
+    unset: dict[str, Any] = dict.fromkeys(without)
+    return dataclasses.replace(config, **unset)
 
 
 def _options(run: Run) -> dict[str, Any]:
