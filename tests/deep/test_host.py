@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tddelta as tdd
 from deep_runs import go_on, trained, trained_together
-from host_environments import Broken, Counting, Lives, OfProbe, Poisoned, Pushed, Reusing, tiny, vectors
+from host_environments import (
+    Broken,
+    Counting,
+    Lives,
+    OfProbe,
+    Poisoned,
+    Pushed,
+    Reusing,
+    tiny,
+    vectors,
+    vectors_of_counting,
+)
 from tddelta import ConfigError, DataError
 from tddelta.deep import evaluation, host, policy, ppo, rollout, training
 from tddelta.deep.training import HostTraining
@@ -202,6 +214,18 @@ def test_evaluation_plays_a_quota_of_every_environment():
     row = evaluation.evaluate(config, learned, episodes=5, mode="greedy", seed=3)
     assert row["episodes"] == 5 and row["unfinished"] == 0 and row["mode"] == "greedy"
     assert row["returns"] == row["lengths"] and min(row["returns"]) >= 3
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_description_can_be_pickled(several):
+    described = (
+        host.from_factory(vectors_of_counting if several else Counting),
+        host.from_id("gym:host_environments:" + ("HostVectors-v0" if several else "HostCounting-v0"), {}),
+    )
+    for one in pickle.loads(pickle.dumps(described)):
+        made = one.make(2)
+        assert made.num_envs == 2
+        made.close()
 
 
 def test_long_and_short_episodes_count_the_same():

@@ -443,11 +443,9 @@ def from_id(name: str, options: Mapping[str, Any]) -> HostEnvironment:
     vectors = spec.entry_point is None  # registered as a vector environment only
     if vectors and (frames is not None or processes):
         raise ConfigError(f"{name} is a vector environment of its own: drop {' and '.join(_OURS)}")
+    # Descriptions can be pickled.
     make_one = functools.partial(_answers.made, spec, given, frames)
-
-    def make_several(count: int) -> Any:
-        return gymnasium.make_vec(spec, num_envs=count, vectorization_mode="vector_entry_point", **given)
-
+    make_several = functools.partial(_registered, spec, given)
     missing = gymnasium.error.DependencyNotInstalled
     advice = f": environment_kwargs are those of gymnasium.make, and {' and '.join(_OURS)}"
     try:
@@ -506,8 +504,7 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
         got = f"the class {made.__name__}: call it, or pass it alone" if isinstance(made, type) else type(made).__name__
         raise ConfigError(f"environment {name}: the factory must make a {kind.__name__} of Gymnasium; got {got}")
     try:
-        vectorised = functools.partial(_vectorised, factory)
-        make = (lambda count: factory(num_envs=count)) if several else vectorised
+        make = functools.partial(_several if several else _vectorised, factory)
         return from_space_of(made, name, make, factory=factory, draws=make if made.render_mode == "rgb_array" else None)
     finally:
         made.close()
@@ -650,6 +647,16 @@ def _vectorised(make_one: Callable[[], Any], count: int, *, processes: bool = Fa
     makers = [functools.partial(_answers.in_process, os.getpid(), make_one)] * count
     # A forked process would inherit the threads of JAX as locks that nobody opens.
     return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, context="spawn")
+
+
+def _registered(spec: Any, options: Mapping[str, Any], count: int) -> Any:
+    import gymnasium
+
+    return gymnasium.make_vec(spec, num_envs=count, vectorization_mode="vector_entry_point", **options)
+
+
+def _several(factory: Callable[..., Any], count: int) -> Any:
+    return factory(num_envs=count)
 
 
 def _space(name: str, instance: Any, which: str) -> Any:
