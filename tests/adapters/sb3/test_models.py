@@ -1,5 +1,6 @@
 """What people do with models of Stable-Baselines3: save, load, convert, export, call back, log."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -26,6 +27,11 @@ from tddelta.adapters.sb3 import DeltaA2C, DeltaActorCriticPolicy, DeltaDQN, Del
 from tddelta.adapters.sb3.run_directory import settings_of
 
 make = partial(suite.make, DeltaPPO)
+
+
+@pytest.mark.parametrize("ours", [DeltaPPO, DeltaA2C, DeltaDQN, DeltaSAC])
+def test_a_constructor_shows_what_it_needs(ours: Any) -> None:
+    assert list(inspect.signature(ours).parameters)[:2] == ["policy", "env"]
 
 
 def test_a_save_file_holds_the_scales_as_numbers(tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ class DeltaModel(BaseAlgorithm):
     """Mixed into an algorithm of SB3, before its class.
 
     Args:
+        policy: As in SB3.
+        env: As in SB3.
         *args: As in SB3.
         scales: The time scales, see `tddelta.TimeScales.of`: None is the halving ladder of `gamma`.
         component_weights: Weight ≥ 0 of every component in the loss of the critic; None weighs all by 1.
@@ -180,6 +182,8 @@ class DeltaModel(BaseAlgorithm):
 
     def __init__(
         self,
+        policy: Any,
+        env: Any,
         *args: Any,
         scales: Any = None,
         component_weights: Sequence[float] | None = None,
@@ -187,7 +191,7 @@ class DeltaModel(BaseAlgorithm):
         **kwargs: Any,
     ) -> None:
         # In the dictionary, since it is an argument of every algorithm but not of their common base class.
-        super().__init__(*args, **{**kwargs, "_init_setup_model": False})
+        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
         self._ladder = Ladder(scales)
         # What a save file holds: names and numbers, whatever becomes of our classes.
         self._scales = self._ladder.given

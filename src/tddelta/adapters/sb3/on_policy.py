@@ -21,6 +21,8 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
     """The base of `DeltaPPO` and `DeltaA2C`.
 
     Args:
+        policy: As in SB3.
+        env: As in SB3.
         *args: As in SB3.
         form: Of the critic's λ-return, see `tddelta.lambda_targets`. With "difference" the targets add up to SB3's
             own return whatever the trace decays; "bootstrap" is the paper's form, in which errors of short components
@@ -38,8 +40,16 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
     }
     own_callbacks = (StepChecker, StepRecorder)
 
-    def __init__(self, *args: Any, form: Form = "difference", _init_setup_model: bool = True, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "_init_setup_model": False})
+    def __init__(
+        self,
+        policy: Any,
+        env: Any,
+        *args: Any,
+        form: Form = "difference",
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
         self.form = form
         if _init_setup_model:
             self._setup_model()
