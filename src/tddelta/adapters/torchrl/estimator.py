@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
@@ -88,11 +88,13 @@ def _check_time_dim(time_dim: Any) -> None:
         )
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
 # `torch.compile` would unroll the loop over time.
-_not_compiled: Callable[[Any], Any] = torch.compiler.disable
+_not_compiled: Callable[[_Method], _Method] = torch.compiler.disable
 
 
-def _takes_entries(method: Any) -> Any:
+def _takes_entries(method: _Method) -> _Method:
     """`dispatch`, but with the signature of the method, which documentation tools need, and a check of the data."""
     dispatched: Any = dispatch(method)
 
@@ -103,7 +105,7 @@ def _takes_entries(method: Any) -> Any:
             _check_data(first)
         return dispatched(self, *given, **settings)
 
-    return checked
+    return cast(_Method, checked)
 
 
 class _Steps(NamedTuple):
