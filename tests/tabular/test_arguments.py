@@ -27,18 +27,18 @@ def broken(truncated=(False, False, True, False, False, True), **fields):
     )
 
 
-def result(states):
+def result(states, seeds=1):
     """What an earlier call might have returned; calling it here would compile its loop whenever tests are collected."""
     return TabularResult(
         scales=SCALES,
-        deltas=np.zeros((1, 1, states, 2)),
-        rms_error=np.zeros((1, 1)),
-        abs_error=np.zeros((1, 1)),
+        deltas=np.zeros((1, seeds, states, 2)),
+        rms_error=np.zeros((1, seeds)),
+        abs_error=np.zeros((1, seeds)),
         step_sizes=np.full((1, 2), 0.1),
-        seeds=(0,),
+        seeds=tuple(range(seeds)),
         exact=np.zeros((states, 2)),
-        visits=np.ones((1, states), np.int64),
-        weights=None if states == PROCESS.states else np.zeros((1, 1, 2, 2)),
+        visits=np.ones((seeds, states), np.int64),
+        weights=None if states == PROCESS.states else np.zeros((1, seeds, 2, 2)),
     )
 
 
@@ -50,6 +50,7 @@ def result(states):
         ({"scales": 0.9}, "scales must name time scales; got 0.9"),
         ({"scales": (0.5, 0.9)}, "method 'n_step' needs n-step windows; these scales have none"),
         ({"scales": BARE}, "method 'n_step' needs n-step windows; these scales have none: .* n_step=16"),
+        ({"mdp": FiniteMDP.ring(), "scales": make_scales((0.5, 1.0), None, (1, 1))}, "at gamma=1 does not converge"),
         ({"scales": BARE, "method": "traces"}, "method 'traces' needs trace decays; .* lam="),
         ({"step_sizes": 0.0}, "a step size must be a number above 0 or .* got 0.0: pass"),
         ({"step_sizes": [(0.1, 0.2, 0.3)]}, r"of the 2 scales; got \(0.1, 0.2, 0.3\): .* a tuple of 2"),
@@ -97,6 +98,10 @@ def test_settings(options, message):
         (
             {"method": "td0", "features": np.ones((4, 2)), "initial_deltas": result(5)},
             "initial_deltas must be of the same process, with 4 states; got a result with 5: pass its deltas",
+        ),
+        (
+            {"initial_deltas": result(4, seeds=3), "seeds": 2},
+            r"initial_deltas must have shape .* = \(1, 2, 4, 2\); got",
         ),
         ({"initial_deltas": np.zeros((4, 3))}, r"must have shape \(states, scales\) = \(4, 2"),
         (

@@ -186,10 +186,9 @@ def evaluate(
     columns, strengths, width = _features(features, mdp.states)
     points, averaged = check_record(record, length)
     exact = mdp.exact_values(scales.gammas)
-    visits = np.zeros((len(streams), mdp.states), np.int64)
-    if isinstance(initial_deltas, TabularResult):
-        visits += _visits(initial_deltas, visits.shape)
-        initial_deltas = initial_deltas.deltas if initial_deltas.weights is None else initial_deltas.weights
+    initial = initial_deltas
+    if isinstance(initial, TabularResult):
+        initial = initial.deltas if initial.weights is None else initial.weights
     shape = len(alphas), len(streams), width, len(scales)
     task = _Task(
         mdp=mdp,
@@ -211,9 +210,9 @@ def evaluate(
         averaged=averaged,
         threads=None if threads is None else _plain.whole("threads", threads),
         weights=check_initial(
-            initial_deltas, shape, "step sizes, seeds", "states, scales" if features is None else "features, scales"
+            initial, shape, "step sizes, seeds", "states, scales" if features is None else "features, scales"
         ),
-        visits=visits,
+        visits=_visits(initial_deltas, (len(streams), mdp.states)),  # of as many runs as was checked above
         errors=np.zeros((2, len(alphas), len(streams), len(points))),
     )
     seed_by_seed(
@@ -263,14 +262,16 @@ def _features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
     return columns, np.ascontiguousarray(np.take_along_axis(matrix, columns, axis=1)), matrix.shape[1]
 
 
-def _visits(before: TabularResult, shape: tuple[int, int]) -> IntArray:
-    """Visits to go on from, (N, S)."""
+def _visits(before: Any, shape: tuple[int, int]) -> IntArray:
+    """Visits to go on from, (N, S), in a new array."""
+    if not isinstance(before, TabularResult):
+        return np.zeros(shape, np.int64)
     if before.visits.shape[-1] != shape[-1]:
         raise ShapeError(
             f"initial_deltas must be of the same process, with {shape[-1]} states; got a result with "
             f"{before.visits.shape[-1]}: pass its deltas or weights, as an array, to begin with them elsewhere"
         )
-    return np.broadcast_to(before.visits, shape)
+    return np.array(np.broadcast_to(before.visits, shape), np.int64)
 
 
 def _chunk(chunk: Any, length: int, time_limit: int | None, mdp: FiniteMDP, given: Trajectory | None) -> int:
