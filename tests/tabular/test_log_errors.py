@@ -133,6 +133,13 @@ def test_time_stamps_of_two_kinds():
         evaluate(log, time="time")
 
 
+@pytest.mark.parametrize(("first", "problem"), [("nan", "missing or not a number"), ("inf", "inf")])
+def test_a_number_that_is_none_in_a_column_of_text_is_blamed_and_no_other(first, problem):
+    log = small("next_state", "next_time") | {"time": [first, "1", "2", "0", "1", "2"]}
+    with pytest.raises(tdd.DataError, match=f"^row 1: time is {problem}: correct the row"):
+        evaluate(log, time="time")
+
+
 # ---------------------------------------------------------------- settings
 
 

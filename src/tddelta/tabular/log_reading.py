@@ -4,6 +4,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta._arrays import BoolArray, FloatArray, IntArray
-from tddelta._plain import tidy, unquoted
+from tddelta._plain import tidy
 from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, setting
 
 Column = npt.NDArray[Any]
@@ -295,12 +296,20 @@ def _flag(entry: Any) -> bool:
     return _FLAGS[str(entry).strip().lower()]
 
 
+def _is_number(entry: Any) -> bool:
+    """Tell numbers, also "nan" and "inf", which are refused as numbers."""
+    with suppress(TypeError, ValueError):
+        float(entry)
+        return True
+    return False
+
+
 def _moments(name: str, column: Column, used: BoolArray, origin: Any = None) -> tuple[FloatArray, Any]:
     """Numbers, or dates and times as seconds since `origin`, by default the first of them; and that origin."""
     if column.dtype.kind == "M":
         column = column.astype("datetime64[us]").astype(object)
     given = next((entry for entry in column[used].tolist() if not _is_missing(entry)), None)
-    if not isinstance(given, datetime | str) or unquoted(given):
+    if not isinstance(given, datetime | str) or _is_number(given):
         return _numbers(name, column, used), None
 
     def seconds(entry: Any) -> float:
