@@ -10,8 +10,23 @@ from deep_environments import state_of, tiny, update
 from host_environments import Counting
 from tddelta import ConfigError
 from tddelta.deep import host, ppo
-from tddelta.deep.networks import Trunk
+from tddelta.deep.networks import Trunk, patches
 from tddelta.experiments.plan import plan_runs
+
+
+@pytest.mark.parametrize("shape", [(10, 10, 4), (3, 3, 1), (5, 7, 3)])
+def test_patches_times_a_matrix_is_a_convolution(shape):
+    image_key, filter_key = jax.random.split(jax.random.key(0))
+    image, weight = jax.random.normal(image_key, shape), jax.random.normal(filter_key, (9 * shape[-1], 5))
+    expected = jax.lax.conv_general_dilated(
+        image[None],
+        weight.reshape(3, 3, shape[-1], 5),
+        window_strides=(1, 1),
+        padding="VALID",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )[0]
+    assert expected.shape == (shape[0] - 2, shape[1] - 2, 5)
+    np.testing.assert_allclose(patches(image, 3) @ weight, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
