@@ -28,9 +28,11 @@ def setting(name: str, value: Any = ...) -> str:
 class _Message(Exception):  # noqa: N818  (of an error or a warning)
     """An exception whose message may have marked settings."""
 
-    def __init__(self, text: str = "") -> None:
-        super().__init__(_MARKED.sub(r"\2", text))
-        self._text = text
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        plain = [_MARKED.sub(r"\2", one) if isinstance(one, str) else one for one in arguments]
+        super().__init__(*plain, **named)
+        only = arguments[0] if len(arguments) == 1 else None
+        self._text = only if isinstance(only, str) else str(self)
 
     @property
     def setting(self) -> str | None:
@@ -41,6 +43,10 @@ class _Message(Exception):  # noqa: N818  (of an error or a warning)
     def within(self, outer: str) -> Self:
         """Return the error as one of a setting that is part of another: "rule in scales must be …"."""
         return type(self)(_MARKED.sub(lambda found: f"{found[2]} in {setting(outer)}", self._text, count=1))
+
+    def alone(self) -> Self:
+        """Return an error of this kind and message with nothing else, such as a cause or notes."""
+        return type(self)(self._text)
 
     def written(self, write: Callable[[str, str, str], str]) -> str:
         """Return the message with `write(name, python, words)` for each setting: as in "lam", "lam=0.9" and "0.9"."""

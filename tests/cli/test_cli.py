@@ -25,8 +25,9 @@ from tddelta.cli.sweep import Tune
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.cli.values import Values
 from tddelta.deep.config import Config, _made
-from tddelta.errors import ConfigError, DataError, setting
+from tddelta.errors import ConfigError, ContractionWarning, DataError, MissingExtra, StorageError, setting
 from tddelta.runs import Run, load_runs
+from tddelta.runs.files import HAS_LOCKS, lock
 
 CATCH = "Catch-bsuite"
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -178,6 +179,7 @@ train Catch --ladder-factor 3 => --ladder-factor is part of --scales now: pass, 
 train CartPol-v1 => unknown environment 'CartPol-v1': did you mean CartPole-v1?
 train '' => unknown environment '': name one
 train Xyz => (python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all; package.
+train Catch --agent ppo-delta-difference => unknown agent 'ppo-delta-difference': it is called ppo-delta now
 train Catch --agent ppo-dleta => unknown agent 'ppo-dleta': did you mean ppo-delta?
 train Catch --agent nowhere:agent => no agent at 'nowhere:agent': No module named 'nowhere'
 train Catch --gamma 2 => --gamma must be in [0, 1]; got 2.0
@@ -438,6 +440,60 @@ def test_a_setting_in_a_message_is_in_words_of_the_reader(marked, python, comman
 def test_a_message_without_a_setting_is_left_alone():
     assert DataError("row 2: reward is missing").setting is None
     assert DataError("row 2: reward is missing").written(options_of(Values(log="x"))) == "row 2: reward is missing"
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "attributes"),
+    [
+        (ConfigError(), "", {}),
+        (ConfigError("a", 3), "('a', 3)", {"args": ("a", 3)}),
+        (ConfigError(KeyError("k")), "'k'", {}),
+        (MissingExtra("a", name="x"), "a", {"name": "x"}),
+        (StorageError(28, "full", "file"), "[Errno 28] full: 'file'", {"errno": 28, "filename": "file"}),
+        (ContractionWarning(1), "1", {"args": (1,)}),
+    ],
+)
+def test_errors_can_be_made_like_any_exception(error, text, attributes):
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert str(one) == one.written(lambda *words: "") == text and one.setting is None
+        assert {name: getattr(one, name) for name in attributes} == attributes
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_recorded_run_that_cannot_be_repeated_is_told_in_words_of_the_command(capsys):
+    Path("slow_agents.py").write_text("import tddelta\nslow = tddelta.AGENTS['ppo'].replace(name='slow')\n")
+    assert call("train", CATCH, "--agent", "slow_agents:slow", "--steps", "1000", "--out", "mine") == 0
+    assert call("compare", CATCH, "--agents", "ppo", "--seeds", "2", "--steps", "1000", "--out", "two") == 0
+    capsys.readouterr()
+    assert call("train", "--resume", "mine") == 2
+    assert capsys.readouterr().err.endswith(
+        "is not part of tddelta: repeat the command that started it, with its --out and --resume\n"
+    )
+    assert call("train", "--resume", "two") == 2
+    assert capsys.readouterr().err.endswith(
+        "name one of them, or repeat the command that started them with its --out and --resume\n"
+    )
+
+
+@pytest.mark.skipif(not HAS_LOCKS, reason="this system has no locks on files")
+@pytest.mark.usefixtures("pretended")
+def test_a_locked_folder_is_told_in_words_of_the_command(capsys, monkeypatch):
+    pytest.importorskip("optuna")
+    assert call("train", CATCH, "--steps", "1000", "--out", "o") == 0
+    (run,) = load_runs("o")
+    (run.path / "status.json").write_text(json.dumps({**run.status, "state": "interrupted"}))
+    Path("timing.jsonl").touch()
+    again = ("train", CATCH, "--steps", "1000", "--out", "o", "--resume")
+    advice = "is being written by another process: wait for it, or choose another folder with --out\n"
+    capsys.readouterr()
+    with lock(run.path), lock(Path()):
+        assert call(*again) == 2
+        assert capsys.readouterr().err.endswith(advice)
+        monkeypatch.setattr("tddelta.experiments.plan.is_being_written", lambda path: False)  # it was not, a moment ago
+        assert call(*again) == 1
+        assert f"failed: {run.path} {advice}" in capsys.readouterr().err
+        assert call("tune", CATCH, "--trials", "1", "--out", ".") == 2
+        assert capsys.readouterr().err.endswith(advice)
 
 
 def test_whole_numbers_are_taken_as_they_are_written(pretended, monkeypatch):

@@ -221,6 +221,24 @@ def test_wrong_usage_is_one_line(row, capsys):
     assert err.startswith("tddelta: ") and message in err and err.count("\n") == 1 and out == ""
 
 
+@pytest.mark.parametrize(
+    ("log", "options", "message"),
+    [
+        (small(), (), "add next_state to the log, or pass --last-row observation to take the last row of"),
+        (small(terminated=(2, True)), (), "final observation, pass --last-row observation; rows"),
+        (
+            {name: column[3:4] for name, column in small().items()},
+            ("--last-row", "observation"),
+            "every row is the final observation of its episode: pass --last-row step; rows",
+        ),
+    ],
+)
+def test_sentences_about_the_last_row_name_the_option(log, options, message, capsys):
+    np.savez("last.npz", **{name: np.array(column) for name, column in log.items()})
+    assert call("last.npz", "--gamma", "0.9", *options) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_figure_of_nothing_says_so():
     figure, panels = figures.panels(5, columns=3)
     assert len(panels) == 5 and len(figure.axes) == 5

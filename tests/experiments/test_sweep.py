@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import threading
@@ -15,10 +16,10 @@ import pytest
 import sweep_worker
 import tddelta
 from pretend import wait_for
-from tddelta.errors import ConfigError, DataError
+from tddelta.errors import ConfigError, DataError, setting
 from tddelta.experiments import plan_runs
 from tddelta.experiments.running import work_through
-from tddelta.experiments.workers import Processes, WorkerError, _ending
+from tddelta.experiments.workers import Processes, WorkerError, _ending, _sendable
 from told import Told, start
 
 CATCH = "Catch-bsuite"
@@ -104,6 +105,26 @@ def test_a_signal_while_the_first_process_starts_starts_no_run():
     display = Told()
     assert sweep([15, 0], backend=sweep_worker.signalling, display=display) == ([], signal.SIGINT)
     assert display.told == [("stopping",)] and not Path("o").exists() and not active_children()
+
+
+def test_a_signal_does_not_wait_for_a_first_process_that_hangs():
+    began, display = time.monotonic(), Told()
+    assert sweep([15, 0], backend=sweep_worker.hanging, display=display) == ([], signal.SIGTERM)
+    assert time.monotonic() - began < 60  # of its 120 seconds
+    assert display.told == [("stopping",)] and not Path("o").exists() and not active_children()
+
+
+def test_why_there_is_no_folder_for_processes_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        sweep([0])
+
+
+def test_an_error_of_ours_from_another_process_keeps_its_settings():
+    error = ConfigError(f"choose another folder with {setting('out', '')}")
+    sent = pickle.loads(pickle.dumps(_sendable(error)))
+    assert (type(sent), str(sent), sent.setting) == (ConfigError, "choose another folder with out=", "out")
+    assert sent.written(lambda name, python, words: f"--{name}") == "choose another folder with --out"
 
 
 def test_a_second_signal_ends_the_processes_at_once():

@@ -348,8 +348,8 @@ def test_a_storage_that_cannot_be_written_is_named(pretended, tmp_path, pages):
     [
         ("format = 1\n[[", "cannot be read as a preset file"),
         ("a = 1", "unknown key 'a'"),
-        ('environment = "E"', "must say format = 2; got None"),
-        ("format = 3", "has format 3, and this tddelta reads up to 2"),
+        ('environment = "E"', "must say format = 3; got None"),
+        ("format = 4", "has format 4, and this tddelta reads up to 3"),
         ('format = 1\nenvironment = "E"\nagent = "ppo"', "must name an environment, an agent and a table"),
         (
             'format = 1\nenvironment = "E"\nagent = "ppo"\n[settings]\ngama = 1',
@@ -434,7 +434,60 @@ def test_a_search_from_start_to_end(tmp_path, capsys):
 def test_a_preset_file_of_format_1_is_read(tmp_path):
     text = 'format = 1\nenvironment = "Catch"\nagent = "ppo-delta"\n[settings]\ncomponents = 3\nladder_factor = 4.0\n'
     (tmp_path / "a.toml").write_text(text)
-    assert ppo.preset("Catch", file=tmp_path / "a.toml") == ppo.preset("Catch", scales="halving components=3 factor=4")
-    write_preset(tmp_path / "b.toml", "Catch", "ppo-delta", read_preset(tmp_path / "a.toml").settings)
+    agent, scales = "ppo-delta-bootstrap", "halving components=3 factor=4"
+    assert ppo.preset("Catch", agent, file=tmp_path / "a.toml") == ppo.preset("Catch", agent, scales=scales)
+    write_preset(tmp_path / "b.toml", "Catch", agent, read_preset(tmp_path / "a.toml").settings)
     assert 'scales = {ladder = "halving", components = 3, factor = 4.0}' in (tmp_path / "b.toml").read_text()
     assert read_preset(tmp_path / "b.toml").settings == read_preset(tmp_path / "a.toml").settings
+
+
+@pytest.mark.parametrize(
+    ("version", "named", "agent"),
+    [
+        (2, "ppo-delta", "ppo-delta-bootstrap"),
+        (2, "ppo-delta-difference", "ppo-delta"),
+        (2, "ppo-multi", "ppo-multi"),
+        (3, "ppo-delta", "ppo-delta"),
+    ],
+)
+def test_a_preset_file_is_for_the_agent_that_its_format_called_so(version, named, agent, tmp_path):
+    text = f'format = {version}\nenvironment = "Catch"\nagent = "{named}"\n[settings]\nlearning_rate = 0.5\n'
+    (tmp_path / "a.toml").write_text(text)
+    assert read_preset(tmp_path / "a.toml").agent == agent
+    assert ppo.preset("Catch", agent, file=tmp_path / "a.toml").learning_rate == 0.5
+    write_preset(tmp_path / "b.toml", "Catch", agent, {})
+    assert read_preset(tmp_path / "b.toml").agent == agent
+
+
+def change_question(out, change):
+    with sqlite3.connect(out / "tune.db") as opened:
+        ((text,),) = opened.execute("select value_json from study_user_attributes where key = 'question'")
+        changed = json.dumps(change(json.loads(text)))
+        opened.execute("update study_user_attributes set value_json = ? where key = 'question'", (changed,))
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("named", "agent", "other"),
+    [("ppo-delta", "ppo-delta-bootstrap", "ppo-delta"), ("ppo-delta-difference", "ppo-delta", "ppo-delta-bootstrap")],
+)
+def test_a_search_of_before_goes_on_with_the_agent_that_was_called_so(named, agent, other, pretended, tmp_path):
+    def of_before(question):
+        del question["format"]
+        return {**question, "agent": named, "settings": {**question["settings"], "agent": named}}
+
+    search(tmp_path / "out", trials=1, agent=agent)
+    change_question(tmp_path / "out", of_before)
+    with pytest.raises(ConfigError, match=rf'something else, .*agent "{agent}" there and "{other}" now'):
+        search(tmp_path / "out", trials=2, agent=other, resume=True)
+    assert search(tmp_path / "out", trials=2, agent=agent, resume=True).trials == 2
+
+
+def test_a_search_of_a_newer_version_is_named(pretended, tmp_path):
+    search(tmp_path / "out", trials=1)
+    change_question(tmp_path / "out", lambda question: {**question, "format": 3})
+    with pytest.raises(CheckpointError, match=r"tune\.db has format 3, and this tddelta reads up to 2: install"):
+        search(tmp_path / "out", trials=2, resume=True)
+    change_question(tmp_path / "out", lambda question: {"agent": "ppo"})
+    with pytest.raises(CheckpointError, match=r"tune\.db is damaged"):
+        search(tmp_path / "out", trials=2, resume=True)

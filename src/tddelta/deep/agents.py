@@ -11,6 +11,7 @@ from tddelta._arrays import widened
 from tddelta._plain import closest, imported, reference, tidy
 from tddelta.decomposition import compose, decompose
 from tddelta.errors import ConfigError
+from tddelta.runs.files import upgraded_name
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
@@ -92,7 +93,9 @@ class _Agents(dict[str, Agent]):
     """Agents by name; one that is unknown is told with the closest name."""
 
     def __missing__(self, name: str) -> Agent:
-        raise _UnknownAgentError(f"unknown agent {name!r}: {closest(str(name), tuple(self))}")
+        current = upgraded_name(str(name))
+        advice = f"it is called {current} now" if current != name else closest(str(name), tuple(self))
+        raise _UnknownAgentError(f"unknown agent {name!r}: {advice}")
 
 
 AGENTS: dict[str, Agent] = _Agents(

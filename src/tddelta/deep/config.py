@@ -37,7 +37,7 @@ from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.host import AnyEnvironment, HostEnvironment
 from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels, is_image
 from tddelta.errors import ConfigError, ContractionWarning, setting
-from tddelta.runs.files import replace, upgraded
+from tddelta.runs.files import replace, upgraded, upgraded_name
 from tddelta.runs.reader import a_path
 from tddelta.timescales import FORMER, Rule, TimeScales, names_discounts, plain_scales
 
@@ -657,8 +657,8 @@ def _memory() -> float:
 
 # ---------------------------------------------------------------- preset files
 
-FORMAT = 2
-"""The version of the file's layout. A reader refuses a newer one."""
+FORMAT = 3
+"""The version of the file's layout: before 3 agents had other names. A reader refuses a newer one."""
 
 _PARTS = ("format", "environment", "agent", "settings", "tuning")
 _APART = ("environment", "environment_kwargs", "agent")  # named by the file itself, or by who uses it
@@ -712,6 +712,7 @@ def read_preset(path: str | os.PathLike[str]) -> PresetFile:
     environment, agent, settings = found.get("environment"), found.get("agent"), found.get("settings")
     if not (isinstance(environment, str) and isinstance(agent, str) and isinstance(settings, dict)):
         raise ConfigError(f"{path} must name an environment, an agent and a table [settings]: is it a preset file?")
+    agent = upgraded_name(agent) if version < 3 else agent
     settings, known = upgraded(settings), tuple(name for name in _DEFAULTS if name not in _APART)
     for name, value in settings.items():
         if name not in known:

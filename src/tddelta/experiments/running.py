@@ -122,8 +122,8 @@ def run_plans(
 class Trainer(Protocol):
     """Trains runs somewhere."""
 
-    def open(self) -> None:
-        """Get ready, before the first run."""
+    def open(self, wait: Callable[["Future[Any]"], bool]) -> None:
+        """Get ready, before the first run; `wait` waits for a future, and says False where all is to stop instead."""
 
     def close(self, *, at_once: bool) -> None:
         """Leave nothing running behind; `at_once` without waiting for runs in progress."""
@@ -157,7 +157,7 @@ def work_through(
     work = _Work(trainer, display, [*plans], retries, stop or threading.Event(), shared)
     with stopping(work.received, lambda: work.news.put(lambda: None)):
         try:
-            trainer.open()
+            trainer.open(work.wait)
             work.go()
         except BaseException:
             trainer.close(at_once=True)
@@ -188,6 +188,13 @@ class _Work:
 
     def _halted(self) -> bool:
         return bool(self.received) or self.stop.is_set()
+
+    def wait(self, future: "Future[Any]") -> bool:
+        """Wait until a future is done, and say so; or until all is to stop."""
+        future.add_done_callback(lambda _: self.news.put(lambda: None))
+        while not (future.done() or self._halted()):
+            self.news.get()()
+        return future.done()
 
     def go(self) -> None:
         """Start runs and hear of them until all have ended, or all that are running where they are to stop."""
@@ -335,7 +342,7 @@ class Threads:
     vectorized: bool
     _running: "list[Future[list[Outcome]]]" = field(default_factory=list)
 
-    def open(self) -> None:
+    def open(self, wait: Callable[["Future[Any]"], bool]) -> None:
         """Nothing has to be ready."""
 
     def close(self, *, at_once: bool) -> None:

@@ -27,7 +27,7 @@ from tddelta.experiments.display import LAST_EPISODES, recent_return
 from tddelta.experiments.plan import RunPlan, differences, folder_of, plan_runs
 from tddelta.experiments.running import available_cores, run_plans
 from tddelta.runs import Run, Runs, Track
-from tddelta.runs.files import append_rows, lock, read_rows, storing, upgraded
+from tddelta.runs.files import append_rows, lock, read_rows, storing, upgraded, upgraded_name
 from tddelta.timescales import Rule, plain_scales
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ Pruner = Literal["median", "halving", "none"]
 
 STORAGE = "tune.db"
 """Name of the file that remembers the trials: SQLite, of numbers and JSON."""
+
+FORMAT = 2
+"""The version of what the file remembers of the question: format 1 named none, and agents had other names."""
 
 _STUDY = "tune"  # its name within the file
 
@@ -100,7 +103,7 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             stack.enter_context(held)
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of every study on the standard error
-        with _as_sentences(file, RuntimeError, ValueError, KeyError):
+        with _as_sentences(file, RuntimeError, ValueError, KeyError, TypeError):
             url = sqlalchemy.engine.URL.create("sqlite", database=str(file))
             storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
             stack.callback(storage.engine.dispose)
@@ -110,9 +113,12 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
                 pruner=_pruner(question.pruner),
             )  # fmt: skip
             begun = study.user_attrs.get("question")
-        asked = json.loads(json.dumps(asdict(question)))
-        if begun is not None:
-            begun = {**begun, "settings": upgraded(begun["settings"])}
+            begun = None if begun is None else _upgraded_question(begun)
+        asked = {"format": FORMAT, **json.loads(json.dumps(asdict(question)))}
+        if begun is not None and begun["format"] != FORMAT:
+            raise CheckpointError(
+                f"{file} has format {begun['format']}, and this tddelta reads up to {FORMAT}: install a newer one"
+            )
         if begun is not None and begun != asked:
             raise ConfigError(
                 f"{file} is a search for something else, {'; '.join(differences(begun, asked))}: choose another folder "
@@ -122,6 +128,15 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             if begun is None:
                 study.set_user_attr("question", asked)
             yield study
+
+
+def _upgraded_question(begun: Mapping[str, Any]) -> dict[str, Any]:
+    """What is remembered of a search, as this version would have written it."""
+    if "format" in begun:
+        return dict(begun)
+    settings = upgraded(begun["settings"])
+    settings["agent"] = upgraded_name(settings["agent"])
+    return {**begun, "format": FORMAT, "agent": upgraded_name(begun["agent"]), "settings": settings}
 
 
 @contextmanager

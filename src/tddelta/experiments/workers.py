@@ -29,7 +29,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
@@ -114,10 +114,10 @@ def _wait_until_free(path: Path, stop: threading.Event) -> None:
 
 def _sendable(error: BaseException) -> Exception:
     """An error that can be read where its class is not known: our own kinds stay of their kind."""
-    kind, message = type(error), str(error)
+    kind = type(error)
     if isinstance(error, TDDeltaError) and getattr(errors, kind.__name__, None) is kind:
-        return type(error)(message)
-    sent = WorkerError(f"{kind.__name__}: {message}")
+        return error.alone()
+    sent = WorkerError(f"{kind.__name__}: {error}")
     sent.add_note(f"In the process that trained it:\n{''.join(traceback.format_exception(error))}")
     return sent
 
@@ -245,16 +245,20 @@ class Processes:
         self._backend = ""
         self._workers: list[_Worker] = []
         self._started = 0
+        self._folder = ExitStack()
 
-    def open(self) -> None:
+    def open(self, wait: Callable[["Future[Any]"], bool]) -> None:
         """Ask one process what it computes on, which also shows whether one starts.
 
         Others would fight with it for the memory of a GPU. ConfigError where it ends without an answer.
         """
-        self._folder = tempfile.TemporaryDirectory(prefix="tddelta-")
+        self._place = Path(self._folder.enter_context(tempfile.TemporaryDirectory(prefix="tddelta-")))
         worker = self._spawn()
+        answer = self._submit(worker, self._ask)
+        if not wait(answer):
+            return
         try:
-            self._backend = self._submit(worker, self._ask).result()
+            self._backend = answer.result()
         except BrokenProcessPool:
             how, words = self._bury(worker)
             raise ConfigError(f"processes for training cannot start, {how}: {words or 'they say nothing'}") from None
@@ -263,12 +267,12 @@ class Processes:
     def close(self, *, at_once: bool) -> None:
         """Let the processes leave."""
         for worker in self._workers:
-            if at_once:
+            if at_once or worker.job is not None:  # this one is asked what nobody needs to know now
                 worker.process.kill()
             worker.pool.shutdown(wait=False)
         for worker in list(self._workers):
             self._bury(worker)
-        self._folder.cleanup()
+        self._folder.close()
 
     def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
         """Give every idle process a run, and start processes while there are fewer than there may be."""
@@ -320,7 +324,7 @@ class Processes:
         if self._count is not None and self._count > 1:
             environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / self._count:.3f}"  # of a GPU
         self._started += 1
-        words = Path(self._folder.name, f"worker-{self._started}")
+        words = self._place / f"worker-{self._started}"
         words.touch()
         with _spawning({name: value for name, value in environment.items() if name not in os.environ}):
             pool = ProcessPoolExecutor(1, _CONTEXT, _begin, (str(words),))
@@ -494,7 +498,7 @@ class RayCluster:
         self._tasks: dict[Future[Any], Any] = {}
         self._connected = False
 
-    def open(self) -> None:
+    def open(self, wait: Callable[["Future[Any]"], bool]) -> None:
         """Connect, unless the caller has."""
         if self._ray.is_initialized():
             return

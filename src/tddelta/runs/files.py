@@ -32,6 +32,12 @@ CONFIG_FORMAT = 3
 FORMER_NAMES = {"ppo-delta-bootstrap": "ppo-delta", "ppo-delta": "ppo-delta-difference"}
 """Names of agents, and what they were called before format 3."""
 
+
+def upgraded_name(agent: str) -> str:
+    """Today's name of an agent that a file from before format 3 names."""
+    return {former: name for name, former in FORMER_NAMES.items()}.get(agent, agent)
+
+
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by name."""
 
@@ -296,12 +302,11 @@ def _upgraded_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
     """An agent under its name of today; the λ-returns that had no name then were those of the bootstrap form."""
     if "targets" not in agent:  # of another library
         return dict(agent)
-    names = {former: name for name, former in FORMER_NAMES.items()}
     targets = {"tddelta.deep.agents:difference_targets": "tddelta.targets:lambda_targets"}
     if agent.get("basis") == "deltas" and agent.get("heads") == "ladder":
         targets["tddelta.targets:lambda_targets"] = "tddelta.deep.agents:bootstrap_targets"
-    name, function = agent.get("name", ""), agent["targets"]
-    return {**agent, "name": names.get(name, name), "targets": targets.get(function, function)}
+    function = agent["targets"]
+    return {**agent, "name": upgraded_name(agent.get("name", "")), "targets": targets.get(function, function)}
 
 
 _FORMER = ("horizons", "components", "shortest_horizon", "longest_horizon", "ladder_factor")
