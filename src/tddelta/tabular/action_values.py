@@ -30,6 +30,7 @@ Method = Literal["sarsa", "expected_sarsa", "q_learning", "n_step_sarsa", "sarsa
 """Methods by name: see `control`."""
 
 METHODS: tuple[str, ...] = get_args(Method)
+"""The same, as a tuple."""
 
 # What follows a step in its target: the next action, the mean over the policy, the best action, or more steps.
 _SARSA, _EXPECTED, _GREEDY, _WINDOWS = 0, 1, 2, 3

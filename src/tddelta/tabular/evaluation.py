@@ -38,6 +38,7 @@ Method = Literal[
 """Methods with a name: see `evaluate`."""
 
 METHODS: tuple[str, ...] = get_args(Method)
+"""The same, as a tuple."""
 
 Record = str | Iterable[int]
 """What is kept of the errors: "final", "curve", or steps up to which they are averaged."""
