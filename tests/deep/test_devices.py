@@ -127,7 +127,6 @@ def test_a_run_directory_of_eight_devices_holds_the_numbers_of_one(eight):
     np.testing.assert_array_equal(run.episodes["lengths"], lengths[lengths > 0])
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one(two):
     for found in two:
