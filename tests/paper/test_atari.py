@@ -59,7 +59,7 @@ def test_variants_differ_in_what_is_learned_from_alone() -> None:
     contents = [dict(plan.content, agent=None, settings={**plan.content["settings"], "agent": None}) for plan in plans]
     assert contents[0] == contents[1] == contents[2]
     targets = [plan.content["agent"]["targets"].rpartition(":")[2] for plan in plans[:3]]
-    assert targets == ["released_targets", "published_targets", "lambda_targets"]
+    assert targets == ["released_targets", "published_targets", "bootstrap_targets"]
 
 
 def test_seeds_are_the_papers_or_named(capsys: pytest.CaptureFixture[str]) -> None:
