@@ -66,6 +66,7 @@ bench: $(VENV)/.train .venv-rejax/.ready .venv-sb3/.ready
 # Hours; what is finished is kept, so that it can be interrupted. RESULTS_FLAGS=minatar runs one study.
 results: $(VENV)/.train
 	$(BIN)/python benchmarks/results.py $(RESULTS_FLAGS)
+	$(BIN)/python benchmarks/results_tables.py
 
 # The rivals need other versions than we do.
 .venv-%/.ready: benchmarks/requirements-%.txt

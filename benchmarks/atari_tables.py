@@ -6,15 +6,20 @@ python benchmarks/atari_tables.py [runs/atari]    # writes docs/tables/atari-*.m
 import sys
 from pathlib import Path
 
-from results_tables import markdown, write
-
 import tddelta as tdd
 from tddelta.paper.published import density_figure, density_table, gain_table, published_games, score_table
 from tddelta.report.figures import drawings, to_bytes
 from tddelta.report.run_set import RunSet, find_reference
+from tddelta.report.tables import markdown
 from tddelta.report.words import MISSING, number, summary_text
 
-FIGURES = Path(__file__).parent.parent / "docs" / "_static"
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def write(name: str, text: str) -> None:
+    """Write one table."""
+    (DOCS / "tables" / f"{name}.md").write_text(text, encoding="utf-8")
+    print(f"tables/{name}.md\n{text}")
 
 
 def scores(runs: RunSet) -> None:
@@ -56,7 +61,7 @@ def figures(runs: RunSet) -> None:
     density = density_table(runs, published_games(runs))
     for drawing in [*drawings(runs), *([density_figure(density)] if density.rows else [])]:
         if drawing.section in ("learning", "episode", "published"):
-            (FIGURES / f"atari-{drawing.name}.png").write_bytes(to_bytes(drawing.figure))
+            (DOCS / "_static" / f"atari-{drawing.name}.png").write_bytes(to_bytes(drawing.figure))
             print(f"_static/atari-{drawing.name}.png: {drawing.caption}")
 
 

@@ -11,8 +11,10 @@ python benchmarks/results.py --quick      # a smoke test: a few thousand steps, 
 import argparse
 import csv
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 
 import tddelta as tdd
 from tddelta.deep import ppo
+from tddelta.errors import ContractionWarning
 from tddelta.report.statistics import asymptotic_score, average_score, critic_quality, curve_values
 from tddelta.runs import Run
 
@@ -119,23 +122,28 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 KEYS = tuple(key_of("", "", 0, {}))
 
 
+def groups(case: Case) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Environment and agent of every group of seeds, and the columns that tell its rows apart, but for the seed."""
+    for environment, agent in product(case.environments, case.agents):
+        with warnings.catch_warnings(action="ignore", category=ContractionWarning):  # training gives it
+            config = ppo.preset(environment, agent, steps=case.steps, **case.settings)
+        key = key_of(config.environment_object().name, agent, 0, config.to_dict())
+        yield environment, agent, {name: key[name] for name in KEYS[:-1]}
+
+
 def train(study: str, case: Case, folder: Path, data: Path) -> None:
     """Train the runs of a case that have no row yet, one agent after the other, and add their rows."""
-    for environment in case.environments:
-        for agent in case.agents:
-            config = ppo.preset(environment, agent, steps=case.steps, **case.settings)
-            name = config.environment_object().name
-            settings = config.to_dict()
-            rows: list[dict[str, Any]] = [*read_rows(data)]
-            there = [{column: row[column] for column in KEYS} for row in rows]
-            missing = [seed for seed in case.seeds if key_of(name, agent, seed, settings) not in there]
-            print(f"{study}: {environment} {agent} {dict(case.settings)}: {len(missing)} runs", flush=True)
-            if missing:
-                runs = tdd.compare(
-                    environment, agent, seeds=missing, steps=case.steps, out=folder, resume=True, **case.settings
-                )
-                finished = [run for run in runs if run.status["state"] == "finished"]
-                write_rows(data, rows + [row_of(run, case.steps) for run in finished])
+    for environment, agent, key in groups(case):
+        rows: list[dict[str, Any]] = [*read_rows(data)]
+        there = [{column: row[column] for column in KEYS} for row in rows]
+        missing = [seed for seed in case.seeds if {**key, "seed": str(seed)} not in there]
+        print(f"{study}: {environment} {agent} {dict(case.settings)}: {len(missing)} runs", flush=True)
+        if missing:
+            runs = tdd.compare(
+                environment, agent, seeds=missing, steps=case.steps, out=folder, resume=True, **case.settings
+            )
+            finished = [run for run in runs if run.status["state"] == "finished"]
+            write_rows(data, rows + [row_of(run, case.steps) for run in finished])
 
 
 def main() -> None:
