@@ -164,7 +164,7 @@ def test_tables_and_figures_are_made_from_the_files_alone(tmp_path: Path) -> Non
     figures = {name for name in names if name.startswith("figures/")}
     expected = {f"{kind}-{m}-{s}" for kind in ("headline", "by-n-step") for m in ring.MEASURES
                 for s in ring.SELECTIONS}  # fmt: skip
-    expected |= {f"by-step-size-{m}-{gamma:g}" for m in ring.MEASURES for gamma in plan.gammas}
+    expected |= {"headline", *(f"by-step-size-{m}-{gamma:g}" for m in ring.MEASURES for gamma in plan.gammas)}
     assert figures == {f"figures/{name}.png" for name in expected}
     rows = rows_of(folder / "tables" / "ring-cells.csv")
     assert len(rows) == 2 * 2 * 2 * 2

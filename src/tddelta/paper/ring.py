@@ -718,6 +718,8 @@ def _images(data: RingData, families: Families, headline: Families) -> Iterator[
 def _figures(data: RingData, families: Families, headline: Families) -> Iterator[tuple[str, Figure]]:
     conventions: dict[Any, str] = {name: _REWARD[name] for name in data.plan.conventions}
     gammas: dict[Any, str] = {gamma: f"γ = {gamma:g}" for gamma in data.plan.gammas}
+    found, last = headline["rms", "other"], data.plan.lengths[-1:]
+    yield "headline", _by_n_step(data, found, "convention", conventions, "rms", last)
     for measure in MEASURES:
         for which in SELECTIONS:
             found = headline[measure, which]
@@ -729,10 +731,18 @@ def _figures(data: RingData, families: Families, headline: Families) -> Iterator
             yield f"by-step-size-{measure}-{gamma:g}", _by_step_size(data, measure, gamma)
 
 
-def _by_n_step(data: RingData, found: Sequence[Record], axis: str, titles: dict[Any, str], measure: str) -> Figure:
+def _by_n_step(
+    data: RingData,
+    found: Sequence[Record],
+    axis: str,
+    titles: dict[Any, str],
+    measure: str,
+    lengths: Sequence[int] | None = None,
+) -> Figure:
     """Error against n at the best step size: a row per length, a column per discount or convention."""
-    figure, axes = _panels(data, list(titles.values()), share_y=False)
-    for (row, length), (column, value) in itertools.product(enumerate(data.plan.lengths), enumerate(titles)):
+    lengths = lengths or data.plan.lengths
+    figure, axes = _panels(lengths, list(titles.values()), share_y=False)
+    for (row, length), (column, value) in itertools.product(enumerate(lengths), enumerate(titles)):
         some = [one for one in _over(found, length) if one[axis] == value]
         each = axes[row, column]
         for method, style in _STYLES.items():
@@ -750,7 +760,7 @@ def _by_step_size(data: RingData, measure: str, gamma: float) -> Figure:
     """Error against the step size: a row per length, a column per n."""
     plan = data.plan
     errors = data.errors[0, plan.gammas.index(gamma), :, :, MEASURES.index(measure)]
-    figure, axes = _panels(data, [f"n = {n_step}" for n_step in plan.n_steps], share_y=True)
+    figure, axes = _panels(plan.lengths, [f"n = {n_step}" for n_step in plan.n_steps], share_y=True)
     means = errors.mean(axis=-2)
     bars = errors.std(axis=-2, ddof=1) / np.sqrt(errors.shape[-2])
     for (row, column), each in np.ndenumerate(axes):
@@ -767,12 +777,12 @@ def _by_step_size(data: RingData, measure: str, gamma: float) -> Figure:
     return _finish(figure, axes[0, 0], f"step size α (γ = {gamma:g})", _MEASURE[measure])
 
 
-def _panels(data: RingData, titles: Sequence[str], *, share_y: bool) -> tuple[Figure, npt.NDArray[Any]]:
+def _panels(lengths: Sequence[int], titles: Sequence[str], *, share_y: bool) -> tuple[Figure, npt.NDArray[Any]]:
     """Axes with a row per length and a titled column.
 
     They have places of their own: a layout engine would draw every figure twice to find them.
     """
-    rows, columns = len(data.plan.lengths), len(titles)
+    rows, columns = len(lengths), len(titles)
     width, height, gap = 1.75 if share_y else 2.1, 1.35, 0.12 if share_y else 0.48  # inches
     left, right, bottom, top = 0.8, 0.15, 0.6, 0.7
     size = (left + columns * (width + gap) - gap + right, bottom + rows * (height + 0.2) - 0.2 + top)
@@ -789,7 +799,7 @@ def _panels(data: RingData, titles: Sequence[str], *, share_y: bool) -> tuple[Fi
         each.set_axisbelow(True)
     for each, title in zip(axes[0], titles, strict=True):
         each.set_title(title, fontsize=9, color=INK)
-    for each, length in zip(axes[:, 0], data.plan.lengths, strict=True):
+    for each, length in zip(axes[:, 0], lengths, strict=True):
         each.set_ylabel(f"first {length:,} steps", fontsize=9, color=INK)
     return figure, axes
 
