@@ -6,7 +6,7 @@ PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11;
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done) python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-OUT ?= runs/$(shell date +%Y%m%d-%H%M%S)
+OUT := $(or $(OUT),runs/$(shell date +%Y%m%d-%H%M%S))
 WORKERS ?= 2
 TORCH_VERSION := 2.13.0
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -21,9 +21,17 @@ PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist works
 .PHONY: demo test test-all check docs lint types build bench results constraints zoo sb3-suite clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/.train
-	$(BIN)/tddelta compare Breakout-MinAtar SpaceInvaders-MinAtar --agents ppo ppo+ ppo-multi ppo-delta \
-		--seeds 3 --steps 300_000 --out $(OUT)
+# What TD(Δ) is for, in three steps: errors of values on the ring, one game, what its critic believes.
+demo: GAME := Breakout-MinAtar
+demo: RUN = $(OUT)/game/$(GAME)/ppo-delta/seed-0
+demo: $(VENV)/.ready
+	$(BIN)/tddelta reproduce ring --quick --out $(OUT)/ring
+	$(BIN)/tddelta compare $(GAME) --agents ppo ppo-multi ppo-delta --seeds 3 --steps 300_000 --out $(OUT)/game
+	$(BIN)/tddelta inspect $(RUN)
+	@printf '\n%s\n' "$(OUT)/ring/figures/headline.png" && sed -n '1,2s/^- /    /p' $(OUT)/ring/tables/ring-statements.md
+	@printf '%s\n    %s\n' \
+		"$(OUT)/game/report.html" "Returns and critics of three agents with three seeds, and which differences are clear." \
+		"$(RUN)/inspect.html" "One game of ppo-delta: its value at every horizon, step by step, beside the return that came."
 
 # test leaves out what is marked as slow: real clusters and browsers, long learning, every agent on every probe.
 test: MARKS := -m "not slow"
@@ -60,11 +68,11 @@ build: .venv-build/.ready
 	@touch $@
 
 # Leave the machine idle meanwhile; BENCH_FLAGS=--quick is a smoke test.
-bench: $(VENV)/.train .venv-rejax/.ready .venv-sb3/.ready
+bench: $(VENV)/.ready .venv-rejax/.ready .venv-sb3/.ready
 	$(BIN)/python benchmarks/run_all.py $(BENCH_FLAGS)
 
 # Hours; what is finished is kept, so that it can be interrupted. RESULTS_FLAGS=minatar runs one study.
-results: $(VENV)/.train
+results: $(VENV)/.ready
 	$(BIN)/python benchmarks/results.py $(RESULTS_FLAGS)
 	$(BIN)/python benchmarks/results_tables.py
 
@@ -113,20 +121,20 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Stamp files: an extra is installed again only after the project file or the pinned versions change.
-$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing tddelta[train] into $(VENV) ..."
-	$(INSTALL) --editable ".[train]"
+$(VENV)/.ready: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing tddelta[train,tabular] into $(VENV) ..."
+	$(INSTALL) --editable ".[train,tabular]"
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing every extra for tests into $(VENV) ..."
 	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,video,test]"
-	@touch $@ $(VENV)/.train
+	@touch $@ $(VENV)/.ready
 
 $(VENV)/.check: pyproject.toml constraints.txt | $(VENV)/.torch
 	@echo "Installing every extra into $(VENV) ..."
 	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,video,test,check,docs]"
-	@touch $@ $(VENV)/.train $(VENV)/.test
+	@touch $@ $(VENV)/.ready $(VENV)/.test
 
 # The tests with PyTorch tensors, of Stable-Baselines3 and of TorchRL run where PyTorch is installed: on Python 3.11, and elsewhere
 # with TORCH=1.
