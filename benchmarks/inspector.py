@@ -99,7 +99,7 @@ def screenshots(run: str, folder: Path) -> None:
 
     policy, name = agent_at(run)
     recording = record(policy, name=name)
-    with tempfile.TemporaryDirectory() as temporary, Browser(1280, 980) as browser:
+    with tempfile.TemporaryDirectory() as temporary, Browser(1280, 780) as browser:
         page = tdd.inspect(recording, temporary, step=len(recording) // 3)
         browser.open(page, READY)
         time.sleep(0.5)
