@@ -91,12 +91,19 @@ def progress(found: Sequence[Group]) -> str:
 
 
 def scores(found: Sequence[Group]) -> str:
-    """Means ± standard errors of every group, and how many of its seeds are there."""
-    rows = []
-    for group in found:
-        texts = [summary_text(summarise(group.values(name))) if group.rows else MISSING for name in MEASURES]
-        rows.append([group.problem, group.name, f"{len(group.rows)} of {group.planned}", *texts])
-    return markdown(["environment", "agent", "seeds", *MEASURES.values()], rows)
+    """Means ± standard errors of every group: a table for each problem of which something is there."""
+    parts, missing = [], []
+    for problem in dict.fromkeys(group.problem for group in found):
+        rows = []
+        here = [group for group in found if group.problem == problem]
+        for group in here:
+            texts = [summary_text(summarise(group.values(name))) if group.rows else MISSING for name in MEASURES]
+            rows.append([group.name, f"{len(group.rows)} of {group.planned}", *texts])
+        if any(group.rows for group in here):
+            parts.append(f"**{problem}**\n\n{markdown(['agent', 'seeds', *MEASURES.values()], rows)}")
+        else:
+            missing.append(problem)
+    return "\n".join([*parts, *([f"To come: {listed(missing)}.\n"] if missing else [])])
 
 
 def tests(found: Sequence[Group]) -> str:
