@@ -1,7 +1,10 @@
 """One implementation for NumPy, JAX and PyTorch: the same numbers, also compiled, mapped and differentiated."""
 
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +14,11 @@ import pytest
 from targets_literal import Problem, make_scales
 from tddelta.decomposition import compose, decompose
 from tddelta.queries import compose_discount, scale_advantages, value_at
-from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
+from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors, td_errors
 from tddelta.testing import check_targets
 from tddelta.timescales import TimeScales
 
+PAGE = Path(__file__).parents[1] / "docs" / "mathematics.md"
 LADDER = (0.0, 0.68, 0.9, 0.99, 1.0), (0.3, 0.9, 0.9, 0.5, 1.0), (1, 2, 3, 7, 40)
 SHORT = (0.0, 0.9, 1.0), (0.3, 0.9, 0.5), (1, 2, 9)
 # Compiles in two thirds of the time; not for tests about bytes.
@@ -373,3 +377,25 @@ def test_scales_are_static_under_jit():
     run = jax.jit(lambda_targets, static_argnames=("scales", "form"))
     got = run(*problem.arrays, terminated=problem.terminated, truncated=problem.truncated, scales=scales)
     np.testing.assert_allclose(got, everything(in_numpy)["difference"], rtol=1e-5, atol=1e-5)
+
+
+def test_targets_of_traced_discounts_have_the_slope_of_finite_differences():
+    """The program of docs/mathematics.md, whose discounts are arrays."""
+    program = re.search(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program[1], names)
+    data = [np.asarray(array) for array in names["data"]]
+    rewards, values, next_values, terminated, truncated = data
+    gammas, weights = np.array([0.5, 0.9, 0.99]), np.random.default_rng(1).normal(size=values.shape)
+    slope = names["jax"].grad(lambda each: (weights * names["value_targets"](each, 0.9, *names["data"])).sum())(
+        names["jnp"].asarray(gammas)
+    )
+
+    def by_hand(gamma: float, z: int) -> float:
+        one = (array[:, z : z + 1].astype(np.float64) for array in (values, next_values))
+        discounts = {"gammas": np.array([gamma]), "trace_decays": np.array([0.9 * gamma])}
+        return float(weights[:, z] @ plain_targets(rewards, *one, terminated, truncated, **discounts)[:, 0])
+
+    expected = [(by_hand(gamma + 1e-6, z) - by_hand(gamma - 1e-6, z)) / 2e-6 for z, gamma in enumerate(gammas)]
+    assert np.abs(expected).min() > 0.1
+    np.testing.assert_allclose(slope, expected, rtol=1e-3)

@@ -41,6 +41,7 @@ def learned_components(probe, agent, **settings):
         },
     )
     state, _ = jax.jit(ppo.train, compiler_options=QUICKLY)(config, jax.random.key(0))
+    config = config.at(config.updates)
     states = jnp.eye(len(values)) if len(values) > 1 else jnp.ones((1, 1))
     _, heads = jax.vmap(ppo.network(config, state.learned.parameters))(states)
     return np.asarray(ppo.components(config, state.learned, heads))
@@ -67,6 +68,20 @@ def test_the_value_is_learned(probe, agent):
     found = learned_components(probe, agent)
     assert found.shape == (len(PROBES[probe][2]), 1)
     np.testing.assert_allclose(found[:, 0], PROBES[probe][2][:, -1], rtol=0.02)
+
+
+GROWING = {"scales": (2.0, 5.0), "grow": [(256 * 50, 20)]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", ["constant reward, time limit", "delayed reward"])
+@pytest.mark.parametrize("scale", ["none", "horizon", "running"])
+@pytest.mark.parametrize("agent", ["ppo", "ppo+", "ppo-multi", "ppo-delta", "ppo-delta-bootstrap"])
+def test_a_ladder_that_grew_is_learned_as_a_whole(agent, scale, probe):
+    values = PROBES[probe][2]
+    expected = values[:, -1:] if agent in ("ppo", "ppo+") else np.diff(values, axis=-1, prepend=0)
+    found = learned_components(probe, agent, component_scale=scale, **GROWING)
+    np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.01)
 
 
 LONG = {"scales": (10.0, 100.0, 1000.0), "lam": 0.99, "environments": 4, "rollout_length": 128, "steps": 512 * 150}

@@ -301,7 +301,7 @@ def test_calibration_groups_states_by_prediction():
 def test_which_scale_carries_the_value_is_the_same_in_both_bases(runs):
     expected = np.array([[4, 1, 1, 1, 1, 0], [2, 2, 2, 2, 1, 1]]) / np.array([[8], [10]])
     for agent in ("ppo-delta", "ppo-multi"):
-        assert agent_data(agent)["basis"] == ("W" if agent == "ppo-delta" else "V")
+        assert agent_data(agent)["basis"] == ("deltas" if agent == "ppo-delta" else "values")
         steps, shares = runs.groups["Breakout-MinAtar", agent].shares
         np.testing.assert_array_equal(steps, [100, 200])  # as far as both seeds have come
         np.testing.assert_allclose(shares, expected)

@@ -266,7 +266,7 @@ class TestTables:
         differing, common = settings_tables(run_set())
         rows = {row[0]: row[1:] for row in differing.rows}
         assert rows["learning_rate"] == ("A: 0.1; B: 0.001", "0.001")
-        assert rows["agent.heads"] == ("one", "many")
+        assert rows["agent.heads"] == ("one", "ladder")
         assert "epochs" not in rows
         assert ("epochs", "A: –; B: 3") in common.rows
         assert ("environment_parameters.max_steps_in_episode", "1,000") in common.rows

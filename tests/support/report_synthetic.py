@@ -9,10 +9,10 @@ import numpy as np
 from tddelta.timescales import TimeScales
 
 AGENTS = {
-    "ppo": {"heads": "one", "basis": "V", "rule": "capped"},
-    "ppo+": {"heads": "many", "basis": "sum", "rule": "capped"},
-    "ppo-multi": {"heads": "many", "basis": "V", "rule": "constant"},
-    "ppo-delta": {"heads": "many", "basis": "W", "rule": "capped"},
+    "ppo": {"heads": "one", "basis": "values", "rule": "capped"},
+    "ppo+": {"heads": "ladder", "basis": "sum", "rule": "capped"},
+    "ppo-multi": {"heads": "ladder", "basis": "values", "rule": "constant"},
+    "ppo-delta": {"heads": "ladder", "basis": "deltas", "rule": "capped"},
 }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _HELP = {
     "network": "Network: mlp, minatar-conv, nature-conv, or package.module:function."
 }  # where text can say less than Python
+_WORDS = {"scales": NUMBERS_OR_LADDER, "grow": "STEP:HORIZON [...]"}  # settings that are made of the words given
 Tracker = Literal["tensorboard", "wandb"]
 """What can follow a run."""
 
@@ -277,10 +278,10 @@ def with_settings(command: type[Any]) -> Any:
     for field in dataclasses.fields(Config):
         if field.name in _NAMED_APART:
             continue
-        kind, metavar = tuple[str, ...], NUMBERS_OR_LADDER
-        if field.name != "scales":
+        kind, metavar = tuple[str, ...], _WORDS.get(field.name)
+        if metavar is None:
             kind, metavar = _kind_and_metavar(hints[field.name])
-        text = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        text = " ".join(map(str, field.default)) or None if isinstance(field.default, tuple) else field.default
         remark = f"default: {text}" + (", or the environment's preset" if field.name in differing else "")
         words = arg(help=_HELP.get(field.name, field.metadata["help"]))
         shown = option(metavar, "" if text is None else remark)

@@ -10,6 +10,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -26,16 +27,18 @@ from tddelta._plain import (
     frozen,
     imported,
     is_number,
+    number,
     plain,
     reference,
     tidy,
     unquoted,
     whole,
+    whole_text,
 )
 from tddelta.deep import environments as known_environments
 from tddelta.deep.agents import AGENTS, Agent, resolve
 from tddelta.deep.host import AnyEnvironment, HostEnvironment
-from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels, is_image
+from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels, is_image, with_heads
 from tddelta.errors import ConfigError, ContractionWarning, setting
 from tddelta.runs.files import replace, upgraded, upgraded_name
 from tddelta.runs.reader import a_path
@@ -50,7 +53,7 @@ RewardClipping = Literal["none", "sign"]
 TimeLimit = Literal["truncate", "terminate"]
 """What an environment's time limit is to the learner: see `Config.time_limit`."""
 
-ADDED = ("shards", "component_trunks", "reward_clipping", "reward_noise", "image_channels")
+ADDED = ("shards", "component_trunks", "reward_clipping", "reward_noise", "image_channels", "grow")
 """Settings that older records do not know: recorded where they are not the default, so that older runs can go on."""
 
 PART = 32
@@ -90,6 +93,8 @@ class Config:
     Build it with `preset`, which knows the environment and checks the settings; `init` checks them too.
     The settings marked as continuous in their help are leaves of a pytree: they may be traced, so that
     `jax.vmap` over them (and over seeds) needs one compilation.
+
+    Where the ladder grows, everything below is that of its first stage; `grown` and `at` give the later ones.
     """
 
     environment: Any = option(
@@ -121,12 +126,17 @@ class Config:
         "Time scales: discounts, horizons in steps, or a ladder: halving, doubling or single, with settings as in "
         "halving components=4; default: halving ladder of gamma.",
     )
+    grow: tuple[tuple[int, float], ...] = option(
+        (),
+        "Scales to add while training, each as STEP:HORIZON: from that environment step on the ladder ends with that "
+        "horizon in steps, whose discount the policy is then optimised for.",
+    )
     component_scale: Scale = option(
         "none",
         "Unit of the critic's outputs: none; horizon (W_z / (h_z − h_{z−1})); running (deviation of the targets).",
     )
     component_weights: tuple[float, ...] | None = option(
-        None, "Weight of each component in the value loss, shortest horizon first; default: 1 each."
+        None, "Weight of each component in the value loss, shortest horizon first, those of grow too; default: 1 each."
     )
     learning_rate: float = option(2.5e-4, "Adam's step size (continuous).", traced=True, within=_POSITIVE)
     anneal_learning_rate: bool = option(True, "Let the learning rate fall linearly to 0 over the run.")
@@ -193,6 +203,33 @@ class Config:
     def updates(self) -> int:
         """Number of updates: `steps` rounded up."""
         return -(-self.steps // self.batch)
+
+    @property
+    def end(self) -> int:
+        """Update before which the ladder grows, the first at or after its step; `updates` if it does not any more."""
+        return -(-self.grow[0][0] // self.batch) if self.grow else self.updates
+
+    @property
+    def grown(self) -> "Config":
+        """The settings with the first scale of `grow` on the ladder; needs one."""
+        (_, horizon), *rest = self.grow
+        gammas = (*self.ladder.gammas, 1 - 1 / horizon)
+        named = self.scales if isinstance(self.scales, Mapping) else {}
+        rule = named.get("rule", self.rule)
+        return dataclasses.replace(self, scales=gammas, gamma=gammas[-1], rule=rule, grow=tuple(rest))
+
+    def outgrown(self, updates: int) -> list["Config"]:
+        """The settings that were grown after so many updates, those of the first ladder first."""
+        found, stage = [], self
+        while stage.grow and stage.end <= updates:
+            found.append(stage)
+            stage = stage.grown
+        return found
+
+    def at(self, updates: int) -> "Config":
+        """The settings after so many updates, with which the next one is made."""
+        outgrown = self.outgrown(updates)
+        return outgrown[-1].grown if outgrown else self
 
     @property
     def _one_scale(self) -> bool:
@@ -268,7 +305,7 @@ class Config:
             elif isinstance(value, Agent):
                 value = value.name
             elif isinstance(value, tuple):
-                value = list(value)
+                value = [list(one) if isinstance(one, tuple) else one for one in value]
             elif value is not None and not field.metadata["static"]:
                 value = float(value)
             elif callable(value):
@@ -278,14 +315,34 @@ class Config:
             plain[field.name] = value
         # What follows other settings is recorded as the number it is, so that a change of them shows.
         plain["actor_lam"] = float(self.lam if self.actor_lam is None else self.actor_lam)
-        plain["reward_discount"] = self.return_discount
+        # What follows the ladder as it grows is no number.
+        plain["reward_discount"] = self.reward_discount if self.grow else self.return_discount
         for name in ADDED:
-            if plain[name] == _DEFAULTS[name]:
+            if getattr(self, name) == _DEFAULTS[name]:
                 del plain[name]
         return plain
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
+
+
+def grown_parameters(config: Config, parameters: Any) -> Any:
+    """Parameters of the network for `config.grown`: a new W of 0, or a new V that is a copy of the last one."""
+    environment = config.environment_object()
+    spaces = environment.observation_space, environment.action_space
+    made = eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads + 1)
+    wider = eqx.filter(made, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    return with_heads(parameters, wider, _factors(config), copied=config.agent.basis == "values")
+
+
+def _factors(config: Config) -> np.ndarray:
+    """Of each output as the ladder grows: where it counts shares of a horizon, the same V is another number of them."""
+    grown = config.grown
+    factors = np.ones(grown.heads)
+    if config.component_scale == "horizon":
+        last = slice(-1, None) if len(grown.critic_scales) > 1 else slice(None)
+        factors[last] = config.critic_scales.horizons[-1] / grown.critic_scales.horizons[-1]
+    return factors
 
 
 @functools.cache
@@ -302,6 +359,8 @@ def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
         return Pairs(value) if isinstance(value, list | tuple) else value
     if field.name == "scales":
         return plain_scales(value)
+    if field.name == "grow":
+        return _growths(value)
     if not field.metadata["static"]:
         return value if isinstance(value, jax.Array) or np.ndim(value) else as_real(value)
     kind = kinds()[field.name]
@@ -311,6 +370,26 @@ def _settled(field: "dataclasses.Field[Any]", value: Any) -> Any:
     read = as_whole if among & {int, tuple[int, ...]} else as_real if among & {float, tuple[float, ...]} else plain
     value = tidy(plain(value))
     return tuple(map(read, value)) if isinstance(value, list | tuple | range) else read(value)
+
+
+def _growths(given: Any) -> tuple[tuple[int, float], ...]:
+    """Pairs of a step and a horizon from pairs, or from texts such as "100_000:200"."""
+    given = plain(() if given is None else given)
+    words = given.split() if isinstance(given, str) else given
+    found = []
+    for word in words if isinstance(words, list | tuple) else [words]:
+        pair = tidy(word).split(":") if isinstance(word, str) else word
+        try:
+            step, horizon = pair
+            if isinstance(word, str):
+                step, horizon = whole_text(step), float(horizon)
+            found.append((whole("grow", step), number("grow", horizon)))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{setting('grow')} must be pairs STEP:HORIZON of a whole number of at least 1 and a number; got "
+                f"{word!r}: pass, say, {setting('grow', ('100_000:200', '300_000:1000'))}"
+            ) from error
+    return tuple(found)
 
 
 # A run asks for its ladder many times; what there is to warn about is said once.
@@ -473,9 +552,10 @@ def check(config: Config) -> None:
     for field in dataclasses.fields(config):
         _check_setting(field, getattr(config, field.name))
     _check_sizes(config)
+    _check_growth(config)
     _check_together(config)
     # Whether the ladder and the network can be made shows when they are; shapes suffice.
-    last = config.ladder.gammas[-1]
+    last = config.at(config.updates).ladder.gammas[-1]
     environment = config.environment_object()
     if isinstance(environment, HostEnvironment) and config.shards > 1:
         raise ConfigError(
@@ -489,7 +569,10 @@ def check(config: Config) -> None:
             ContractionWarning,
             stacklevel=3,
         )
-    _check_network(config, environment)
+    for stage in (*config.outgrown(config.updates), config.at(config.updates)):
+        _check_network(stage, environment)
+        if stage.grow and own_network(stage.network):
+            _check_heads(stage, environment)
 
 
 def _check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
@@ -559,6 +642,37 @@ def _check_sizes(config: Config) -> None:
         )
 
 
+def _check_growth(config: Config) -> None:
+    """Whether the ladder can grow as it shall."""
+    if not config.grow:
+        return
+    scales = config.scales if isinstance(config.scales, Mapping) else {}
+    if own := {"trace_decays", "actor_trace_decay", "n_step", "n_steps"} & {*scales}:
+        raise ConfigError(
+            f"{setting('grow')} is for {setting('scales')} whose traces follow from lam and a rule; got "
+            f"{min(own)}={scales[min(own)]!r} in them: drop it, or {setting('grow')}"
+        )
+    before, last, end = 0, config.ladder.horizons[-1], (config.updates - 1) * config.batch
+    for step, horizon in config.grow:
+        text = f"{step}:{horizon:g}"
+        if step <= before:
+            raise ConfigError(
+                f"{setting('grow')} must be in the order of its steps, each once; got {text} after step {before}: "
+                "sort them"
+            )
+        if step > end:
+            raise ConfigError(
+                f"the steps of {setting('grow')} must be at most {end:,}, where the last update begins; got {text}: "
+                "pass an earlier step, or more steps"
+            )
+        if not last * (1 + 1e-9) < horizon or 1 - 1 / horizon == 1:
+            raise ConfigError(
+                f"the horizons of {setting('grow')} must be finite, and each longer than the last one on the ladder; "
+                f"got {text} after {last:g}: pass a number of steps between that and infinity"
+            )
+        before, last = step, horizon
+
+
 def _check_together(config: Config) -> None:
     """Names that are unknown, and settings that contradict each other."""
     if config.activation not in ACTIVATIONS:
@@ -592,10 +706,10 @@ def _check_together(config: Config) -> None:
             raise ConfigError(
                 f"{setting(name)} are those of {owner}; got {value} for network {config.network}: drop one"
             )
-    weights = config.component_weights
-    if weights is not None and (len(weights) != len(config.critic_scales) or min(weights) < 0):
+    weights, last = config.component_weights, config.at(config.updates)
+    if weights is not None and (len(weights) != len(last.critic_scales) or min(weights) < 0):
         raise ConfigError(
-            f"{setting('component_weights')} must be {len(config.critic_scales)} numbers ≥ 0, one per scale of "
+            f"{setting('component_weights')} must be {len(last.critic_scales)} numbers ≥ 0, one per scale of "
             f"{config.agent.name}; got {weights!r}"
         )
     if config.component_scale == "horizon" and config.critic_scales.gammas[-1] == 1:
@@ -645,6 +759,37 @@ def _check_network(config: Config, environment: AnyEnvironment) -> None:
             f"a rollout of {config.batch:,} steps ({_BATCH}) and the network need at least "
             f"{needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB: pass fewer environments, or smaller "
             f"{setting('hidden_sizes')}"
+        )
+
+
+def _check_heads(config: Config, environment: AnyEnvironment) -> None:
+    """Refuse a network of the user's that changes with the ladder, or gets a head that cannot learn."""
+    spaces, factors = (environment.observation_space, environment.action_space), _factors(config)
+    make = config.network_factory()
+    seen = np.random.default_rng(0).normal(size=(2, *environment.observation_shape)).astype(np.float32)
+    found, learns = np.zeros(()), False
+    with jax.ensure_compile_time_eval():  # also where the check is part of a program
+        key = jax.random.key(0)
+        before, static = eqx.partition(make(key, *spaces, config.heads), eqx.is_array)
+        heads = np.stack([eqx.combine(before, static)(one)[1] for one in seen])
+        with suppress(TypeError, ValueError, IndexError):  # from arrays that do not fit
+            after = grown_parameters(config, before)
+            _, static = eqx.partition(make(key, *spaces, len(factors)), eqx.is_array)
+
+            def value(parameters: Any, observation: Any, head: Any) -> Any:
+                return eqx.combine(parameters, static)(observation)[1][head]
+
+            found = np.stack([value(after, one, slice(None)) for one in seen])
+            changes = [jax.grad(value)(after, one, -1) for one in seen]
+            learns = any(np.any(one != two) for one, two in zip(*map(jax.tree.leaves, changes), strict=True))
+    mode: Any = "edge" if config.agent.basis == "values" else "constant"
+    name = reference(config.network) if callable(config.network) else config.network
+    expected = np.pad(heads, [(0, 0), (0, len(factors) - config.heads)], mode) * factors
+    if not learns or not np.allclose(found, expected, rtol=1e-3, atol=1e-5):
+        raise ConfigError(
+            f"{setting('grow')} needs a network whose heads are linear outputs, each an entry of its arrays along one "
+            f"axis, or a networks.Components; got network {name!r}, in which one head more changes the others or "
+            "cannot learn: drop one"
         )
 
 

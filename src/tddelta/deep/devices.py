@@ -85,7 +85,7 @@ def _seeds_program(row: Mesh, leading: tuple[int, ...], structure: Any, kind: An
         return ppo.init(jax.tree.unflatten(structure, list(settings)), jax.random.wrap_key_data(data, impl=kind))
 
     def trained(settings: jax.Array, state: ppo.State) -> tuple[ppo.State, ppo.Metrics]:
-        return _updated(jax.tree.unflatten(structure, list(settings)), state)
+        return ppo.all_updates(jax.tree.unflatten(structure, list(settings)), state)
 
     def there(settings: jax.Array, data: jax.Array) -> Any:
         # One after another: see `networks.one_by_one`.
@@ -136,7 +136,8 @@ def train_components(config: Config, key: jax.Array, *, mesh: Mesh | None = None
     Args:
         config: Settings with `component_trunks`, or with a network of your own that has a `networks.Components`.
         key: Seed of the run.
-        mesh: Devices, whose number divides the number of components; None takes as many of this process as do.
+        mesh: Devices, whose number divides the number of components, 1 where the ladder grows; None takes as
+            many of this process as do.
 
     Returns:
         What `ppo.train` returns; the components of the state stay on their devices.
@@ -152,7 +153,9 @@ def train_components(config: Config, key: jax.Array, *, mesh: Mesh | None = None
             f"components are spread by their trunks, which they share in network {config.network!r}: "
             "set component_trunks=True"
         )
-    row = _row(mesh, dividing=config.heads, what="the number of components")
+    # What grows by one has no other divisor.
+    count, what = (1, " of every ladder") if config.grow else (config.heads, "")
+    row = _row(mesh, dividing=count, what=f"the number of components{what}")
     return _train(row, _components_placed, config, key)
 
 
@@ -164,11 +167,6 @@ def _train(row: Mesh, placed: Callable[..., Any], config: Config, key: jax.Array
     return found
 
 
-def _updated(config: Config, state: ppo.State, axis: shards.Axis = ()) -> tuple[ppo.State, ppo.Metrics]:
-    """All updates of a run."""
-    return jax.lax.scan(lambda state, _: ppo.update(config, state, axis), state, length=config.updates)
-
-
 @functools.lru_cache(maxsize=16)
 def _whole(row: Mesh, placed: Callable[..., Any], structure: Any, kind: Any) -> Any:
     """All of `ppo.train` in two programs, for the devices of a row."""
@@ -177,7 +175,7 @@ def _whole(row: Mesh, placed: Callable[..., Any], structure: Any, kind: Any) -> 
     def init(config: Config, data: jax.Array) -> ppo.State:
         return ppo.init(config, jax.random.wrap_key_data(data, impl=kind))
 
-    return placed(row, config, init, _updated, 0)
+    return placed(row, config, init, ppo.all_updates, 0)
 
 
 def gathered(tree: Any) -> Any:

@@ -320,3 +320,40 @@ class ActorCritic(eqx.Module):
         if isinstance(self.critic, Components):
             return policy, self.critic(observation)
         return policy, self.critic(features if self.critic_trunk is None else self.critic_trunk(observation))
+
+
+def padded(array: jax.Array, shape: tuple[int, ...], mode: Any = "constant", **options: Any) -> jax.Array:
+    """An array with more entries at the end of its axes: zeros, or others as `jnp.pad` makes them."""
+    widths = [(0, new - old) for old, new in zip(array.shape, shape, strict=True)]
+    return jnp.pad(array, widths, mode, **options) if any(more for _, more in widths) else array
+
+
+def with_heads(parameters: Any, wider: Any, factors: np.ndarray, *, copied: bool) -> Any:
+    """Parameters of a network for as many heads as there are factors.
+
+    Args:
+        parameters: Of the network as it is.
+        wider: Their shapes with one head more, which tell the arrays that have an axis of heads.
+        factors: Of each head, (as it is or one more,): its output is that of before times this.
+        copied: Whether a new head is a copy of the last one, or zero. A trunk of its own, in `Components`, always is.
+    """
+
+    def head(old: jax.Array, new: Any) -> jax.Array:
+        place = [axis for axis, size in enumerate(new.shape) if size != old.shape[axis]]
+        if not place:
+            return old
+        shape = (*old.shape[: place[0]], len(factors), *old.shape[place[0] + 1 :])
+        each = np.expand_dims(factors, tuple(range(1, old.ndim - place[0])))
+        return padded(old, shape, "edge" if copied else "constant") * jnp.asarray(each, old.dtype)
+
+    def part(old: Any, new: Any) -> Any:
+        if not isinstance(old, Components):
+            return head(old, new)
+        trunk = jax.tree.map(lambda leaf: padded(leaf, (len(factors), *leaf.shape[1:]), "edge"), old.trunk)
+        return Components(trunk, jax.tree.map(head, old.output, new.output))
+
+    leaves, structure = jax.tree.flatten(parameters, is_leaf=lambda node: isinstance(node, Components))
+    others, more = jax.tree.flatten(wider, is_leaf=lambda node: isinstance(node, Components))
+    made = [part(*pair) for pair in zip(leaves, others, strict=True)]
+    grows = [leaf.shape for leaf in jax.tree.leaves(made)] == [leaf.shape for leaf in jax.tree.leaves(wider)]
+    return jax.tree.unflatten(more if grows else structure, made)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors import safe_open
 
 from tddelta._plain import number, whole
 from tddelta.deep import rollout
@@ -210,8 +211,15 @@ def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, networ
             )
         return jnp.asarray(array, leaf.dtype)
 
-    shapes = jax.eval_shape(functools.partial(initial, config), jax.random.key(0))
-    return Policy(config, jax.tree_util.tree_map_with_path(restored, shapes))
+    with safe_open(path, "numpy") as file:
+        updates = int(file.metadata().get("steps", 0)) // config.batch
+
+    def made(key: jax.Array) -> Learned:
+        stages = config.outgrown(updates)
+        return functools.reduce(lambda learned, stage: rollout.grown(stage, learned), stages, initial(config, key))
+
+    shapes = jax.eval_shape(made, jax.random.key(0))
+    return Policy(config.at(updates), jax.tree_util.tree_map_with_path(restored, shapes))
 
 
 def config_of(record: dict[str, Any], *, environment: Any = None, network: Any = None) -> Config:

@@ -19,6 +19,7 @@ from tddelta._plain import blamed, reference
 from tddelta.deep import shards
 from tddelta.deep.config import PRESETS, Config, check, preset
 from tddelta.deep.host import HostEnvironment
+from tddelta.deep.networks import padded
 from tddelta.deep.rollout import (
     FAULTS,
     Basis,
@@ -32,6 +33,7 @@ from tddelta.deep.rollout import (
     entropy,
     evaluator,
     first_fault,
+    grown,
     in_reward_units,
     initial,
     learned_rewards,
@@ -49,8 +51,10 @@ __all__ = [
     "Learned",
     "Metrics",
     "State",
+    "all_updates",
     "check",
     "components",
+    "grow",
     "init",
     "initial",
     "learn",
@@ -137,8 +141,8 @@ def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State,
     """One rollout and the epochs of minibatch steps on it: one turn of Algorithm 2's outer loop.
 
     Args:
-        config: Settings.
-        state: From `init` or the update before.
+        config: Settings; after a ladder has grown, those of the stage, `Config.at`.
+        state: From `init`, the update before, or `grow`.
         axis: Inside a mapped function: the axes over whose shards everything is averaged. Settings and environments
             are then those of this shard; the rest of the state is the same in all. `devices` makes use of it.
 
@@ -228,9 +232,40 @@ def train(config: Config, key: jax.Array) -> tuple[State, Metrics]:
     """`init` and all updates: a pure function to jit, and to vmap over keys and continuous settings.
 
     Returns:
-        The final state, and the metrics of every update, each with a leading axis of length `config.updates`.
+        The final state, and the metrics of every update, each with a leading axis of length `config.updates`: those of
+        a component that is not on the ladder yet are NaN.
     """
-    return jax.lax.scan(lambda state, _: update(config, state), init(config, key), length=config.updates)
+    return all_updates(config, init(config, key))
+
+
+def all_updates(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State, Metrics]:
+    """All updates from the first state on, with those of `grow` between them; see `train`, and `update` for `axis`."""
+    done, found = 0, list[Metrics]()
+    for stage in (*config.outgrown(config.updates), config.at(config.updates)):
+
+        def step(state: State, _: None, stage: Config = stage) -> tuple[State, Metrics]:
+            return update(stage, state, axis)
+
+        state, metrics = jax.lax.scan(step, state, length=stage.end - done)
+        found.append(metrics)
+        if stage.grow:
+            done, state = stage.end, grow(stage, state)
+    if len(found) == 1:
+        return state, found[0]
+
+    def together(*parts: jax.Array) -> jax.Array:
+        shape = parts[-1].shape[1:]
+        return jnp.concatenate([padded(part, (len(part), *shape), constant_values=jnp.nan) for part in parts])
+
+    return state, jax.tree.map(together, *found)
+
+
+def grow(config: Config, state: State) -> State:
+    """The state for `config.grown`: see `rollout.grown`. The optimizer knows nothing yet of what is new."""
+    learned = grown(config, state.learned)
+    fresh = _adam(config).init(learned.parameters)
+    leaves = [padded(old, new.shape) for old, new in zip(*map(jax.tree.leaves, (state.optimizer, fresh)), strict=True)]
+    return state._replace(learned=learned, optimizer=jax.tree.unflatten(jax.tree.structure(fresh), leaves))
 
 
 def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -373,8 +408,8 @@ def _adam(config: Config) -> optax.GradientTransformation:
 
 
 def _component_weights(config: Config) -> jax.Array:
-    weights = config.component_weights
-    return jnp.ones(len(config.critic_scales)) if weights is None else jnp.asarray(weights)
+    weights, count = config.component_weights, len(config.critic_scales)
+    return jnp.ones(count) if weights is None else jnp.asarray(weights[:count])
 
 
 def _same_shape(**arrays: jax.Array) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 from tddelta._arrays import widened
 from tddelta.decomposition import decompose
 from tddelta.deep import shards
-from tddelta.deep.config import Config
+from tddelta.deep.config import Config, grown_parameters
 from tddelta.deep.environments import Environment
 from tddelta.deep.host import AnyEnvironment, HostEnvironment, Moved, Vector, spawned_seeds
-from tddelta.deep.networks import ActorCritic
+from tddelta.deep.networks import ActorCritic, padded
 from tddelta.errors import ConfigError, setting
 
 
@@ -100,6 +100,19 @@ def initial(config: Config, key: jax.Array) -> Learned:
         reward_moments=no_moments(()) if config.normalize_rewards else None,
         target_moments=no_moments((len(config.critic_scales),)) if config.component_scale == "running" else None,
     )
+
+
+def grown(config: Config, learned: Learned) -> Learned:
+    """What is learned, for `config.grown`: the same policy, V and every W, and 0 for the new W.
+
+    A single output for the whole ladder is taken for V at the new discount from then on.
+    """
+    moments, count = learned.target_moments, len(config.critic_scales)
+    if moments is not None and len(config.grown.critic_scales) > count:
+        # Each component counts its own samples from here on. A new V is as large as the last one.
+        mode = "edge" if config.agent.basis == "values" else "constant"
+        moments = jax.tree.map(lambda one: padded(jnp.broadcast_to(one, count), (count + 1,), mode), moments)
+    return learned._replace(parameters=grown_parameters(config, learned.parameters), target_moments=moments)
 
 
 def _made_network(config: Config, environment: AnyEnvironment, key: jax.Array) -> Any:

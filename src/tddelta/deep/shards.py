@@ -27,8 +27,14 @@ SHARDS = "shards"
 def part(config: Config, count: int) -> Config:
     """The settings of one of `count` equal parts, a divisor of the shards; it makes as many updates as the whole."""
     environments = config.environments // count
-    steps = config.updates * environments * config.rollout_length
-    return dataclasses.replace(config, environments=environments, shards=config.shards // count, steps=steps)
+    batch = environments * config.rollout_length
+    return dataclasses.replace(
+        config,
+        environments=environments,
+        shards=config.shards // count,
+        steps=config.updates * batch,
+        grow=tuple((-(-step // config.batch) * batch, horizon) for step, horizon in config.grow),
+    )
 
 
 def own(key: jax.Array, axis: Axis) -> jax.Array:

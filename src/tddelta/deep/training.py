@@ -41,7 +41,10 @@ class RunRecorder(Recorder):
 
     def __init__(self, config: Config, seed: int, writer: RunWriter, share: float) -> None:
         super().__init__(writer, share=share)
-        self.config, self.seed, self.name = config, seed, config.environment_object().name
+        self.config, self.seed, self.name = config.at(self.updates), seed, config.environment_object().name
+        # The columns of a component keep the name that the last ladder gives it.
+        scales = config.at(config.updates).critic_scales
+        self._labels = dict(zip(scales.gammas, scales.labels, strict=True))
         self.fault: str | None = None
         before = writer.episodes_before
         self.recent = deque([] if before is None else before["returns"].tolist(), RECENT_EPISODES)
@@ -81,8 +84,10 @@ class RunRecorder(Recorder):
             "explained_variance": one.component_explained_variance,
             "value_mean": one.component_means,
         }
+        scales = self.config.critic_scales
+        labels = [self._labels.get(*each) for each in zip(scales.gammas, scales.labels, strict=True)]
         for name, values in per_component.items():
-            for label, value in zip(self.config.critic_scales.labels, values, strict=True):
+            for label, value in zip(labels, values, strict=True):
                 numbers[f"{name}/gamma={label}"] = float(value)
         return numbers
 
@@ -175,7 +180,7 @@ class Programs(NamedTuple):
     """Compiled programs of a configuration, the seconds that compiling took, and shapes of the state.
 
     Attributes:
-        init: (config, key) → state.
+        init: (config, key) → state; None for a ladder that has grown.
         block: (config, state, count) → (state, metrics of the updates, number of updates).
         acting: Those that act in host environments; None for device environments.
     """
@@ -206,7 +211,7 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": config.steps,
         "settings": config.to_dict(),
-        "scales": config.critic_scales.to_dict(),
+        "scales": config.at(config.updates).critic_scales.to_dict(),
         **precision,
     }
 
@@ -231,35 +236,40 @@ def _block(
     return state, metrics, done
 
 
-def programs(config: Config, seeds: int | None = None) -> Programs:
-    """Compile the programs of a device environment: of one run, or of so many vectorised seeds on all devices."""
+def programs(config: Config, seeds: int | None = None, grown: Any = None) -> Programs:
+    """Compile the programs of a device environment: of one run, or of so many vectorised seeds on all devices.
+
+    For a ladder that has grown, `grown` are the shapes of its state.
+    """
 
     def compiled() -> Programs:
         init, block = devices.placed(config, seeds, ppo.init, _block)
-        keys = jax.random.key(0) if seeds is None else jax.random.split(jax.random.key(0), seeds)
-        state = jax.eval_shape(init, config, keys)
-        made = init.lower(config, keys).compile()
+        state, made = grown, None
+        if grown is None:
+            keys = jax.random.key(0) if seeds is None else jax.random.split(jax.random.key(0), seeds)
+            state = jax.eval_shape(init, config, keys)
+            made = init.lower(config, keys).compile()
         count = jax.ShapeDtypeStruct((), jnp.int32)
         return Programs(made, block.lower(config, state, count).compile(), 0.0, state)
 
-    return _once(config, seeds, compiled)
+    return _once(config, (seeds, grown is None), compiled)
 
 
-def host_programs(config: Config, *, waits: bool) -> Programs:
+def host_programs(config: Config, *, waits: bool, grown: Any = None) -> Programs:
     """Compile the programs of a host environment: `block` is `ppo.learn`, and `waits` as in `HostPlaying`."""
     environment: Any = config.environment_object()
     parts = rollout.parts_of(environment, config.environments)
 
     def compiled() -> Programs:
         key = jax.random.key(0)
-        state = jax.eval_shape(ppo.init, config, key)
+        state = jax.eval_shape(ppo.init, config, key) if grown is None else grown
         acting = rollout.host_programs(config, state.learned, parts)
         played = rollout.host_rollout(config, acting.empty.out_info, waits=waits)
         last = jax.ShapeDtypeStruct(played.observations.shape[1:], played.observations.dtype)
-        made = jax.jit(ppo.init).lower(config, key).compile()
+        made = jax.jit(ppo.init).lower(config, key).compile() if grown is None else None
         return Programs(made, jax.jit(ppo.learn).lower(config, state, played, last, key).compile(), 0.0, state, acting)
 
-    return _once(config, (waits, parts), compiled)
+    return _once(config, (waits, parts, grown is None), compiled)
 
 
 def _once(config: Config, kind: Hashable, compiled: Callable[[], Programs]) -> Programs:
@@ -289,13 +299,17 @@ class HostTraining:
         programs: The compiled programs, whose `block` is that of this run.
     """
 
-    def __init__(self, config: Config, seed: int, part: int = 0) -> None:
+    def __init__(self, config: Config, seed: int, part: int = 0, grown: Any = None) -> None:
         self.playing = rollout.HostPlaying(config, seed, part)
         try:
-            found = host_programs(config, waits=self.playing.waits)
+            self.compile(config, grown)
         except BaseException:
             self.close()
             raise
+
+    def compile(self, config: Config, grown: Any) -> None:
+        """Make the programs, for a ladder that has grown those of its state's shapes."""
+        found = host_programs(config, waits=self.playing.waits, grown=grown)
         self._learn: Any = found.block
         self._acting: Any = found.acting
         self.programs = found._replace(block=self.block)
@@ -408,7 +422,8 @@ class _Training:
         eval_every: int | None,
         checkpoint_every: float,
     ) -> None:
-        self.config, self.records, self.progress, self.stop = config, records, progress, stop
+        self.first, self.config = config, records[0].config  # whose ladder grows from the one to the other
+        self.records, self.progress, self.stop = records, progress, stop
         self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
         self.several = len(records) > 1
         self.done = records[0].updates
@@ -425,11 +440,18 @@ class _Training:
         """Train to the end, or until `stop` is set."""
         began, first, seconds = time.perf_counter(), self.done, 0.0
         self._tell("compiling")
-        compiled, pauses, count = self._start(), Pauses(self.checkpoint_every, share=SHARE / 2), 1
+        pauses, count = Pauses(self.checkpoint_every, share=SHARE / 2), 1
+        compiled: Programs | None = self._start()
         while self.done < self.config.updates and not self.stop.is_set() and not all(r.fault for r in self.records):
             count = min(count, self._updates_left())
+            if compiled is None:
+                self._tell("compiling")
+                compiled = self._compiled(jax.eval_shape(lambda state: state, self.state))
             before, took = self.done, self._train(compiled, count)
             seconds += took
+            if self.config.outgrown(self.done):
+                self._grow()
+                compiled = None
             count = int(np.clip(BLOCK_SECONDS * count / took, 1, LONGEST_BLOCK))
             if self._passed(before):  # before a checkpoint, so that the evaluation is not due again after it
                 self._evaluate()
@@ -470,20 +492,23 @@ class _Training:
     def _start(self) -> Programs:
         """Compile, and make the first state or restore one; those of the host cannot be saved, and are made anew."""
         seeds = [record.seed for record in self.records]
+        each = [run_key(seed, "train") for seed in seeds]
+        keys, outgrown = jnp.stack(each) if self.several else each[0], self.first.outgrown(self.done)
+
+        def grown(key: jax.Array) -> ppo.State:
+            return functools.reduce(lambda state, stage: ppo.grow(stage, state), outgrown, ppo.init(self.first, key))
+
+        shapes = jax.eval_shape(jax.vmap(grown) if self.several else grown, keys) if outgrown else None
         if isinstance(self.config.environment_object(), HostEnvironment):
-            self.host = HostTraining(self.config, seeds[0], self.done)
-            compiled = self.host.programs
+            self.host = HostTraining(self.config, seeds[0], self.done, shapes)
             event = "fresh_environments" if self.done else "environments"
             self._note(event, updates=self.done, seeds=self.host.playing.seeds)
-        else:
-            compiled = programs(self.config, len(seeds) if self.several else None)
-        self._note("compile", seconds=round(compiled.seconds, 3))
+        compiled = self._compiled(shapes)
         if self.several:
             self._note("vectorized", seeds=seeds)
         saved = [record.writer.restored for record in self.records]
         if saved[0] is None:
-            keys = [run_key(seed, "train") for seed in seeds]
-            self.state = compiled.init(self.config, jnp.stack(keys) if self.several else keys[0])
+            self.state = compiled.init(self.config, keys)
         else:
             arrays = [checkpoint.arrays for checkpoint in saved if checkpoint is not None]
             first = arrays[0]
@@ -491,9 +516,29 @@ class _Training:
             self.state = from_arrays(together, compiled.shapes, str(saved[0].path))
         return compiled
 
+    def _compiled(self, grown: Any) -> Programs:
+        """The programs for the ladder of now; `grown` are the shapes of the state, or None for the first ladder."""
+        if self.host is not None:
+            self.host.compile(self.config, grown)
+            compiled = self.host.programs
+        else:
+            compiled = programs(self.config, len(self.records) if self.several else None, grown)
+        self._note("compile", seconds=round(compiled.seconds, 3))
+        return compiled
+
+    def _grow(self) -> None:
+        """Go on with the next ladder; the state comes from all devices to where one that is restored would be."""
+        state = from_arrays(to_arrays(self.state), jax.eval_shape(lambda state: state, self.state), "the state")
+        for stage in self.config.outgrown(self.done):
+            grow = functools.partial(ppo.grow, stage)
+            state = (jax.vmap(grow) if self.several else grow)(state)
+        self.state, self.config = state, self.config.at(self.done)
+        for record in self.records:
+            record.config = self.config
+
     def _updates_left(self) -> int:
-        """Updates until the end or the next evaluation."""
-        left = self.config.updates - self.done
+        """Updates until the ladder grows, the end or the next evaluation."""
+        left = self.config.end - self.done
         if self.eval_every is None:
             return left
         following = (self.done * self.config.batch // self.eval_every + 1) * self.eval_every

@@ -222,7 +222,7 @@ class Space:
         if any(not low <= point[name] <= high for name, (low, high) in self.bounds().items()):
             return None
         if "component_weights" in self.names:
-            weights = self.config.component_weights or (1.0,) * len(ladder)
+            weights = self.config.component_weights or (1.0,) * (len(ladder) + len(self.config.grow))
             if any(not _WEIGHTS[0] <= weight <= _WEIGHTS[1] for weight in weights):
                 return None
             point |= {f"weight_{z}": weight for z, weight in enumerate(weights)}
@@ -250,7 +250,9 @@ class Space:
             others = {name: value for name, value in (self.config.scales or {}).items() if name not in _LADDER}
             chosen["scales"] = {"ladder": "halving", **others, "components": count, "factor": float(f"{ratio:.7g}")}
         if "component_weights" in self.names:
-            weights = [trial.suggest_float(f"weight_{z}", *_WEIGHTS, log=True) for z in range(count)]
+            weights = [
+                trial.suggest_float(f"weight_{z}", *_WEIGHTS, log=True) for z in range(count + len(self.config.grow))
+            ]
             chosen["component_weights"] = [_rounded(weight) for weight in weights]
         return chosen
 

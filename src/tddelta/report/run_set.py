@@ -307,7 +307,9 @@ class Group:
             if any(name not in metrics for name in ("steps", *names)):
                 continue
             means = np.stack([metrics[name] for name in names], axis=-1)
-            size = np.abs(decompose(means) if seed.run.config["agent"].get("basis") == "V" else means)
+            # A scale that the ladder has yet to grow has no share.
+            parts = decompose(means) if seed.run.config["agent"].get("basis") == "values" else means
+            size = np.nan_to_num(np.abs(parts))
             total = size.sum(axis=1, keepdims=True)
             found.append(np.divide(size, total, out=np.full(size.shape, np.nan), where=total > 0))
             steps.append(np.asarray(metrics["steps"], np.float64))
