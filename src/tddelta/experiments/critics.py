@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +60,21 @@ _NO_LIMIT = 2**30
 def zero_advantages(rewards: Any, deltas: Any, next_deltas: Any, **options: Any) -> Any:
     """Zeros in place of advantages: the gradient of the actor is exactly 0."""
     return jnp.zeros_like(rewards)
+
+
+class CriticOnly(eqx.Module):
+    """A network whose policy is constant: the compiler leaves out what computes the actor, half of the work."""
+
+    network: Any
+
+    def __call__(self, observation: jax.Array) -> tuple[Any, jax.Array]:
+        """Zeros in place of the policy's parameters, and the critic's heads for one observation."""
+        policy, heads = self.network(observation)
+        return jax.tree.map(jnp.zeros_like, policy), heads
+
+
+def _critic_only(make: Callable[..., Any], *given: Any) -> CriticOnly:
+    return CriticOnly(make(*given))
 
 
 # ---------------------------------------------------------------- playing
@@ -115,7 +131,9 @@ class DevicePlayer:
     """The policy in device environments, which go on from `playing`."""
 
     def __init__(self, policy: Frozen, config: Config, playing: Playing, key: jax.Array) -> None:
-        self._policy, self._config, self.playing, self._key, self._calls = policy, config, playing, key, 0
+        self._policy, self._config, self._key, self._calls = policy, config, key, 0
+        # types that a reset leaves open would be settled by the first steps, and the next be compiled anew
+        self.playing: Playing = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), playing)
 
     def __enter__(self) -> "DevicePlayer":
         return self
@@ -414,7 +432,9 @@ def train_critics(
         DataError: A reward or an observation is not finite.
     """
     key = _key(seed, "critic")
-    states = [_begun(config, key) for config in configs]
+    # compiled for what is static: λ is, and does not matter here
+    alike = [dataclasses.replace(config, lam=1.0) for config in configs]
+    states = [_begun(config, key) for config in alike]
     fault, first = [0] * len(configs), configs[0]
     rows: list[list[dict[str, Any]]] = [[] for _ in configs]
     with _player(policy, first, first.environments, seed, "train") as player:
@@ -432,7 +452,7 @@ def train_critics(
                     name = first.environment_object().name
                     raise DataError(f"{name}: {ppo.FAULTS[fault[place]]} not finite in the stream of seed {seed}")
                 if update + 1 in budgets:
-                    predicted = np.asarray(_values(config, states[place].learned, truth.observations))
+                    predicted = np.asarray(_values(alike[place], states[place].learned, truth.observations))
                     measures = truth.errors(np.full_like(predicted, np.nan) if fault[place] else predicted)
                     rows[place].append({"steps": (update + 1) * first.batch, **measures})
     return rows
@@ -527,7 +547,8 @@ def critics(
         "settings": {name: value for name, value in base.to_dict().items() if name not in _CHOSEN},
     }
     _check(question, base)
-    configs = {(form.agent.name, one, rate): _config(base, form.agent, one, rate) for form in chosen for one in form.lams for rate in rates}  # fmt: skip
+    learning = _without_actor(base)
+    configs = {(form.agent.name, one, rate): _config(learning, form.agent, one, rate) for form in chosen for one in form.lams for rate in rates}  # fmt: skip
     for config in configs.values():
         check(config)
     folder = folder_of(out)
@@ -536,7 +557,7 @@ def critics(
         work.find_truth()
         study = CriticStudy(folder)
         if study.tuned:
-            work.train("tuning seed", question["tuning_seeds"], list(configs))
+            work.train("tuning seed", question["tuning_seeds"], study.grid())
             study = CriticStudy(folder)
         work.train("seed", reported, study.needed())
     return CriticStudy(folder)
@@ -634,6 +655,13 @@ def _base(policy: Frozen, changes: Mapping[str, Any], noise: float, steps: int) 
 def _config(base: Config, agent: Agent, lam: float, rate: float) -> Config:
     agent = agent.replace(advantages=zero_advantages)
     return dataclasses.replace(base, agent=agent, lam=lam, learning_rate=rate)
+
+
+def _without_actor(base: Config) -> Config:
+    """Settings whose network leaves its actor out; nature-conv keeps it, since it learns in parts by its name."""
+    if base.network == "nature-conv":
+        return base
+    return dataclasses.replace(base, network=functools.partial(_critic_only, base.network_factory()))
 
 
 def _check(question: Mapping[str, Any], base: Config) -> None:

@@ -109,7 +109,7 @@ class CriticStudy:
     @property
     def tuned(self) -> bool:
         """Whether there is anything to choose."""
-        return any(len(self._grid(form)) > 1 for form in self.forms)
+        return bool(self.grid())
 
     @cached_property
     def cells(self) -> dict[tuple[Cell, int], list[dict[str, Any]]]:
@@ -146,6 +146,11 @@ class CriticStudy:
     def _values(self, cell: Cell, budget: int, measure: str, seeds: Sequence[int]) -> FloatArray:
         rows = [self.cells[cell, seed][budget][measure] for seed in seeds if (cell, seed) in self.cells]
         return np.array(rows, np.float64)  # None is NaN
+
+    def grid(self) -> list[Cell]:
+        """Every critic of a form that has several to choose from: those to train with the tuning seeds."""
+        grids = [self._grid(form) for form in self.forms]
+        return list(dict.fromkeys(cell for grid in grids if len(grid) > 1 for cell in grid))
 
     def needed(self) -> list[Cell]:
         """Every critic that is chosen at some budget: those to train with the reported seeds."""
@@ -269,7 +274,7 @@ class CriticStudy:
     def tuning_table(self) -> Table:
         """What was chosen from: mean errors on the tuning seeds."""
         records = []
-        for cell in dict.fromkeys(cell for form in self.forms for cell in self._grid(form) if len(self._grid(form)) > 1):
+        for cell in self.grid():
             for budget, steps in enumerate(self.steps):
                 values = self._values(cell, budget, self.question["measure"], self.question["tuning_seeds"])
                 record = dict(zip(("agent", "lam", "learning_rate"), cell, strict=True)) | {"steps": steps}
