@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -26,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tddelta._plain import blamed, entries, number, one_of, plain, reference, tidy, whole
+from tddelta._plain import blamed, closest, number, one_of, plain, reference, tidy, whole
 from tddelta.deep import evaluation, ppo, rollout
 from tddelta.deep.agents import Agent, resolve
 from tddelta.deep.config import Config, check, preset
@@ -38,7 +39,8 @@ from tddelta.experiments.plan import differences, folder_of
 from tddelta.experiments.running import available_cores, describe_origin
 from tddelta.report.critics import FORMAT, MEASURES, CriticStudy
 from tddelta.runs import Run
-from tddelta.runs.files import append_rows, lock_file, plain as json_plain, read_json, replace, to_json
+from tddelta.runs.files import append_rows, lock_file, read_json, replace, to_json
+from tddelta.runs.files import plain as json_plain
 from tddelta.runs.recorder import realised_returns
 
 Act = Callable[[np.ndarray], Any]
@@ -111,20 +113,25 @@ def _played(
     def step(playing: Playing, key: jax.Array) -> tuple[Playing, Steps]:
         action_key, key = jax.random.split(key)
         chosen = choose(acting, learned, playing.observation, action_key, False)
-        return _moved(config, playing, chosen.actions, key, light=light)
+        return _moved(config, playing, chosen.actions, key, light)
 
-    return jax.lax.scan(step, playing, jax.random.split(key, count))
+    found: tuple[Playing, Steps] = jax.lax.scan(step, playing, jax.random.split(key, count))
+    return found
 
 
-@functools.partial(jax.jit, static_argnames="light")
-def _moved(config: Config, playing: Playing, actions: jax.Array, key: jax.Array, *, light: bool) -> Any:
+def _moved(config: Config, playing: Playing, actions: jax.Array, key: jax.Array, light: bool) -> tuple[Playing, Steps]:
+    """One step of every device environment."""
     environment: Any = config.environment_object()
     step_key, noise_key = jax.random.split(key)
     count = playing.episode_return.shape[0]
     noise = config.reward_noise * jax.random.normal(noise_key, (count,)) if config.reward_noise else None
     following, moved = advance(config, environment, playing, actions, jax.random.split(step_key, count), noise)
     seen = [None if light else each.astype(environment.storage) for each in (playing.observation, moved.final)]
-    return following, Steps(*seen, moved.rewards, noise, moved.reward_returns, moved.terminated, moved.truncated)
+    ends = moved.terminated, moved.truncated
+    return following, Steps(seen[0], seen[1], moved.rewards, noise, moved.reward_returns, *ends)
+
+
+_moved_once = jax.jit(_moved, static_argnames="light")
 
 
 class DevicePlayer:
@@ -150,18 +157,17 @@ class DevicePlayer:
         """Play so many steps; `light` leaves observations out."""
         key, policy = jax.random.fold_in(self._key, self._calls), self._policy
         self._calls += 1
-        if policy.act is None:
-            found = _played(
+        if policy.learned is not None:
+            self.playing, found = _played(
                 self._config, policy.config, policy.learned, self.playing, key, count=count, light=light
             )
-            self.playing = found[0]
-            return found[1]
+            return found  # type: ignore[no-any-return]
         rows = []
         for one in jax.random.split(key, count):
             actions = _actions(policy, np.asarray(self.playing.observation))
-            self.playing, row = _moved(self._config, self.playing, jnp.asarray(actions), one, light=light)
+            self.playing, row = _moved_once(self._config, self.playing, jnp.asarray(actions), one, light=light)
             rows.append(row)
-        return jax.tree.map(lambda *each: np.stack(each), *rows)
+        return _stacked(rows)
 
 
 class HostPlayer(evaluation.HostPlayer):
@@ -175,7 +181,9 @@ class HostPlayer(evaluation.HostPlayer):
 
     def steps(self, count: int) -> Steps:
         """Play so many steps."""
-        return Steps(*(None if each[0] is None else np.stack(each) for each in zip(*map(self._row, range(count)))))
+        return Steps(
+            *(None if each[0] is None else np.stack(each) for each in zip(*map(self._row, range(count)), strict=True))
+        )
 
     def _row(self, _: int) -> Steps:
         config, seen = self._rewarded, self.observations
@@ -194,6 +202,11 @@ class HostPlayer(evaluation.HostPlayer):
         weights = moved.played.astype(np.float32) if self.waits else None
         returns = returns.astype(np.float32)
         return Steps(seen, finals, moved.rewards, noise, returns, terminated, truncated, weights)
+
+
+def _stacked(rows: Sequence[Steps]) -> Steps:
+    found: Steps = jax.tree.map(lambda *each: np.stack(each), *rows)
+    return found
 
 
 def _actions(policy: Frozen, observations: np.ndarray) -> np.ndarray:
@@ -290,7 +303,7 @@ def forked(policy: Frozen, config: Config, *, states: int, continuations: int, s
     streams = min(STREAMS, states)
     gap = max(1, HELD_OUT // -(-states // streams))
     player = _player(policy, config, streams, seed, "held-out")
-    found = []
+    found: list[Playing] = []
     while len(found) * streams < states:
         player.steps(gap, light=True)
         found.append(player.playing)
@@ -363,7 +376,7 @@ def realised(policy: Frozen, config: Config, *, states: int, seed: int) -> Truth
 
 @jax.jit
 def _begun(config: Config, key: jax.Array) -> ppo.State:
-    return ppo.init(config, key)._replace(playing=None)
+    return ppo.init(config, key)._replace(playing=None)  # type: ignore[arg-type]
 
 
 @jax.jit
@@ -523,48 +536,47 @@ def critics(
         DataError: A reward or an observation is not finite.
         KeyboardInterrupt: Ctrl-C; what was finished is kept.
     """
-    frozen = _frozen(policy, environment)
-    budgets = sorted({whole("budgets", one) for one in entries("budgets", _listed(budgets))})
-    lams = [number("lam", one) for one in _listed(lam)]
-    chosen = [_form(one, lams) for one in _listed(forms)]
-    base = _base(frozen, {"gamma": gamma, **settings}, reward_noise, budgets[-1])
-    rates = [number("learning_rate", one) for one in _listed(base.learning_rate if learning_rate is None else learning_rate)]
-    reported = [whole("seeds", one, 0) for one in (range(whole("seeds", seeds)) if isinstance(plain(seeds), int) else seeds)]
+    frozen = _frozen(policy, environment, settings.pop("environment_kwargs", ()))
+    steps = sorted(whole("budgets", one) for one in _listed("budgets", budgets))
+    base = _base(frozen, {"gamma": gamma, **settings}, reward_noise, steps[-1])
+    lams = [number("lam", one) for one in _listed("lam", lam)]
+    several = [_form(one, lams) for one in _listed("forms", forms)]
+    rate = base.learning_rate if learning_rate is None else learning_rate
+    rates = [number("learning_rate", one) for one in _listed("learning_rate", rate)]
+    reported = range(whole("seeds", seeds)) if isinstance(plain(seeds), int) else _listed("seeds", seeds)
     question: dict[str, Any] = {
         "policy": frozen.record,
         "environment": base.environment_object().name,
         "measure": one_of("measure", measure, tuple(MEASURES)),
         "gamma": base.ladder.gammas[-1],
         "reward_noise": base.reward_noise,
-        "budgets": budgets,
-        "forms": [{"label": form.label, "lam": form.lams, "agent": form.agent.to_dict()} for form in chosen],
+        "budgets": steps,
+        "forms": [{"label": form.label, "lam": form.lams, "agent": form.agent.to_dict()} for form in several],
         "learning_rates": rates,
-        "seeds": reported,
-        "tuning_seeds": [whole("tuning_seeds", one, 0) for one in _listed(tuning_seeds)],
+        "seeds": [whole("seeds", one, 0) for one in reported],
+        "tuning_seeds": [whole("tuning_seeds", one, 0) for one in _listed("tuning_seeds", tuning_seeds)],
         "states": whole("states", states, 2, 1_000_000),
         "continuations": whole("continuations", continuations, 2, 1_000_000),
         "truth_seed": whole("truth_seed", truth_seed, 0),
-        "settings": {name: value for name, value in base.to_dict().items() if name not in _CHOSEN},
+        "settings": {name: value for name, value in base.to_dict().items() if name not in _APART},
     }
     _check(question, base)
-    learning = _without_actor(base)
-    configs = {(form.agent.name, one, rate): _config(learning, form.agent, one, rate) for form in chosen for one in form.lams for rate in rates}  # fmt: skip
-    for config in configs.values():
-        check(config)
+    configs = _configs(base, several, rates)
     folder = folder_of(out)
     with _opened(folder, question, command):
-        work = _Work(folder, frozen, base, configs, say or (lambda text: None))
+        work = _Work(folder, question, frozen, base, configs, say or (lambda _: None))
         work.find_truth()
         study = CriticStudy(folder)
-        if study.tuned:
-            work.train("tuning seed", question["tuning_seeds"], study.grid())
-            study = CriticStudy(folder)
-        work.train("seed", reported, study.needed())
+        work.train("tuning seed", question["tuning_seeds"], study.grid())
+        work.train("seed", question["seeds"], CriticStudy(folder).needed())
     return CriticStudy(folder)
 
 
-_CHOSEN = ("environment", "environment_kwargs", "agent", "lam", "actor_lam", "learning_rate", "steps", "gamma", "reward_noise")  # fmt: skip
-"""Settings that the record of a study names apart, or that critics differ in."""
+_NAMED = ("environment", "environment_kwargs", "agent", "lam", "learning_rate", "steps", "reward_noise")
+"""Settings that `critics` has arguments for, or that critics differ in."""
+
+_APART = (*_NAMED, "gamma", "actor_lam")
+"""Settings that the record of a study names apart."""
 
 
 class Form(NamedTuple):
@@ -591,70 +603,78 @@ def _form(given: Any, lams: list[float]) -> Form:
     return Form(f"{agent.name}@{lam:g}", agent, [lam])
 
 
-def _listed(given: Any) -> list[Any]:
+def _listed(name: str, given: Any) -> list[Any]:
     given = plain(given)
     found = list(given) if isinstance(given, list | tuple | range) else [given]
     if not found:
-        raise ConfigError("budgets, forms, lam, learning_rate and seeds must name at least one; got none")
+        raise ConfigError(f"{setting(name)} must name at least one; got none")
     return found
 
 
-def _frozen(policy: Any, environment: Any) -> Frozen:
+def _frozen(policy: Any, environment: Any, options: Any) -> Frozen:
     """The policy in the one form that everything here takes."""
     if isinstance(policy, str | os.PathLike | Run):
         policy = load(policy, environment=environment)
     if isinstance(policy, Policy):
+        if options:
+            raise ConfigError(
+                f"the policy has its environment; got {setting('environment_kwargs')} {options!r:.80}: drop them"
+            )
         arrays, digest = to_arrays(policy.learned), hashlib.sha256()
         for name in sorted(arrays):
             digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
         record = {"agent": policy.config.agent.name, "sha256": digest.hexdigest()}
         return Frozen(policy.config, policy.learned, None, record)
-    act: Any = policy
-    if hasattr(policy, "predict"):
-        act = functools.partial(_predicted, policy)
+    act: Any = functools.partial(_predicted, policy) if hasattr(policy, "predict") else policy
     if not callable(act):
         raise ConfigError(
-            f"policy must be a run directory, a Policy, a model with predict or a function of observations; got "
+            "policy must be a run directory, a Policy, a model with predict or a function of observations; got "
             f"{type(policy).__name__}"
         )
     if environment is None:
         raise ConfigError(f"a policy that is not a run needs its environment: pass {setting('environment', '')}")
-    return Frozen(preset(environment, "ppo"), None, act, {"act": reference(policy)})
+    return Frozen(preset(environment, "ppo", environment_kwargs=options), None, act, {"act": reference(policy)})
 
 
 def _predicted(model: Any, observations: np.ndarray) -> Any:
     return model.predict(observations, deterministic=False)[0]
 
 
+_STILL: Mapping[str, Any] = {
+    "anneal_learning_rate": False,
+    "entropy_coefficient": 0.0,
+    "normalize_advantages": False,
+    "shared_trunk": False,
+    "actor_lam": None,
+    "shards": 1,
+}
+"""Settings that make the actor stand still, and the critic learn at a constant rate."""
+
+
 def _base(policy: Frozen, changes: Mapping[str, Any], noise: float, steps: int) -> Config:
-    """Settings that all critics share: the policy's, with what makes the actor stand still."""
+    """Settings that all critics share: those of the policy with these changes."""
     named = {name: value for name, value in plain(dict(changes)).items() if value is not None}
-    fields = {field.name for field in dataclasses.fields(Config)}
+    known = tuple(field.name for field in dataclasses.fields(Config) if field.name not in (*_STILL, *_NAMED))
     for name in named:
-        if name not in fields - {"agent", "environment", "environment_kwargs"}:
-            raise ConfigError(f"critics take no setting {name!r}: they take those of ppo.Config")
-    still = {
-        "anneal_learning_rate": False,
-        "entropy_coefficient": 0.0,
-        "normalize_advantages": False,
-        "shared_trunk": False,
-        "actor_lam": None,
-        "shards": 1,
-    }
-    for name in still:
-        if name in named:
+        if name in _STILL:
             raise ConfigError(f"{setting(name)} is fixed for critics of a frozen policy; got {named[name]!r}: drop it")
-    try:
-        config = dataclasses.replace(policy.config, **still, **named, reward_noise=noise, steps=steps)
-    except TypeError as error:
-        raise ConfigError(f"critics take these settings apart: {error}") from error
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}: {closest(name, known)}")
+    config = dataclasses.replace(policy.config, **_STILL, **named, reward_noise=noise, steps=steps)
     check(config)
     return config
 
 
-def _config(base: Config, agent: Agent, lam: float, rate: float) -> Config:
-    agent = agent.replace(advantages=zero_advantages)
-    return dataclasses.replace(base, agent=agent, lam=lam, learning_rate=rate)
+def _configs(base: Config, forms: Sequence[Form], rates: Sequence[float]) -> dict[tuple[str, float, float], Config]:
+    """Settings of every critic by agent, λ and learning rate, checked."""
+    base, found = _without_actor(base), {}
+    for form in forms:
+        agent = form.agent.replace(advantages=zero_advantages)
+        for lam, rate in itertools.product(form.lams, rates):
+            config = dataclasses.replace(base, agent=agent, lam=lam, learning_rate=rate)
+            check(config)
+            found[agent.name, lam, rate] = config
+    return found
 
 
 def _without_actor(base: Config) -> Config:
@@ -670,7 +690,9 @@ def _check(question: Mapping[str, Any], base: Config) -> None:
     for name, values in (("forms", labels), ("seeds", question["seeds"]), ("tuning_seeds", question["tuning_seeds"])):
         if len(set(values)) < len(values):
             raise ConfigError(f"{setting(name)} must differ; got {' '.join(map(str, values))}: drop one")
-    if both := sorted(set(question["seeds"]) & set(question["tuning_seeds"])):
+    several = len(question["learning_rates"]) > 1 or any(len(form["lam"]) > 1 for form in question["forms"])
+    both = sorted(set(question["seeds"]) & set(question["tuning_seeds"]))
+    if several and both:
         raise ConfigError(
             f"{setting('seeds')} and {setting('tuning_seeds')} share {both[0]}: nothing may be chosen on seeds that "
             "are reported"
@@ -715,6 +737,7 @@ class _Work:
     """One study in progress."""
 
     folder: Path
+    question: Mapping[str, Any]
     policy: Frozen
     base: Config
     configs: Mapping[tuple[str, float, float], Config]
@@ -723,8 +746,7 @@ class _Work:
 
     def find_truth(self) -> None:
         """Play the held-out states, or read them."""
-        question = read_json(self.folder / "study.json")["question"]
-        path = self.folder / "truth.npz"
+        question, path = self.question, self.folder / "truth.npz"
         if path.exists():
             with np.load(path, allow_pickle=False) as stored:
                 self.truth = Truth(stored["observations"], stored["values"], stored["variances"], float(stored["cut"]))
@@ -739,10 +761,12 @@ class _Work:
             self.truth = forked(self.policy, self.base, continuations=count, **options)
             more = {"continuations": count, "length": length}
         replace(self.folder / "truth.json", to_json(json_plain(self.truth.record(**more))))
-        replace(path, lambda file: np.savez_compressed(file, **self.truth._asdict()))  # type: ignore[arg-type]
+        replace(path, lambda file: np.savez_compressed(file, **self.truth._asdict()))
 
     def train(self, what: str, seeds: Sequence[int], cells: Sequence[tuple[str, float, float]]) -> None:
         """Train every cell that is not there with every seed; seeds beside one another, if the policy is ours."""
+        if not cells:
+            return
         stop = threading.Event()
         workers = 1 if self.policy.act is not None else min(available_cores(), len(seeds))
         with ThreadPoolExecutor(workers) as pool:
@@ -762,8 +786,7 @@ class _Work:
         missing = [cell for cell, path in paths.items() if not path.exists()]
         if not missing:
             return 0
-        question = read_json(self.folder / "study.json")["question"]
-        budgets = [-(-one // self.base.batch) for one in question["budgets"]]
+        budgets = [-(-one // self.base.batch) for one in self.question["budgets"]]
         configs = [self.configs[cell] for cell in missing]
         rows = train_critics(self.policy, configs, seed, self.truth, budgets, stop.is_set)
         if rows is None:

@@ -220,8 +220,8 @@ class CriticStudy:
         )
         notes = [
             f"Mean over {counted(len(self.question['seeds']), 'seed')} ± standard error. λ and learning rate are those "
-            f"with the least {MEASURES[measure][0].lower()}{MEASURES[measure][1:]} on the tuning seeds.",
-            "Error: mean of (V̂ − V)² over held-out states. Centred: variance of V̂ − V, so that a constant does not count.",
+            f"with the least {_inside(measure)} on the tuning seeds.",
+            "Error: mean of (V̂ − V)² over held-out states. Centred: variance of V̂ − V: a constant does not count.",
         ]
         if self.truth["kind"] == "forked":
             notes.append("Noise: share of the measured error that was noise of the continuations, which is subtracted.")
@@ -347,9 +347,9 @@ class CriticStudy:
         asked, seeds = self.question, len(self.question["seeds"])
         noise = f", rewards with noise of standard deviation {asked['reward_noise']:g}" if asked["reward_noise"] else ""
         return (
-            f"{counted(len(self.forms), 'critic')} ({', '.join(self.forms)}) learned from the same streams of one frozen "
-            f"policy, {counted(seeds, 'seed')} each, at γ = {asked['gamma']:g}{noise}. What is compared is how far V is "
-            "from the returns that follow held-out states."
+            f"{counted(len(self.forms), 'critic')} ({', '.join(self.forms)}) learned from the same streams of one "
+            f"frozen policy, {counted(seeds, 'seed')} each, at γ = {asked['gamma']:g}{noise}. What is compared is how "
+            "far V is from the returns that follow held-out states."
         )
 
     def sentences(self) -> list[str]:
@@ -364,8 +364,8 @@ class CriticStudy:
             )
         for d in self.differences:
             text = (
-                f"{d.form} after {d.steps:,} steps: {MEASURES[self.question['measure']].lower()} {summary_text(d.ours)}, "
-                f"{self.forms[0]} {summary_text(d.theirs)}".replace(" of v ", " of V ")
+                f"{d.form} after {d.steps:,} steps: {_inside(self.question['measure'])} {summary_text(d.ours)}, "
+                f"{self.forms[0]} {summary_text(d.theirs)}"
             )
             if d.test.p_value is None:
                 found.append(f"{text}; {d.test.note}.")
@@ -388,7 +388,7 @@ class CriticStudy:
                 sentences.append("Continuations go on beyond the time limit, where the learner bootstraps.")
             return sentences
         return [
-            f"{truth['states']:,} held-out states from streams of their own, each with the one return that followed it. "
+            f"{truth['states']:,} held-out states from streams of their own, each with the one return that followed. "
             f"{spread}",
             "The environment cannot be forked, so that the noise of these returns cannot be told from the error: it "
             "is part of every number here, the same for all critics, and of the variance of V.",
@@ -444,6 +444,11 @@ class CriticStudy:
             f"{MEASURES[measure]} against environment steps. After {self.steps[-1]:,}: {last}.",
             figure,
         )
+
+
+def _inside(measure: str) -> str:
+    """The name of a measure within a sentence."""
+    return MEASURES[measure][0].lower() + MEASURES[measure][1:]
 
 
 def _signed_percent(value: float) -> str:
