@@ -1,6 +1,7 @@
 """Critics of a frozen policy: what they are measured against, what they learn from, and what is chosen on what."""
 
 import dataclasses
+import html
 import itertools
 import json
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deep_environments import tiny
+from deep_environments import QUICKLY, tiny
 from deep_runs import finished
 from host_environments import Counting
 from tddelta import ConfigError, DataError
@@ -42,7 +43,7 @@ def exact(observations):
 
 
 def coins(**settings):
-    return tiny(Coins(LENGTH), "ppo", gamma=GAMMA, **settings)
+    return tiny(Coins(LENGTH), "ppo", **{"scales": [2, 10], "gamma": GAMMA, **settings})
 
 
 def policy_of(config):
@@ -59,17 +60,26 @@ def study(out, *, policy=None, **options):
     return critics(policy or policy_of(coins()), **given | options)
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    monkeypatch.setattr(module, "HELD_OUT", 64)
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Short held-out streams, and programs that are compiled without optimisation: that is most of what tests do."""
+    quickly = {
+        "_played": ("count", "light"),
+        "_moved_once": ("light",),
+        **dict.fromkeys(("_learned", "_begun", "_values"), ()),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "HELD_OUT", 600)
+        for name, static in quickly.items():
+            compiled = jax.jit(getattr(module, name).__wrapped__, static_argnames=static, compiler_options=QUICKLY)
+            patch.setattr(module, name, compiled)
+        yield
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
+def done(short, tmp_path_factory):
     """A study, made once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "HELD_OUT", 64)
-        return study(tmp_path_factory.mktemp("critics") / "study")
+    return study(tmp_path_factory.mktemp("critics") / "study")
 
 
 # ---------------------------------------------------------------- truth
@@ -78,7 +88,7 @@ def done(tmp_path_factory):
 @pytest.mark.parametrize("limit", [None, 2])
 def test_forks_agree_with_the_exact_values_beyond_a_time_limit(limit):
     config = coins(environment_kwargs={} if limit is None else {"max_steps_in_episode": limit})
-    found = forked(frozen(config), config, states=200, continuations=64, seed=3)
+    found = forked(frozen(config), config, states=200, continuations=32, seed=3)
     places = found.observations.argmax(-1)
     assert set(places.tolist()) == set(range(LENGTH if limit is None else limit))
     assert found.cut == 0
@@ -89,7 +99,7 @@ def test_forks_agree_with_the_exact_values_beyond_a_time_limit(limit):
 def test_a_time_limit_that_terminates_ends_continuations():
     config = coins(environment_kwargs={"max_steps_in_episode": 2}, time_limit="terminate")
     assert without_limit(config) is config
-    found = forked(frozen(config), config, states=100, continuations=64, seed=0)
+    found = forked(frozen(config), config, states=100, continuations=16, seed=0)
     left = 2 - found.observations.argmax(-1)
     expected = 0.5 * (1 - GAMMA**left) / (1 - GAMMA)
     assert np.all(np.abs(found.values - expected) < 5 * np.sqrt(found.variances))
@@ -166,12 +176,11 @@ def test_critics_learn_the_exact_values():
 
 
 def test_with_one_scale_all_forms_agree(tmp_path):
-    forms = ["ppo", "ppo-multi", "ppo-delta", "ppo-delta-bootstrap", "ppo-delta-matched"]
+    forms = ["ppo", "ppo-multi", "ppo-delta-bootstrap", "ppo-delta-matched"]
     found = study(tmp_path / "s", policy=policy_of(coins(scales="single")), forms=forms, lam=0.8, seeds=1)
-    first, *others = (found.errors("ppo", 1, name) for name in ("centred", "error", "bias"))
     for form, name in itertools.product(forms, ("centred", "error", "bias")):
         np.testing.assert_allclose(found.errors(form, 1, name), found.errors("ppo", 1, name), rtol=1e-3, atol=1e-5)
-    assert first and others and not found.tuned
+    assert not found.tuned and found.errors("ppo", 1) > 0
 
 
 def test_a_critic_that_diverges_has_no_error(tmp_path):
@@ -216,7 +225,7 @@ def test_differences_are_paired_and_corrected(done):
 
 
 def test_the_page_says_what_was_found(done):
-    text = done.write().read_text()
+    text = html.unescape(done.write().read_text())
     for expected in ("Critics of a frozen policy on Coins", *done.sentences()[:1], "up to 66 steps", "Holm"):
         assert expected in text
     assert {path.name for path in (done.path / "tables").iterdir()} == {

@@ -55,6 +55,7 @@ LONGEST = 100_000
 HELD_OUT, STREAMS, HOST_STREAMS = 4_096, 32, 8
 """Steps of every held-out stream, and how many streams there are of device and of host environments."""
 
+_BETWEEN = 61  # steps between two looks at the states of a stream: prime, so that no episode's length is a multiple
 _BLOCK = 64  # steps of continuations between two looks whether any goes on
 _NO_LIMIT = 2**30
 
@@ -290,8 +291,9 @@ class Truth(NamedTuple):
 def forked(policy: Frozen, config: Config, *, states: int, continuations: int, seed: int) -> Truth:
     """V of held-out states in a device environment, by independent continuations of the policy from each.
 
-    States come from all over 32 streams of 4,096 steps. Where the learner bootstraps at the time limit, continuations
-    go on beyond it: the environment's `max_steps_in_episode` is lifted. Rewards are the learner's, without noise.
+    States are drawn from all over 32 streams of 4,096 steps. Where the learner bootstraps at the time limit,
+    continuations go on beyond it: the environment's `max_steps_in_episode` is lifted. Rewards are the learner's,
+    without noise.
 
     Args:
         policy: The policy.
@@ -300,14 +302,13 @@ def forked(policy: Frozen, config: Config, *, states: int, continuations: int, s
         continuations: Number of continuations of each, ≥ 2.
         seed: Of streams and continuations.
     """
-    streams = min(STREAMS, states)
-    gap = max(1, HELD_OUT // -(-states // streams))
-    player = _player(policy, config, streams, seed, "held-out")
+    player = _player(policy, config, STREAMS, seed, "held-out")
     found: list[Playing] = []
-    while len(found) * streams < states:
-        player.steps(gap, light=True)
+    while len(found) * _BETWEEN < HELD_OUT or len(found) * STREAMS < states:
+        player.steps(_BETWEEN, light=True)
         found.append(player.playing)
-    everything = jax.tree.map(lambda *each: jnp.concatenate(each)[:states], *found)
+    drawn = np.random.default_rng(seed).choice(len(found) * STREAMS, states, replace=False)
+    everything = jax.tree.map(lambda *each: jnp.concatenate(each)[drawn], *found)
     observations = np.asarray(everything.observation.astype(config.environment_object().storage))
     lifted, gamma = without_limit(config), config.ladder.gammas[-1]
     length = horizon(gamma)
