@@ -4,6 +4,9 @@ import dataclasses
 import html
 import itertools
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import jax
@@ -244,11 +247,14 @@ def test_a_study_goes_on_where_it_was_interrupted(done, tmp_path, monkeypatch):
     out, seeds = tmp_path / "s", []
     trained = module.train_critics
 
-    def interrupted(policy, configs, seed, *rest):
+    def interrupted(policy, configs, seed, truth, budgets, stop):
         seeds.append(seed)
         if seed == 1:
-            raise KeyboardInterrupt
-        return trained(policy, configs, seed, *rest)
+            os.kill(os.getpid(), signal.SIGINT)
+            while not stop():
+                time.sleep(0.01)
+            return None
+        return trained(policy, configs, seed, truth, budgets, stop)
 
     monkeypatch.setattr(module, "available_cores", lambda: 1)
     monkeypatch.setattr(module, "train_critics", interrupted)
@@ -354,7 +360,10 @@ def test_a_reward_that_is_no_number_is_named():
         ({"reward_noise": -1.0}, "reward_noise must be at least 0"),
         ({"policy": 3}, "policy must be a run directory, a Policy, a model with predict or a function"),
         ({"policy": Model()}, "a policy that is not a run needs its environment: pass environment="),
-        ({"policy": lambda seen: 0, "environment": probes.ActionReward()}, r"must return finite actions of shape \("),
+        (
+            {"policy": lambda seen: 0, "environment": probes.ActionReward(), "rollout_length": 1, "minibatches": 1},
+            r"must return finite actions of shape \(",
+        ),
         ({"environment_kwargs": {"length": 3}}, "the policy has its environment"),
     ],
 )
@@ -367,19 +376,8 @@ def test_wrong_usage_is_told(options, text, tmp_path):
 
 
 def test_the_command(tmp_path, capsys):
-    words = [
-        "critics",
-        str(finished().path),
-        "--forms",
-        "ppo",
-        "ppo-delta@1",
-        "--lam",
-        "1",
-        "--budgets",
-        "24",
-        "--seeds",
-    ]
-    words += ["2", "--states", "8", "--continuations", "2", "--gamma", "0.8", "--out", str(tmp_path / "s")]
+    words = ["critics", str(finished().path), "--forms", "ppo", "ppo-delta@1", "--lam", "1", "--budgets", "24"]
+    words += ["--seeds", "2", "--states", "8", "--continuations", "2", "--gamma", "0.8", "--out", str(tmp_path / "s")]
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert "report: " in out and "ppo-delta@1" in out and "seed 1: 2 critics" in err

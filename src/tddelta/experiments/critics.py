@@ -38,7 +38,7 @@ from tddelta.errors import ConfigError, DataError, setting
 from tddelta.experiments.plan import differences, folder_of
 from tddelta.experiments.running import available_cores, describe_origin
 from tddelta.report.critics import FORMAT, MEASURES, CriticStudy
-from tddelta.runs import Run
+from tddelta.runs import Run, one_run
 from tddelta.runs.files import append_rows, lock_file, read_json, replace, to_json
 from tddelta.runs.files import plain as json_plain
 from tddelta.runs.recorder import realised_returns
@@ -615,7 +615,8 @@ def _listed(name: str, given: Any) -> list[Any]:
 def _frozen(policy: Any, environment: Any, options: Any) -> Frozen:
     """The policy in the one form that everything here takes."""
     if isinstance(policy, str | os.PathLike | Run):
-        policy = load(policy, environment=environment)
+        run = policy if isinstance(policy, Run) else one_run(policy)
+        policy = load(run, environment=environment)
     if isinstance(policy, Policy):
         if options:
             raise ConfigError(
@@ -777,15 +778,14 @@ class _Work:
                     if count := future.result():
                         self.say(f"{what} {futures[future]}: {count} critics ({done} of {len(seeds)} seeds)")
             except BaseException:
-                stop.set()
-                pool.shutdown(cancel_futures=True)
+                stop.set()  # what runs gives up at its next step
                 raise
 
     def _seed(self, seed: int, cells: Sequence[tuple[str, float, float]], stop: threading.Event) -> int:
         """Train the cells of a seed that are not there; returns how many there were."""
         paths = {cell: self.folder / "cells" / f"seed-{seed}" / _file(*cell) for cell in cells}
         missing = [cell for cell, path in paths.items() if not path.exists()]
-        if not missing:
+        if not missing or stop.is_set():
             return 0
         budgets = [-(-one // self.base.batch) for one in self.question["budgets"]]
         configs = [self.configs[cell] for cell in missing]

@@ -190,7 +190,8 @@ class CriticStudy:
         """Share of the measured error, before the noise was subtracted, that was noise; None where it is unknown."""
         if self.truth["kind"] != "forked":
             return None
-        return float(self.truth["noise"] / (self.errors(form, budget).mean() + self.truth["noise"]))
+        measured = float(self.errors(form, budget).mean()) + self.truth["noise"]
+        return self.truth["noise"] / measured if measured > 0 else None  # None also where a critic diverged
 
     # ------------------------------------------------------------ tables
 
