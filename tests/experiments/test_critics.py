@@ -54,7 +54,7 @@ def policy_of(config):
 
 
 def frozen(config):
-    return module._frozen(policy_of(config), None, ())
+    return module._frozen(policy_of(config), None)
 
 
 def study(out, *, policy=None, **options):

@@ -537,7 +537,7 @@ def critics(
         DataError: A reward or an observation is not finite.
         KeyboardInterrupt: Ctrl-C; what was finished is kept.
     """
-    frozen = _frozen(policy, environment, settings.pop("environment_kwargs", ()))
+    frozen = _frozen(policy, environment, settings.pop("environment_kwargs", ()), settings.get("network"))
     steps = sorted(whole("budgets", one) for one in _listed("budgets", budgets))
     base = _base(frozen, {"gamma": gamma, **settings}, reward_noise, steps[-1])
     lams = [number("lam", one) for one in _listed("lam", lam)]
@@ -612,11 +612,12 @@ def _listed(name: str, given: Any) -> list[Any]:
     return found
 
 
-def _frozen(policy: Any, environment: Any, options: Any) -> Frozen:
+def _frozen(policy: Any, environment: Any, options: Any = (), network: Any = None) -> Frozen:
     """The policy in the one form that everything here takes."""
     if isinstance(policy, str | os.PathLike | Run):
         run = policy if isinstance(policy, Run) else one_run(policy)
-        policy = load(run, environment=environment)
+        own = ":" in str(run.config.get("settings", {}).get("network"))  # then it must be named
+        policy = load(run, environment=environment, network=network if own else None)
     if isinstance(policy, Policy):
         if options:
             raise ConfigError(
