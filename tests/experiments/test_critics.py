@@ -284,6 +284,10 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 # ---------------------------------------------------------------- policies
 
 
+SMALL = {"gamma": 0.5, "rollout_length": 8, "environments": 3, "minibatches": 2}
+ACTION = {"environment": probes.ActionReward(), **SMALL}
+
+
 class Model:
     """What has `predict`, as models of Stable-Baselines3 have."""
 
@@ -293,14 +297,12 @@ class Model:
 
 
 def test_foreign_policies_in_device_environments(tmp_path):
-    environment = probes.ActionReward()
-    options = {"environment": environment, "gamma": 0.5, "rollout_length": 8, "environments": 3, "minibatches": 2}
-    found = study(tmp_path / "s", policy=Model(), forms=["ppo"], lam=1.0, seeds=1, **options)
+    found = study(tmp_path / "s", policy=Model(), forms=["ppo"], lam=1.0, seeds=1, **ACTION)
     # action 1 has reward 1 for ever
     assert found.truth["mean"] == pytest.approx(2.0, abs=3e-3) and found.truth["kind"] == "forked"
     assert found.truth["variance"] == pytest.approx(0.0, abs=1e-9)
     never = study(
-        tmp_path / "t", policy=lambda seen: np.zeros(len(seen), int), forms=["ppo"], lam=1.0, seeds=1, **options
+        tmp_path / "t", policy=lambda seen: np.zeros(len(seen), int), forms=["ppo"], lam=1.0, seeds=1, **ACTION
     )
     assert never.truth["mean"] == 0.0
     assert "V does not vary" in never.write().read_text()
@@ -308,7 +310,7 @@ def test_foreign_policies_in_device_environments(tmp_path):
 
 def test_host_environments_have_realised_returns(tmp_path):
     environment = host.from_factory(Counting, name="Counting")
-    options = {"environment": environment, "gamma": 0.5, "rollout_length": 8, "environments": 3, "minibatches": 2}
+    options = {"environment": environment, **SMALL}
     found = study(tmp_path / "s", policy=Model(), forms=["ppo"], lam=1.0, seeds=2, reward_noise=0.1, **options)
     with np.load(found.path / "truth.npz") as truth:
         expected = np.array([1.75, 1.5, 1.0])[truth["observations"][:, 0].astype(int)]
@@ -360,10 +362,7 @@ def test_a_reward_that_is_no_number_is_named():
         ({"reward_noise": -1.0}, "reward_noise must be at least 0"),
         ({"policy": 3}, "policy must be a run directory, a Policy, a model with predict or a function"),
         ({"policy": Model()}, "a policy that is not a run needs its environment: pass environment="),
-        (
-            {"policy": lambda seen: 0, "environment": probes.ActionReward(), "rollout_length": 1, "minibatches": 1},
-            r"must return finite actions of shape \(",
-        ),
+        ({"policy": lambda seen: 0, **ACTION}, r"must return finite actions of shape \("),
         ({"environment_kwargs": {"length": 3}}, "the policy has its environment"),
     ],
 )
