@@ -22,8 +22,8 @@ PACKAGE = ROOT / "src" / "tddelta"
 # Each part may import those before it in this line, and nothing after: design, "import order".
 ORDER = (
     *("errors", "_plain", "_streams", "_answers", "_matplotlib", "timescales", "_arrays", "decomposition"),
-    *("targets", "queries", "testing", "runs", "adapters", "tabular", "deep", "experiments"),
-    *("report", "inspector", "paper", "cli", "__main__"),
+    *("targets", "queries", "testing", "runs", "report", "adapters", "tabular", "deep", "experiments"),
+    *("inspector", "paper", "cli", "__main__"),
 )
 # `from tddelta import compose` is an import of decomposition.
 STUB = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))

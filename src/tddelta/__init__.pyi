@@ -19,6 +19,7 @@ from .experiments import compare as compare
 from .experiments import sweep as sweep
 from .experiments import train as train
 from .experiments import tune as tune
+from .experiments.critics import critics as critics
 from .inspector import inspect as inspect
 from .queries import compose_discount as compose_discount
 from .queries import hyperbolic as hyperbolic

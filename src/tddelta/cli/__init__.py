@@ -18,6 +18,7 @@ import tyro
 import tddelta
 from tddelta._plain import whole_text
 from tddelta._streams import lasting_streams
+from tddelta.cli.critics import Critics
 from tddelta.cli.reading import Evaluate, Inspect, Redraw, Scales, options_of
 from tddelta.cli.reproduce import Reproduce
 from tddelta.cli.sweep import Sweep, Tune
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Any] = {
     "compare": Compare,
     "sweep": Sweep,
     "tune": Tune,
+    "critics": Critics,
     "evaluate": Evaluate,
     "inspect": Inspect,
     "report": Redraw,
@@ -143,10 +145,10 @@ def _dispatch(given: list[str]) -> int:
         if os.getcwd() not in sys.path:  # for package.module:name in the folder where the user is
             sys.path.append(os.getcwd())
         command = COMMANDS[name]
-        if issubclass(command, Scales | Train | Compare | Tune | Values):
+        if issubclass(command, Scales | Train | Compare | Tune | Critics | Values):
             _refuse_former(given[1:])
         parsed: Any = tyro.cli(
-            with_settings(command) if issubclass(command, Train | Compare | Tune) else command,
+            with_settings(command) if issubclass(command, Train | Compare | Tune | Critics) else command,
             prog=f"tddelta {name}",
             description=_description(command),
             args=given[1:],

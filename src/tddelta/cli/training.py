@@ -268,7 +268,8 @@ def keywords(given: Sequence[str]) -> dict[str, Any]:
 def with_settings(command: type[Any]) -> Any:
     """Return the command with one option for every field of `ppo.Config` that text can name.
 
-    An option that is left out leaves the setting to the environment's preset, so all defaults are None.
+    An option that is left out leaves the setting to the environment's preset, so all defaults are None. The command has
+    its own options for those that its `apart` names.
     """
     from tddelta.deep.ppo import PRESETS, Config
 
@@ -276,7 +277,7 @@ def with_settings(command: type[Any]) -> Any:
     hints = typing.get_type_hints(Config)
     fields: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(Config):
-        if field.name in _NAMED_APART:
+        if field.name in _NAMED_APART or field.name in getattr(command, "apart", ()):
             continue
         kind, metavar = tuple[str, ...], _WORDS.get(field.name)
         if metavar is None:

@@ -113,29 +113,58 @@ class Report:
             ConfigError: Nothing can be written at `out`, one of the folders is a file, or there is no page yet and
                 one of them holds files.
         """
-        target = Path(out) if Path(out).suffix == ".html" else Path(out) / "report.html"
-        beside = "" if target.name == "report.html" else f"{target.stem}-"
-        folders = [target.parent / f"{beside}{kind}" for kind in ("figures", "tables")]
-        _check_place(target, folders)
         sections, parts = self._sections(self.runs), _tables(self.runs)
         figures = [*drawings(self.runs), *(each for section in sections for each in section.figures)]
-        drawn = [laid_out(each) for each in figures]
-        images = {f"{each.name}.{kind}": to_bytes(each.figure, kind) for each in drawn for kind in ("png", "pdf")}
         shown = [table for part in parts.values() for table in (part if isinstance(part, list) else [part])]
         shown += [table for section in sections for table in section.tables]
-        texts = {f"{table.name}.csv": table.to_csv() for table in shown if table.rows}
-        texts |= {f"{table.name}.tex": table.to_latex() for table in shown if table.rows}
-        page = _page(self.runs, drawn, parts, sections, [folder.name for folder in folders])
-        _write(target, page.encode(errors="backslashreplace"))
-        files = images, {name: text.encode(errors="replace") for name, text in texts.items()}
-        for folder, contents in zip(folders, files, strict=True):
-            moved = _fill(folder, contents)
-            if moved:
-                self._moved.append(
-                    f"{folder} held {words.counted(moved, 'file')} that this report does not make: "
-                    f"moved to {folder / 'earlier'}"
-                )
+
+        def page(drawn: Mapping[str, Any], folders: Sequence[str]) -> str:
+            return _page(self.runs, drawn, parts, sections, folders)
+
+        target, moved = write_page(out, figures, shown, page)
+        self._moved += moved
         return target
+
+
+def write_page(
+    out: str | os.PathLike[str],
+    figures: Iterable[Drawing],
+    tables: Iterable[Table],
+    page: Callable[[Mapping[str, Any], Sequence[str]], str],
+) -> tuple[Path, list[str]]:
+    """Write a page and the folders of its figures and tables beside it; see `Report.write`.
+
+    Args:
+        out: The file to write, or a folder for `report.html`.
+        figures: Its figures.
+        tables: Its tables; those without rows are left out.
+        page: f(drawn figures by section, names of the two folders) → the HTML.
+
+    Returns:
+        The path of the page, and sentences about files that were moved.
+    """
+    target = Path(out) if Path(out).suffix == ".html" else Path(out) / "report.html"
+    beside = "" if target.name == "report.html" else f"{target.stem}-"
+    folders = [target.parent / f"{beside}{kind}" for kind in ("figures", "tables")]
+    _check_place(target, folders)
+    drawn = [laid_out(each) for each in figures]
+    images = {f"{each.name}.{kind}": to_bytes(each.figure, kind) for each in drawn for kind in ("png", "pdf")}
+    texts = {f"{table.name}.csv": table.to_csv() for table in tables if table.rows}
+    texts |= {f"{table.name}.tex": table.to_latex() for table in tables if table.rows}
+    by_section: dict[str, list[dict[str, Any]]] = {}
+    for drawing in drawn:
+        item = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
+        by_section.setdefault(drawing.section, []).append(item)
+    html = page(by_section, [folder.name for folder in folders])
+    _write(target, html.encode(errors="backslashreplace"))
+    files, notes = (images, {name: text.encode(errors="replace") for name, text in texts.items()}), []
+    for folder, contents in zip(folders, files, strict=True):
+        if moved := _fill(folder, contents):
+            notes.append(
+                f"{folder} held {words.counted(moved, 'file')} that this report does not make: "
+                f"moved to {folder / 'earlier'}"
+            )
+    return target, notes
 
 
 def write_report(
@@ -181,15 +210,30 @@ def shared_folder(paths: Sequence[str | os.PathLike[str]]) -> Path:
 
 def _page(
     runs: RunSet,
-    drawn: Iterable[Drawing],
+    figures: Mapping[str, Any],
     parts: Mapping[str, Table | list[Table]],
     sections: Sequence[Section],
     folders: Sequence[str],
 ) -> str:
-    figures: dict[str, list[dict[str, Any]]] = {}
-    for drawing in drawn:
-        shown = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
-        figures.setdefault(drawing.section, []).append(shown)
+    starts = [event for seed in runs.seeds for event in seed.run.timing[:1]]
+    return rendered(
+        "report.html.j2",
+        headline=words.headline(runs),
+        judgement=words.critic_sentences(runs),
+        problems=runs.problems,
+        styles=agent_styles(runs.agents),
+        figures=figures,
+        reaches=words.ladders(runs),
+        reasons=runs.suites[1],
+        provenance=provenance_of(starts),
+        sections=sections,
+        folders=folders,
+        **parts,
+    )
+
+
+def rendered(template: str, **content: Any) -> str:
+    """A page from a template of this package and its content."""
     environment = Environment(
         loader=PackageLoader("tddelta.report", "templates"),
         autoescape=True,
@@ -197,21 +241,7 @@ def _page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(
-        headline=words.headline(runs),
-        judgement=words.critic_sentences(runs),
-        problems=runs.problems,
-        styles=agent_styles(runs.agents),
-        palette=PALETTE,
-        figures=figures,
-        reaches=words.ladders(runs),
-        reasons=runs.suites[1],
-        provenance=_provenance(runs),
-        numeric=_numeric_columns,
-        sections=sections,
-        folders=folders,
-        **parts,
-    )
+    return environment.get_template(template).render(palette=PALETTE, numeric=_numeric_columns, **content)
 
 
 def _tables(runs: RunSet) -> dict[str, Table | list[Table]]:
@@ -236,9 +266,9 @@ def _tables(runs: RunSet) -> dict[str, Table | list[Table]]:
     }
 
 
-def _provenance(runs: RunSet) -> dict[str, list[str] | dict[str, str]]:
-    """Commands, versions and machines of all runs, each once."""
-    starts = [event for seed in runs.seeds for event in seed.run.timing[:1] if event.get("event") == "start"]
+def provenance_of(events: Iterable[Mapping[str, Any]]) -> dict[str, list[str] | dict[str, str]]:
+    """Commands, versions and machines that the events of `timing.jsonl` name, each once."""
+    starts = [event for event in events if event.get("event") == "start"]
     commands = dict.fromkeys(shlex.join(map(str, start["command"])) for start in starts if start.get("command"))
     versions: dict[str, dict[str, None]] = {}
     for start in starts:
