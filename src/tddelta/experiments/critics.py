@@ -657,6 +657,7 @@ _STILL: Mapping[str, Any] = {
     "shared_trunk": False,
     "actor_lam": None,
     "shards": 1,
+    "grow": (),
 }
 """Settings that make the actor stand still, and the critic learn at a constant rate."""
 
