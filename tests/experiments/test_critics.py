@@ -39,6 +39,9 @@ class Coins(probes.DelayedReward):
         return jax.random.bernoulli(key).astype(jnp.float32), state.time >= self.length
 
 
+COINS = Coins(LENGTH)  # one, whose programs are found again
+
+
 def exact(observations):
     """V of `Coins`: ½ Σ_{k < steps left} γ^k."""
     left = LENGTH - np.asarray(observations).argmax(-1)
@@ -46,7 +49,7 @@ def exact(observations):
 
 
 def coins(**settings):
-    return tiny(Coins(LENGTH), "ppo", **{"scales": [2, 10], "gamma": GAMMA, **settings})
+    return tiny(COINS, "ppo", **{"scales": [2, 10], "gamma": GAMMA, **settings})
 
 
 def policy_of(config):
@@ -179,7 +182,7 @@ def test_critics_learn_the_exact_values():
 
 
 def test_with_one_scale_all_forms_agree(tmp_path):
-    forms = ["ppo", "ppo-multi", "ppo-delta-bootstrap", "ppo-delta-matched"]
+    forms = ["ppo", "ppo-multi", "ppo-delta-bootstrap"]
     found = study(tmp_path / "s", policy=policy_of(coins(scales="single")), forms=forms, lam=0.8, seeds=1)
     for form, name in itertools.product(forms, ("centred", "error", "bias")):
         np.testing.assert_allclose(found.errors(form, 1, name), found.errors("ppo", 1, name), rtol=1e-3, atol=1e-5)

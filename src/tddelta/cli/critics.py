@@ -33,7 +33,7 @@ class Critics:
 
     apart: ClassVar = (
         *("lam", "learning_rate", "agent", "entropy_coefficient", "normalize_advantages", "shared_trunk"),
-        *("anneal_learning_rate", "actor_lam", "shards"),
+        *("anneal_learning_rate", "actor_lam", "shards", "grow"),
     )
 
     policy: Annotated[Positional[str], arg(metavar="RUN|MODULE:ACT")]

@@ -76,8 +76,14 @@ class CriticOnly(eqx.Module):
         return jax.tree.map(jnp.zeros_like, policy), heads
 
 
-def _critic_only(make: Callable[..., Any], *given: Any) -> CriticOnly:
-    return CriticOnly(make(*given))
+@dataclasses.dataclass(frozen=True)
+class _WithoutActor:
+    """What makes such a network for some settings; equal ones share their programs."""
+
+    config: Config
+
+    def __call__(self, *given: Any) -> CriticOnly:
+        return CriticOnly(self.config.network_factory()(*given))
 
 
 # ---------------------------------------------------------------- playing
@@ -328,6 +334,7 @@ def forked(policy: Frozen, config: Config, *, states: int, continuations: int, s
     return Truth(observations, returns.mean(0), returns.var(0, ddof=1) / continuations, cut / returns.size)
 
 
+@functools.lru_cache(maxsize=16)  # one environment for the same settings, so that programs are found again
 def without_limit(config: Config) -> Config:
     """Settings whose device environment has no time limit, where the learner bootstraps there."""
     environment: Any = config.environment_object()
@@ -650,6 +657,7 @@ _STILL: Mapping[str, Any] = {
     "shared_trunk": False,
     "actor_lam": None,
     "shards": 1,
+    "grow": (),
 }
 """Settings that make the actor stand still, and the critic learn at a constant rate."""
 
@@ -684,7 +692,7 @@ def _without_actor(base: Config) -> Config:
     """Settings whose network leaves its actor out; nature-conv keeps it, since it learns in parts by its name."""
     if base.network == "nature-conv":
         return base
-    return dataclasses.replace(base, network=functools.partial(_critic_only, base.network_factory()))
+    return dataclasses.replace(base, network=_WithoutActor(base))
 
 
 def _check(question: Mapping[str, Any], base: Config) -> None:
