@@ -66,7 +66,9 @@ def learn(
     if runner.gpu_global_rank != 0:
         runner.learn(iterations, init_at_random_ep_len)
         return path
-    writer = RunWriter(path, _config(runner, iterations, environment, name, number), origin((), _PACKAGES, _device(alg)))
+    writer = RunWriter(
+        path, _config(runner, iterations, environment, name, number), origin((), _PACKAGES, _device(alg))
+    )
     record = _Record(runner, writer)
     try:
         with lent(runner.logger, log=record.log, process_env_step=record.step):
@@ -145,7 +147,10 @@ class _Record(Recorder):
             name, factor = _NAMES.get(key, (key, 0.5 if key.startswith("value_loss/") else 1.0))
             numbers[name] = factor * float(value)
         values, targets = (array.sum(-1, keepdim=True) for array in (store.values, store.returns))
-        numbers |= {"explained_variance": float(explained_variance(values, targets)), "value_mean": float(values.mean())}
+        numbers |= {
+            "explained_variance": float(explained_variance(values, targets)),
+            "value_mean": float(values.mean()),
+        }
         self.writer.metrics([self.row(numbers)])
         clock, done = time.perf_counter(), self.steps - self._row_steps
         seconds, self._row_time, self._row_steps = clock - self._row_time, clock, self.steps
