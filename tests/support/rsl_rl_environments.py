@@ -53,7 +53,7 @@ class Pole(Robots):
     size, start = 4, torch.zeros(4)
 
     def _move(self, force: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        place, speed, angle, turn = self.state.unbind(1)
+        _, speed, angle, turn = self.state.unbind(1)
         pull = (10 * force + 0.05 * turn.square() * angle.sin()) / 1.1
         bend = (9.8 * angle.sin() - angle.cos() * pull) / (0.5 * (4 / 3 - 0.1 * angle.cos().square() / 1.1))
         push = pull - 0.05 * bend * angle.cos() / 1.1

@@ -89,17 +89,17 @@ from tddelta.adapters.rsl_rl import learn
 rank, folder, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{kind}", rank=rank, world_size=2)
 torch.manual_seed(rank)
-settings = {} if kind == "PPO" else {"scales": "single", "time_outs": "fold"} if kind == "one" else {}
+settings = {"scales": "single", "time_outs": "fold"} if kind == "one" else {}
 given = config("PPO" if kind == "PPO" else "tddelta.adapters.rsl_rl:DeltaPPO", **settings)
 # The runner wants NVIDIA's library for it; what it does with it is the same here.
 OnPolicyRunner._configure_multi_gpu = lambda self: None
-for name, value in (("gpu_world_size", 2), ("gpu_global_rank", rank), ("gpu_local_rank", rank), ("is_distributed", True)):
-    setattr(OnPolicyRunner, name, value)
+OnPolicyRunner.gpu_world_size, OnPolicyRunner.gpu_global_rank, OnPolicyRunner.is_distributed = 2, rank, True
 given["multi_gpu"] = {"global_rank": rank, "local_rank": rank, "world_size": 2}
 runner = OnPolicyRunner(Pole(16, 9, seed=rank), given)
 torch.manual_seed(10 + rank)
 learn(runner, 2, out=f"{folder}/runs", environment="pole", agent=kind)
-torch.save([one for net in (runner.alg.actor, runner.alg.critic) for one in net.parameters()], f"{folder}/{kind}-{rank}.pt")
+learned = [one for net in (runner.alg.actor, runner.alg.critic) for one in net.parameters()]
+torch.save(learned, f"{folder}/{kind}-{rank}.pt")
 """
 
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from tddelta.errors import MissingExtra
 
 try:
-    import rsl_rl as _rsl_rl  # noqa: F401  (only to say how to install it)
+    import rsl_rl.algorithms as _algorithms  # noqa: F401  (only to say how to install it)
 except ImportError as error:
     raise MissingExtra('tddelta.adapters.rsl_rl needs rsl-rl-lib and PyTorch: pip install "tddelta[rsl_rl]"') from error
 

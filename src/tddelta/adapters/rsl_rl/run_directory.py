@@ -66,9 +66,8 @@ def learn(
     if runner.gpu_global_rank != 0:
         runner.learn(iterations, init_at_random_ep_len)
         return path
-    writer = RunWriter(
-        path, _config(runner, iterations, environment, name, number), origin((), _PACKAGES, _device(alg))
-    )
+    config = _config(runner, iterations, environment, name, number)
+    writer = RunWriter(path, config, origin((), _PACKAGES, f"PyTorch: {alg.device}"))
     record = _Record(runner, writer)
     try:
         with lent(runner.logger, log=record.log, process_env_step=record.step):
@@ -113,10 +112,6 @@ def _config(runner: Any, iterations: int, environment: str, agent: str, seed: in
     }
 
 
-def _device(alg: Any) -> str:
-    return f"PyTorch: {alg.device}"
-
-
 class _Record(Recorder):
     """Record of one training: stands before the runner's logger, which hears of every step and update."""
 
@@ -147,10 +142,8 @@ class _Record(Recorder):
             name, factor = _NAMES.get(key, (key, 0.5 if key.startswith("value_loss/") else 1.0))
             numbers[name] = factor * float(value)
         values, targets = (array.sum(-1, keepdim=True) for array in (store.values, store.returns))
-        numbers |= {
-            "explained_variance": float(explained_variance(values, targets)),
-            "value_mean": float(values.mean()),
-        }
+        numbers["explained_variance"] = float(explained_variance(values, targets))
+        numbers["value_mean"] = float(values.mean())
         self.writer.metrics([self.row(numbers)])
         clock, done = time.perf_counter(), self.steps - self._row_steps
         seconds, self._row_time, self._row_steps = clock - self._row_time, clock, self.steps
@@ -178,8 +171,9 @@ def _held_out(runner: Any, streams: int) -> tuple[Arrays, Arrays]:
         for _ in range(STREAM_LENGTH):
             actions, deltas = alg.actor(observations, stochastic_output=True), alg.critic(observations)
             # Copied, since an environment may write into its tensors again.
-            parts = [observations[group].flatten(1) for group in groups]
-            row = {"observations": torch.cat(parts, -1), "actions": actions, "deltas": deltas}
+            row = {"actions": actions, "deltas": deltas}
+            if groups:  # a critic that sees pictures alone has none
+                row["observations"] = torch.cat([observations[group] for group in groups], -1)
             row = {name: one[:streams].float().cpu().clone() for name, one in row.items()}
             observations, rewards, dones, extras = env.step(actions.to(env.device))
             observations, rewards, dones = (one.to(alg.device) for one in (observations, rewards, dones))
