@@ -107,7 +107,7 @@ sb3-suite: .venv-sb3-suite/.ready
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,video,sb3,torchrl,rsl_rl,test,check,docs]"
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,video,sb3,torchrl,rsl-rl,test,check,docs]"
 	{ echo "# The versions that tests, docs and \`make demo\` use, for all extras together; \`make constraints\` renews the list."; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools --exclude wheel | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-constraints
@@ -142,5 +142,5 @@ $(VENV)/.torch: Makefile | $(VENV)/.test
 	@if [ -n "$(TORCH)" ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 		echo "Installing torch==$(TORCH_VERSION) into $(VENV) ..."; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) && \
-		$(INSTALL) --editable ".[sb3,torchrl,rsl_rl]" && touch $@; \
+		$(INSTALL) --editable ".[sb3,torchrl,rsl-rl]" && touch $@; \
 	fi

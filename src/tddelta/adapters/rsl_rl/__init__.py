@@ -4,7 +4,7 @@
 train_cfg["algorithm"]["class_name"] = "tddelta.adapters.rsl_rl:DeltaPPO"
 ```
 
-Needs the extra `rsl_rl`. See the page "rsl_rl" of the documentation.
+Needs the extra `rsl-rl`. See the page "rsl_rl" of the documentation.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from tddelta.errors import MissingExtra
 try:
     import rsl_rl.algorithms as _algorithms  # noqa: F401  (only to say how to install it)
 except ImportError as error:
-    raise MissingExtra('tddelta.adapters.rsl_rl needs rsl-rl-lib and PyTorch: pip install "tddelta[rsl_rl]"') from error
+    raise MissingExtra('tddelta.adapters.rsl_rl needs rsl-rl-lib and PyTorch: pip install "tddelta[rsl-rl]"') from error
 
 TRIED = "5.5.1"
 """Version of rsl-rl-lib that this was tried with."""
