@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(|\bCollector\(|\btrain\(tyro")
+TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\blearn\(|\bCollector\(|\btrain\(tyro")
 
 
 def run(arguments: list[str], folder: Path) -> str:

@@ -386,9 +386,9 @@ def test_without_time_outs_every_end_is_a_termination_and_a_flag_without_an_end_
 
 
 def test_another_version_gets_a_warning_that_says_so() -> None:
-    adapter.check_version("5.5.9")
+    adapter._check_version("5.5.9")
     with pytest.warns(UserWarning, match=r"was tried with rsl-rl-lib 5\.5\.1; got 6\.0\.0"):
-        adapter.check_version("6.0.0")
+        adapter._check_version("6.0.0")
 
 
 def test_files_hold_the_scales_and_load_into_the_same_ones(tmp_path: Any) -> None:

@@ -21,7 +21,7 @@ TRIED = "5.5.1"
 """Version of rsl-rl-lib that this was tried with."""
 
 
-def check_version(installed: str) -> None:
+def _check_version(installed: str) -> None:
     """Warn of a version of rsl-rl-lib other than the one that was tried, patches apart."""
     if installed.split(".")[:2] != TRIED.split(".")[:2]:
         warnings.warn(
@@ -33,9 +33,9 @@ def check_version(installed: str) -> None:
 
 
 try:
-    check_version(metadata.version("rsl-rl-lib"))
+    _check_version(metadata.version("rsl-rl-lib"))
 except metadata.PackageNotFoundError:  # from a source tree
-    check_version("one of unknown version")
+    _check_version("one of unknown version")
 
 from tddelta.adapters.rsl_rl.ppo import DeltaPPO  # noqa: E402  (after the warning: another version may not import)
 from tddelta.adapters.rsl_rl.run_directory import learn  # noqa: E402
