@@ -107,7 +107,7 @@ sb3-suite: .venv-sb3-suite/.ready
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,video,sb3,torchrl,test,check,docs]"
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[train,tabular,atari,gym,ray,track,tune,video,sb3,torchrl,rsl-rl,test,check,docs]"
 	{ echo "# The versions that tests, docs and \`make demo\` use, for all extras together; \`make constraints\` renews the list."; \
 	  .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools --exclude wheel | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-constraints
@@ -136,11 +136,11 @@ $(VENV)/.check: pyproject.toml constraints.txt | $(VENV)/.torch
 	$(INSTALL) --editable ".[train,tabular,atari,gym,ray,track,tune,video,test,check,docs]"
 	@touch $@ $(VENV)/.ready $(VENV)/.test
 
-# The tests with PyTorch tensors, of Stable-Baselines3 and of TorchRL run where PyTorch is installed: on Python 3.11, and elsewhere
-# with TORCH=1.
+# The tests with PyTorch tensors, of Stable-Baselines3, TorchRL and rsl_rl run where PyTorch is installed: on Python 3.11, and
+# elsewhere with TORCH=1.
 $(VENV)/.torch: Makefile | $(VENV)/.test
 	@if [ -n "$(TORCH)" ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 		echo "Installing torch==$(TORCH_VERSION) into $(VENV) ..."; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) && \
-		$(INSTALL) --editable ".[sb3,torchrl]" && touch $@; \
+		$(INSTALL) --editable ".[sb3,torchrl,rsl-rl]" && touch $@; \
 	fi

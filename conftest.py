@@ -16,7 +16,11 @@ collect_ignore = ["tests/support"]
 collect_ignore += [] if find_spec("rl_zoo3") else ["tests/adapters/sb3/test_zoo.py"]
 
 # Adapters of libraries that are not installed cannot be imported, and so have no examples to run.
-_ADAPTERS = {"stable_baselines3": "src/tddelta/adapters/sb3/*", "torchrl": "src/tddelta/adapters/torchrl*"}
+_ADAPTERS = {
+    "rsl_rl": "src/tddelta/adapters/rsl_rl/*",
+    "stable_baselines3": "src/tddelta/adapters/sb3/*",
+    "torchrl": "src/tddelta/adapters/torchrl*",
+}
 collect_ignore_glob = [place for library, place in _ADAPTERS.items() if find_spec(library) is None]
 
 

@@ -13,6 +13,8 @@ import pytest
         ("sb3", "torch"),
         ("torchrl", "torchrl"),
         ("torchrl", "torch"),
+        ("rsl_rl", "rsl_rl"),
+        ("rsl_rl", "torch"),
     ],
 )
 def test_without_the_library_the_error_names_the_install_command(adapter: str, missing: str) -> None:
@@ -24,4 +26,4 @@ def test_without_the_library_the_error_names_the_install_command(adapter: str, m
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "MissingExtra" in done.stdout and f'pip install "tddelta[{adapter}]"' in done.stdout
+    assert "MissingExtra" in done.stdout and f'pip install "tddelta[{adapter.replace("_", "-")}]"' in done.stdout

@@ -1,8 +1,10 @@
-"""TD(Δ) inside other libraries: one module per library, each with an extra of the same name.
+"""TD(Δ) inside other libraries: one module per library, each with an extra of its name.
 
 Nothing here is imported by the rest of the package, so that it works without those libraries.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tddelta.errors import ConfigError
@@ -42,3 +44,16 @@ class Ladder:
                 )
             self._made = (gamma, lam), scales
         return self._made[1]
+
+
+@contextmanager
+def lent(owner: Any, **values: Any) -> Iterator[None]:
+    """Give attributes of an object other values for a while."""
+    kept = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(owner, name, value)

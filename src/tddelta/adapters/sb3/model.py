@@ -5,8 +5,7 @@ import math
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
@@ -21,7 +20,7 @@ from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
-from tddelta.adapters import Ladder
+from tddelta.adapters import Ladder, lent
 from tddelta.adapters.sb3.answers import LIBRARIES, StepChecker, watch
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.timescales import TimeScales
@@ -81,19 +80,6 @@ def asked(model: Any, observation: Any, ask: Callable[[Any, bool], th.Tensor]) -
     with th.no_grad():
         array: np.ndarray = whole(ask(tensors, several)).cpu().numpy()
     return array if several else array[0]
-
-
-@contextmanager
-def lent(owner: Any, **values: Any) -> Iterator[None]:
-    """Give attributes of an object other values for a while."""
-    kept = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(owner, name, value)
 
 
 def whole(components: th.Tensor) -> th.Tensor:

@@ -8,10 +8,11 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from tddelta._arrays import check_form
+from tddelta.adapters import lent
 from tddelta.adapters.sb3 import policies
 from tddelta.adapters.sb3.answers import StepChecker
 from tddelta.adapters.sb3.buffers import DeltaDictRolloutBuffer, DeltaRolloutBuffer, StepRecorder
-from tddelta.adapters.sb3.model import DeltaModel, Learning, asked, lent
+from tddelta.adapters.sb3.model import DeltaModel, Learning, asked
 from tddelta.errors import ConfigError
 from tddelta.targets import Form
 from tddelta.timescales import unit_number

@@ -30,8 +30,9 @@ from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, Line
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from tddelta._plain import whole
+from tddelta.adapters import lent
 from tddelta.adapters.sb3.answers import environment_name, watch
-from tddelta.adapters.sb3.model import DeltaModel, asked, lent
+from tddelta.adapters.sb3.model import DeltaModel, asked
 from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.errors import ConfigError, StorageError

@@ -1,0 +1,421 @@
+"""DeltaPPO in rsl_rl's runner: against rsl_rl's PPO, against slow loops, and its settings."""
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rsl_rl", reason="needs rsl-rl-lib and torch")
+
+import torch
+from rsl_rl.algorithms import PPO
+from rsl_rl.runners import OnPolicyRunner
+from rsl_rl.storage import RolloutStorage
+
+import tddelta.adapters.rsl_rl as adapter
+from rsl_rl_environments import Hopper, Pole, Robots, config
+from tddelta import CheckpointError, ConfigError, DataError, ShapeError, TimeScales
+from tddelta.adapters.rsl_rl import DeltaPPO
+
+SCALES = TimeScales(gammas=(0.5, 0.9, 0.98), trace_decays=(0.5, 0.7, 0.9))
+ALGORITHM = {"gamma": 0.98, "scales": SCALES}
+
+
+def make(kind: Any = DeltaPPO, env: Robots | None = None, *, log: Any = None, **settings: Any) -> Any:
+    """A runner whose networks and actions follow one seed."""
+    torch.manual_seed(0)
+    given = ALGORITHM if kind is not PPO else {}
+    return OnPolicyRunner(env or Pole(16, 9), config(kind, **{**given, **settings}), log_dir=log)
+
+
+def learn(runner: Any, iterations: int = 2) -> Any:
+    torch.manual_seed(1)
+    runner.learn(iterations)
+    return runner
+
+
+def parameters(alg: Any) -> list[torch.Tensor]:
+    return [one for network in (alg._raw_actor, alg._raw_critic) for one in network.state_dict().values()]
+
+
+def changed(settings: dict[str, Any], kind: Any, **more: Any) -> Any:
+    """A runner after 5 updates, with its networks changed in the configuration."""
+    torch.manual_seed(0)
+    given = config(kind, recurrent=settings.get("recurrent", ""), **{**settings.get("algorithm", {}), **more})
+    for network in ("actor", "critic"):
+        given[network]["obs_normalization"] = settings.get("normalised", False)
+    runner = OnPolicyRunner(Pole(16, 9, hands_out=settings.get("hands_out")), given)
+    runner.learn(5, init_at_random_ep_len=True)
+    return runner
+
+
+def rollout(runner: Any) -> dict[str, Any]:
+    """One rollout and its returns by the runner's own calls, and what the environment answered."""
+    env, alg, seen = runner.env, runner.alg, []
+    obs = env.get_observations()
+    torch.manual_seed(1)
+    with torch.inference_mode():
+        for _ in range(runner.cfg["num_steps_per_env"]):
+            obs, rewards, dones, extras = env.step(alg.act(obs))
+            seen.append((rewards.clone(), dones.clone(), extras["time_outs"].clone()))
+            alg.process_env_step(obs, rewards, dones, extras)
+        alg.compute_returns(obs)
+    names = ("rewards", "dones", "time_outs")
+    return {name: torch.stack(rows).numpy() for name, rows in zip(names, zip(*seen, strict=True), strict=True)}
+
+
+EQUAL: list[dict[str, Any]] = [
+    {},
+    {"recurrent": "gru"},
+    {"recurrent": "lstm", "normalised": True},
+    {"normalised": True, "algorithm": {"normalize_advantage_per_mini_batch": True, "schedule": "fixed"}},
+    {"algorithm": {"use_clipped_value_loss": False, "gamma": 0.97, "lam": 0.9, "value_loss_coef": 0.5}},
+    {"hands_out": "final_obs", "algorithm": {"use_mixed_precision": True}},
+]
+
+
+@pytest.mark.parametrize("settings", EQUAL, ids=str)
+def test_with_one_scale_parameters_are_those_of_ppo_to_the_last_bit(settings: dict[str, Any]) -> None:
+    plain, ours = changed(settings, PPO), changed(settings, DeltaPPO, scales="single", time_outs="fold")
+    theirs = parameters(plain.alg)
+    for mine, yours in zip(parameters(ours.alg), theirs, strict=True):
+        assert torch.equal(mine, yours)
+    assert ours.alg.learning_rate == plain.alg.learning_rate
+    assert not torch.equal(theirs[0], parameters(make(PPO).alg)[0])  # it has learned
+
+
+@pytest.mark.parametrize("recurrent", ["", "gru"])
+def test_with_one_scale_our_own_returns_are_those_of_ppo_but_for_rounding(recurrent: str) -> None:
+    plain, ours = changed({"recurrent": recurrent}, PPO), changed({"recurrent": recurrent}, DeltaPPO, scales="single")
+    for mine, yours in zip(parameters(ours.alg), parameters(plain.alg), strict=True):
+        torch.testing.assert_close(mine, yours, rtol=0, atol=1e-6)
+
+
+def slow_returns(alg: Any, seen: dict[str, Any], finals: np.ndarray, last: np.ndarray, form: str) -> Any:
+    """λ-returns of components (T, N, Z) and advantages of V (T, N), step by step from their definitions."""
+    W = alg.storage.values.double().numpy()
+    gammas, decays = SCALES.gammas, SCALES.trace_decays
+    assert decays is not None
+    steps, number, count = W.shape
+    targets, advantage = np.zeros(W.shape), np.zeros((steps, number))
+
+    def followed(column: Any, gamma: float, decay: float, below: Any = None) -> np.ndarray:
+        """Advantages of a value that is a sum of components; `below` (γ, V) is what its pseudo-reward comes from."""
+        found = np.zeros((steps, number))
+        for n in range(number):
+            running = 0.0
+            for t in reversed(range(steps)):
+                done, cut = seen["dones"][t, n], seen["dones"][t, n] and seen["time_outs"][t, n]
+                following = finals[t, n] if cut else (last[n] if t == steps - 1 else W[t + 1, n])
+                keeps = 0.0 if done and not cut else 1.0
+                reward = seen["rewards"][t, n]
+                if below is not None:
+                    reward = keeps * (gamma - below[0]) * below[1](following)
+                error = reward + keeps * gamma * column(following) - column(W[t, n])
+                running = error + (0.0 if done else decay * running)
+                found[t, n] = running
+        return found
+
+    def upto(z: int) -> Any:
+        return lambda components: components[: z + 1].sum()
+
+    for z in range(count):
+        if form == "bootstrap":
+            below = None if z == 0 else (gammas[z - 1], upto(z - 1))
+            targets[..., z] = W[..., z] + followed(lambda part, z=z: part[z], gammas[z], decays[z], below)
+        else:
+            own = followed(upto(z), gammas[z], decays[z])
+            less = followed(upto(z - 1), gammas[z - 1], decays[z - 1]) if z else 0.0
+            targets[..., z] = W[..., z] + own - less
+    advantage = followed(upto(count - 1), gammas[-1], alg.gamma * alg.lam)
+    return targets, advantage
+
+
+@pytest.mark.parametrize("form", ["difference", "bootstrap"])
+@pytest.mark.parametrize("recurrent", ["", "lstm"])
+@pytest.mark.parametrize("hands_out", [None, "final_obs", "final_observation"])
+def test_returns_of_components_are_those_of_a_slow_loop(form: Any, recurrent: str, hands_out: str | None) -> None:
+    env = Hopper(12, 7, hands_out=hands_out)
+    env.state[:3, 0] = 0.45  # these fall at once
+    env.episode_length_buf[4:9] = torch.arange(5)
+    runner = make(env=env, recurrent=recurrent, form=form, normalize_advantage_per_mini_batch=True)
+    alg, finals = runner.alg, []
+    if hands_out is None:  # then the value before the step stands in, as in rsl_rl
+        finals = alg.storage.values
+    else:
+        before = alg.process_env_step
+
+        def watched(obs: Any, rewards: Any, dones: Any, extras: Any) -> None:
+            finals.append(alg.predict_components(extras[hands_out]))
+            before(obs, rewards, dones, extras)
+
+        alg.process_env_step = watched
+    seen = rollout(runner)
+    assert (seen["dones"] & seen["time_outs"]).sum() > 5 and (seen["dones"] & ~seen["time_outs"]).sum() > 1
+    assert seen["dones"][-1].sum() < 12
+    np.testing.assert_array_equal(alg.storage.rewards[..., 0].numpy(), seen["rewards"])
+    stacked = (finals if hands_out is None else torch.stack(finals)).double().numpy()
+    last = alg.predict_components(env.get_observations()).double().numpy()
+    targets, advantage = slow_returns(alg, seen, stacked, last, form)
+    np.testing.assert_allclose(alg.storage.returns.numpy(), targets, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(alg.storage.advantages[..., 0].numpy(), advantage, rtol=0, atol=1e-5)
+
+
+def test_advantages_are_standardised_as_in_rsl_rl_unless_by_minibatch() -> None:
+    raw, alike = (make(normalize_advantage_per_mini_batch=flag) for flag in (True, False))
+    for runner in (raw, alike):
+        rollout(runner)
+    found = raw.alg.storage.advantages
+    torch.testing.assert_close(alike.alg.storage.advantages, (found - found.mean()) / (found.std() + 1e-8))
+
+
+def test_the_name_in_the_configuration_resolves_and_the_critic_gets_its_outputs() -> None:
+    given = config(gamma=0.99)
+    kept = copy.deepcopy(given)
+    runner = OnPolicyRunner(Pole(4), given)
+    assert type(runner.alg) is DeltaPPO and runner.alg.scales == TimeScales.halving(0.99, lam=0.95)
+    assert runner.alg.critic(runner.env.get_observations()).shape == (4, 6)
+    assert given["algorithm"] == kept["algorithm"] and given["critic"] == kept["critic"]
+    runner = OnPolicyRunner(Pole(4), config(scales=[10, 100], gamma=0.99))
+    assert runner.alg.critic.mlp[-1].out_features == 2 and runner.alg.storage.values.shape == (16, 4, 2)
+
+
+def test_groups_that_rsl_rl_resolves_reach_the_runner() -> None:
+    given = config()
+    del given["obs_groups"]["critic"]
+    with pytest.warns(UserWarning, match="obs_groups"):
+        runner = OnPolicyRunner(Pole(4), given)
+    assert runner.cfg["obs_groups"] == {"actor": ["policy"], "critic": ["critic"]}
+
+
+def learned(**settings: Any) -> tuple[Any, list[torch.Tensor], dict[str, float], list[torch.Tensor]]:
+    """A step of SGD over one minibatch: the algorithm, the critic's parameters before, the numbers, the gradients."""
+    once = {"num_learning_epochs": 1, "num_mini_batches": 1, "optimizer": "sgd", "schedule": "fixed"}
+    runner = make(max_grad_norm=1e9, learning_rate=0.25, **once, **settings)
+    rollout(runner)
+    alg = runner.alg
+    if settings.get("value_clip"):
+        alg.storage.values += torch.tensor([0.0, 0.3, -0.6])  # as if the critic had learned meanwhile
+    before = [one.detach().clone() for one in alg.critic.parameters()]
+    numbers = alg.update()
+    moved = [(old - new.detach()) / 0.25 for old, new in zip(before, alg.critic.parameters(), strict=True)]
+    return runner, before, numbers, moved
+
+
+@pytest.mark.parametrize("coefficient", [1.0, 0.5])
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_the_value_loss_is_the_sum_over_components_each_clipped_by_its_own_range(
+    coefficient: float, clip: float | None
+) -> None:
+    runner, before, numbers, moved = learned(value_loss_coef=coefficient, value_clip=clip)
+    alg, store = runner.alg, runner.alg.storage
+    critic = copy.deepcopy(alg.critic)
+    for one, old in zip(critic.parameters(), before, strict=True):
+        one.data.copy_(old)
+    values, targets = critic(store.observations.flatten(0, 1)), store.returns.flatten(0, 1)
+    losses = errors = (values - targets).square()
+    if clip is not None:
+        old, ranges = store.values.flatten(0, 1), [clip * float(np.std(column)) for column in targets.numpy().T]
+        parts = [old[:, z] + (values - old)[:, z].clamp(-ranges[z], ranges[z]) for z in range(3)]
+        losses = torch.maximum(errors, (torch.stack(parts, 1) - targets).square())
+        assert not torch.equal(losses, errors)
+    sum(losses[:, z].mean() for z in range(3)).mul(coefficient).backward()
+    for got, one in zip(moved, critic.parameters(), strict=True):
+        torch.testing.assert_close(got, one.grad, rtol=1e-3, atol=1e-5)
+    assert numbers["value"] == pytest.approx(losses.sum(1).mean().item(), rel=1e-5)
+    for z, label in enumerate(SCALES.labels):
+        assert numbers[f"value_loss/gamma={label}"] == pytest.approx(errors[:, z].mean().item(), rel=1e-5)
+        spread = store.returns[..., z].numpy()
+        fit = 1 - np.var(spread - store.values[..., z].numpy()) / np.var(spread)
+        assert numbers[f"explained_variance/gamma={label}"] == pytest.approx(fit, abs=1e-4)
+        assert numbers[f"value_mean/gamma={label}"] == pytest.approx(float(store.values[..., z].mean()), abs=1e-5)
+
+
+def test_several_scales_leave_the_one_range_of_rsl_rl_out_and_one_scale_keeps_it() -> None:
+    clipped, not_clipped = (learn(make(use_clipped_value_loss=flag, clip_param=1e-6)) for flag in (True, False))
+    assert all(map(torch.equal, parameters(clipped.alg), parameters(not_clipped.alg)))
+    assert clipped.alg.use_clipped_value_loss and clipped.alg.value_loss_coef == 1.0  # as they were
+    single = [learn(make(scales="single", use_clipped_value_loss=flag, clip_param=1e-6)) for flag in (True, False)]
+    assert not all(map(torch.equal, parameters(single[0].alg), parameters(single[1].alg)))
+
+
+RND = {"weight": 50.0, "predictor_hidden_dims": [8], "target_hidden_dims": [8], "num_outputs": 4}
+
+
+@pytest.mark.filterwarnings("ignore:The observation configuration dictionary 'obs_groups'")
+def test_an_intrinsic_reward_is_a_reward_like_any() -> None:
+    runner = make(rnd_cfg=RND, env=Hopper(8, 50))
+    found: list[torch.Tensor] = []
+    ask = runner.alg.rnd.get_intrinsic_reward
+
+    def kept(obs: Any) -> torch.Tensor:
+        found.append(ask(obs))
+        return found[-1]
+
+    runner.alg.rnd.get_intrinsic_reward = kept
+    seen = rollout(runner)
+    intrinsic = torch.stack(found).numpy()
+    assert intrinsic.min() > 0
+    np.testing.assert_allclose(runner.alg.storage.rewards[..., 0].numpy(), seen["rewards"] + intrinsic, rtol=1e-6)
+    seen["rewards"] = seen["rewards"] + intrinsic
+    last = runner.alg.predict_components(runner.env.get_observations()).double().numpy()
+    finals = runner.alg.storage.values.double().numpy()
+    targets, _ = slow_returns(runner.alg, seen, finals, last, "difference")
+    np.testing.assert_allclose(runner.alg.storage.returns.numpy(), targets, rtol=0, atol=1e-4)
+    assert runner.alg.update()["rnd"] > 0
+
+
+def twice(env: Any, obs: Any, actions: Any) -> tuple[Any, Any]:
+    """Every sample two times: a symmetry that changes nothing."""
+    return (None if one is None else torch.cat([one, one]) for one in (obs, actions))  # type: ignore[return-value]
+
+
+def test_a_symmetry_that_changes_nothing_changes_nothing() -> None:
+    symmetry = {"data_augmentation_func": twice, "use_data_augmentation": True}
+    plain, mirrored = (
+        make(value_clip=0.5, schedule="fixed"),
+        make(value_clip=0.5, schedule="fixed", symmetry_cfg=symmetry),
+    )
+    numbers = []
+    for runner in (plain, mirrored):
+        rollout(runner)
+        numbers.append(runner.alg.update())
+    assert numbers[1].pop("symmetry") == 0
+    assert numbers[1] == pytest.approx(numbers[0], rel=1e-3, abs=1e-5)
+    for one, other in zip(parameters(plain.alg), parameters(mirrored.alg), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("recurrent", ["", "gru", "lstm"])
+def test_components_are_predicted_without_touching_the_memory(recurrent: str) -> None:
+    runner = make(recurrent=recurrent)
+    rollout(runner)
+    alg, obs = runner.alg, runner.env.get_observations()
+    first = alg.predict_components(obs)
+    assert first.shape == (16, 3) and not first.requires_grad
+    assert torch.equal(alg.predict_components(obs), first)
+
+
+def test_the_critic_may_share_nothing_with_the_runner() -> None:
+    env = Pole(6, 9)
+    obs = env.get_observations()
+    torch.manual_seed(0)
+    runner = make(env=env)
+    store = RolloutStorage("rl", 6, 16, obs, [1])
+    alg = DeltaPPO(runner.alg.actor, runner.alg.critic, store, gamma=0.98, scales=SCALES)
+    assert alg.act(obs).shape == (6, 1)
+    for scales in ("single", [0.5, 0.98]):
+        other = DeltaPPO(
+            runner.alg.actor, runner.alg.critic, RolloutStorage("rl", 6, 16, obs, [1]), gamma=0.98, scales=scales
+        )
+        with pytest.raises(ConfigError, match=r"one output for each of the \d scales.*got values of shape \(6, 3\)"):
+            other.act(obs)
+
+
+def test_a_ladder_follows_discount_and_decay() -> None:
+    alg = make(gamma=0.99, scales={"ladder": "halving", "components": 3}).alg
+    alg.gamma, alg.lam = 0.98, 0.9
+    assert alg.scales == TimeScales.halving(0.98, lam=0.9, components=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scales": 3}, "scales must name time scales; got 3"),
+        ({"scales": [0.5, 0.9]}, "gamma must be the largest discount"),
+        ({"scales": "thirding"}, "a ladder that is known; got 'thirding'"),
+        ({"scales": None, "gamma": 1.0}, "pass scales='halving longest_horizon=1000'"),
+        ({"form": "other"}, "form must be 'bootstrap' or 'difference'; got 'other'"),
+        ({"time_outs": "ignore"}, "time_outs must be 'bootstrap' or 'fold'; got 'ignore'"),
+        ({"time_outs": "fold"}, r"right for one discount; got 3 scales: leave it out, or pass scales='single'"),
+        ({"value_clip": 0}, "value_clip must be a finite number above 0, or None; got 0"),
+        ({"value_clip": "x"}, "value_clip must be a finite number above 0, or None; got 'x'"),
+        ({"value_clip": float("inf")}, "value_clip must be a finite number above 0, or None; got inf"),
+        ({"value_clip": True}, "value_clip must be a finite number above 0, or None; got True"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make(**settings)
+
+
+def test_configurations_of_older_versions_are_refused_by_name() -> None:
+    old = config()
+    old["policy"] = {"class_name": "ActorCritic"}
+    del old["actor"], old["critic"]
+    with pytest.raises(ConfigError, match="got none of actor, critic: 'policy' is how rsl_rl before version 4"):
+        OnPolicyRunner(Pole(4), old)
+    short = config()
+    del short["obs_groups"]
+    with pytest.raises(ConfigError, match="got none of obs_groups among seed, num_steps_per_env"):
+        OnPolicyRunner(Pole(4), short)
+
+
+def test_answers_of_the_environment_that_do_not_fit_are_refused() -> None:
+    runner = make(env=Pole(5, 2, hands_out="final_obs"))
+    alg, env = runner.alg, runner.env
+    for extras, kind, words in (
+        ({"time_outs": torch.zeros(5, 1)}, ShapeError, r"time_outs'\] must be a tensor of shape \(5,\).*got \(5, 1\)"),
+        ({"time_outs": [False] * 5}, ShapeError, "one flag per environment; got list"),
+        ({"time_outs": torch.ones(5), "final_obs": torch.zeros(5, 4)}, DataError, "must be a TensorDict.*got Tensor"),
+        (
+            {"time_outs": torch.ones(5), "final_obs": env.get_observations()[:2]},
+            DataError,
+            r"batch size \(5,\); got \(2,\)",
+        ),
+    ):
+        alg.act(env.get_observations())
+        with pytest.raises(kind, match=words):
+            alg.process_env_step(env.get_observations(), torch.zeros(5), torch.ones(5), extras)
+
+
+def test_without_time_outs_every_end_is_a_termination_and_a_flag_without_an_end_cuts_nothing() -> None:
+    runner = make(env=Pole(5, 3))
+    alg, env = runner.alg, runner.env
+    flags = itertools.cycle([{}, {"time_outs": torch.ones(5)}])
+    obs, dones = env.get_observations(), torch.tensor([1, 0, 0, 1, 0])
+    with torch.inference_mode():
+        for _ in range(16):
+            alg.act(obs)
+            alg.process_env_step(obs, torch.ones(5), dones, next(flags))
+        alg.compute_returns(obs)
+    assert not alg._truncated[::2].any() and torch.equal(alg._truncated[1::2], (dones == 1).expand(8, 5))
+    np.testing.assert_allclose(alg.storage.returns[0, 0].sum(), 1.0, rtol=1e-6)
+
+
+def test_another_version_gets_a_warning_that_says_so() -> None:
+    adapter._check_version("5.5.9")
+    with pytest.warns(UserWarning, match=r"was tried with rsl-rl-lib 5\.5\.1; got 6\.0\.0"):
+        adapter._check_version("6.0.0")
+
+
+def test_files_hold_the_scales_and_load_into_the_same_ones(tmp_path: Any) -> None:
+    runner = make()
+    runner.learn(2)
+    runner.save(str(tmp_path / "model.pt"))
+    other = make()
+    other.load(str(tmp_path / "model.pt"))
+    assert all(map(torch.equal, parameters(runner.alg), parameters(other.alg)))
+    assert other.current_learning_iteration == runner.current_learning_iteration == 1
+    wrong = make(scales=[0.5, 0.8, 0.98])
+    with pytest.raises(
+        CheckpointError, match=r"discounts \(0\.5, 0\.8, 0\.98\); got \(0\.5, 0\.9, 0\.98\): pass scales="
+    ):
+        wrong.load(str(tmp_path / "model.pt"))
+    wrong.load(str(tmp_path / "model.pt"), load_cfg={"actor": True})
+    assert torch.equal(parameters(wrong.alg)[0], parameters(runner.alg)[0])
+
+
+def test_files_of_a_plain_ppo_load_into_one_scale_and_the_policy_into_several(tmp_path: Any) -> None:
+    plain = make(PPO)
+    plain.learn(1)
+    plain.save(str(tmp_path / "model.pt"))
+    single = make(scales="single")
+    single.load(str(tmp_path / "model.pt"))
+    assert all(map(torch.equal, parameters(plain.alg), parameters(single.alg)))
+    several = make()
+    with pytest.raises(CheckpointError, match=r"one of a PPO without components: pass load_cfg=\{'actor': True\}"):
+        several.load(str(tmp_path / "model.pt"))
+    several.load(str(tmp_path / "model.pt"), load_cfg={"actor": True})
