@@ -1,4 +1,4 @@
-"""PPO of RLlib with TD(λ, Δ) critics: config, module, learner connector and learner. Its training loop stays as it is."""
+"""PPO of RLlib with TD(λ, Δ) critics: config, module, learner connector and learner. Its loops stay as they are."""
 
 import math
 from abc import abstractmethod
@@ -12,7 +12,6 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import VF_LOSS_KEY
@@ -212,7 +211,7 @@ class _WithoutCritic:
 
 
 class DeltaPPOTorchLearner(PPOTorchLearner):
-    """RLlib's learner of PPO, whose value loss is the sum over components, Σ_z mean(min((W_z − G^z)², `vf_clip_param`)).
+    """RLlib's learner of PPO; its value loss is the sum over components, Σ_z mean(min((W_z − G^z)², `vf_clip_param`)).
 
     Raises:
         ConfigError: A module has a critic of one value.

@@ -25,7 +25,7 @@ from tddelta.adapters.rllib.ppo import DeltaPPO, Steps
 from tddelta.errors import ConfigError, StorageError
 from tddelta.runs import CONFIG_FORMAT, RunWriter, run_path
 from tddelta.runs.files import origin
-from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, Recorder, critic_check, summary
+from tddelta.runs.recorder import HELD_OUT_STATES, RECORDED, Recorder, critic_check, summary
 
 _PACKAGES = ("tddelta", "ray", "torch", "gymnasium", "numpy")
 
@@ -126,25 +126,30 @@ class RunDirectory(RLlibCallback):
     ) -> None:
         super().__init__()
         if not isinstance(out, str | os.PathLike):
-            raise ConfigError(f'out must be a path; got {out!r:.80}: name a folder, as in partial(RunDirectory, "runs")')
+            raise ConfigError(
+                f'out must be a path; got {out!r:.80}: name a folder, as in partial(RunDirectory, "runs")'
+            )
         self.out, self.environment, self.agent = Path(out), environment, agent
         self.seed = None if seed is None else whole("seed", seed, 0, advice="leave it out for that of the config")
         self.eval_every = eval_every and whole("eval_every", eval_every, advice="leave it out for one at the end")
         self.eval_episodes = whole("eval_episodes", eval_episodes, advice="leave it out for 20")
         self._record: Recorder | None = None
 
-    def on_episode_end(self, *, episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
-        """In an env runner: tell return and length."""
-        returned = episode.get_return()
-        metrics_logger.log_value(("every_episode", "returns"), float(returned), reduce="item_series")
-        metrics_logger.log_value(("every_episode", "lengths"), len(episode), reduce="item_series")
+    def on_episode_end(
+        self, *, episode: Any, metrics_logger: Any, prev_episode_chunks: Any = None, **kwargs: Any
+    ) -> None:
+        """In an env runner: tell return and length of an episode, which may have begun in an earlier iteration."""
+        whole = [*(prev_episode_chunks or ()), episode]
+        returned, length = float(sum(part.get_return() for part in whole)), sum(map(len, whole))
+        metrics_logger.log_value(("every_episode", "returns"), returned, reduce="item_series")
+        metrics_logger.log_value(("every_episode", "lengths"), length, reduce="item_series")
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
         """Write a line of metrics, and what ended since the last one."""
         steps = int(result["num_env_steps_sampled_lifetime"])
         sampled = result["env_runners"]
         if self._record is None:
-            self._begin(algorithm, steps - int(sampled.get("num_env_steps_sampled", 0)))
+            self._begin(algorithm, steps - int(sampled.get("num_env_steps_sampled", 0)), result["time_this_iter_s"])
         record = self._record
         assert record is not None
         record.steps, record.updates = steps, record.updates + 1
@@ -154,10 +159,13 @@ class RunDirectory(RLlibCallback):
         record.save_episodes()
         record.writer.metrics([record.row(_numbers(result["learners"].get(DEFAULT_MODULE_ID, {})))])
         seconds = result["time_this_iter_s"]
-        record.writer.timing({"event": "block", "steps": steps, "seconds": seconds})
+        speed = int(sampled.get("num_env_steps_sampled", 0)) / max(seconds, 1e-9)
+        record.writer.timing({"event": "block", "steps": steps, "seconds": seconds, "steps_per_second": speed})
         record.writer.status("running", **record.counts())
         if self.eval_every and result["training_iteration"] % self.eval_every == 0:
+            began = time.perf_counter()
             self._evaluate(algorithm, record)
+            self._apart += time.perf_counter() - began
 
     def on_training_end(self, algorithm: Any) -> None:
         """Play, and write down what was learned; from `DeltaPPO.stop`."""
@@ -168,8 +176,10 @@ class RunDirectory(RLlibCallback):
             weights = algorithm.learner_group.get_weights()[DEFAULT_MODULE_ID]
             tensors = {name: np.asarray(tensor) for name, tensor in weights.items()}
             record.save_parameters(tensors, self._named[0])
-            seconds, done = time.perf_counter() - self._began, record.steps - self._first
-            record.writer.timing({"event": "end", "seconds": seconds, "steps": done})
+            seconds, done = time.perf_counter() - self._began - self._apart, record.steps - self._first
+            record.writer.timing(
+                {"event": "end", "seconds": seconds, "steps": done, "steps_per_second": done / seconds}
+            )
             self._evaluate(algorithm, record)
             self._hold_out(algorithm, record)
             record.writer.status("finished", **record.counts())
@@ -187,7 +197,7 @@ class RunDirectory(RLlibCallback):
             stopped = isinstance(error, _STOPS)
             _close(record, "interrupted" if stopped else "failed", f"{type(error).__name__}: {error}")
 
-    def _begin(self, algorithm: Any, first: int) -> None:
+    def _begin(self, algorithm: Any, first: int, seconds: float) -> None:
         config = algorithm.config
         if config.is_multi_agent or not isinstance(algorithm, DeltaPPO):
             what = "several agents" if config.is_multi_agent else f"a {type(algorithm).__name__}"
@@ -215,7 +225,7 @@ class RunDirectory(RLlibCallback):
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = RunWriter(path, content, origin((), _PACKAGES, "PyTorch"), resume=path.exists())
         self._record = Recorder(writer, steps=first)
-        self._began, self._first = time.perf_counter(), first
+        self._began, self._first, self._apart = time.perf_counter() - seconds, first, 0.0
         # Whoever is not stopped says so once the callback is gone, at the latest when the process ends.
         weakref.finalize(self, _leave, self._record, os.getpid())
 
@@ -232,7 +242,7 @@ class RunDirectory(RLlibCallback):
 
     def _hold_out(self, algorithm: Any, record: Recorder) -> None:
         """Play with drawn actions, which the critic expects, and compare what it said with what came."""
-        number = STREAM_LENGTH * algorithm.config.num_envs_per_env_runner
+        number = HELD_OUT_STATES
         episodes = play(algorithm, self._seeds()[1], num_timesteps=number, explore=True)
         asked = partial(components, episodes=episodes)
         found = next(iter(algorithm.learner_group.foreach_learner(asked))).get()
@@ -257,8 +267,9 @@ class RunDirectory(RLlibCallback):
 
 def settings_of(config: Any) -> dict[str, Any]:
     """The settings that are not those of a fresh `AlgorithmConfig`, for strict JSON."""
-    apart = {"callbacks", "env", "env_config", "seed", "time_scales", "class", "__stdout_file__", "__stderr_file__"}
+    apart = {"callbacks", "env", "env_config", "seed", "time_scales", "model"}
     fresh, given = AlgorithmConfig().to_dict(), config.to_dict()
+    given["model_config"] = {name: value for name, value in config.model_config.items() if name != "scales"}
     found = {name: _plain(value) for name, value in given.items() if name not in apart and not name.startswith("_")}
     return {name: value for name, value in found.items() if name not in fresh or value != _plain(fresh[name])}
 
@@ -271,7 +282,7 @@ def _plain(value: Any) -> Any:
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
     """Numbers of RLlib's results under the names of `metrics.jsonl`."""
-    numbers = {}
+    numbers: dict[str, float] = {}
     for key, (name, factor) in _NAMES.items():
         value = found.get(key)
         if isinstance(value, Mapping):

@@ -1,0 +1,24 @@
+"""What RLlib's tests share. `make rllib` runs them in an environment of its own."""
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+collect_ignore_glob = [] if find_spec("tree") else ["test_*.py"]  # what RLlib needs and Ray alone does not bring
+
+
+# RLlib registers the environments of each algorithm under one name.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-.*-agent-env"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ray() -> Iterator[None]:
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    import ray
+
+    ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    yield
+    ray.shutdown()
