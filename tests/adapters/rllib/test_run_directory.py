@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("ray.rllib", reason="needs RLlib and torch")
 
+from safetensors.numpy import load_file
+
 from rllib_agents import Countdown, Two, config, learner_of, plain, weights
 from tddelta import ConfigError, compose
 from tddelta.adapters.rllib import DeltaPPO, RunDirectory, components, play, run_directory
@@ -57,7 +59,8 @@ def test_a_run_has_metrics_episodes_scores_and_the_critic(tmp_path: Path) -> Non
     assert critic is not None and critic["predicted"].shape == critic["realised"].shape == (len(critic["predicted"]), 3)
     known = np.isfinite(critic["realised"][:, 0])
     assert known.sum() >= 30 and (critic["realised"][known, 0] <= 3.0).all()
-    np.testing.assert_array_equal(run.parameters["vf.net.mlp.0.weight"], learned["vf.net.mlp.0.weight"])
+    kept = load_file(run.path / "parameters.safetensors")
+    np.testing.assert_array_equal(kept["vf.net.mlp.0.weight"], learned["vf.net.mlp.0.weight"])
 
 
 def test_the_inspector_and_the_report_show_it(tmp_path: Path, capsys: Any) -> None:

@@ -104,7 +104,7 @@ class Steps:
 
     Attributes:
         deltas: W, (N, Z).
-        valid: Whether a step is one of the environment, (N,).
+        ends: Where the extra steps are, one per episode.
 
     Raises:
         ShapeError: The module returns another number of components.
@@ -113,39 +113,62 @@ class Steps:
     def __init__(self, module: Any, module_id: str, batch: dict[str, Any], episodes: list[Any]) -> None:
         with torch.no_grad():
             components = module.compute_components(batch)
-        self._shape, self.device = tuple(batch[Columns.REWARDS].shape), components.device
+        self._batch, self._shape, self._device = batch, tuple(batch[Columns.REWARDS].shape), components.device
         wanted = (*self._shape, len(module.scales))
         if tuple(components.shape) != wanted:
             raise ShapeError(
                 f"compute_components of the module {module_id!r} must return the shape {wanted}, one output per time "
                 f"scale; got {tuple(components.shape)}: give its value head len(self.scales) outputs"
             )
-        lengths = [len(episode) for episode in episodes if episode.module_id in (None, module_id)]
+        self._lengths = [len(episode) for episode in episodes if episode.module_id in (None, module_id)]
+        self.ends = np.cumsum(self._lengths) - 1
         places = np.arange(math.prod(self._shape)).reshape(self._shape)
-        self._places = unpad_data_if_necessary(lengths, places)
-        self._batch = batch
+        self._places = unpad_data_if_necessary(self._lengths, places)
         # In double precision: errors are small differences of large numbers where horizons are long.
         self.deltas = self.column(components).astype(np.float64)
-        self.valid = self.column(batch[Columns.LOSS_MASK])
 
     def column(self, values: torch.Tensor) -> np.ndarray:
         """A column of the batch, (N, …)."""
         array = values.detach().cpu().numpy()
         return np.asarray(array.reshape(-1, *array.shape[len(self._shape) :])[self._places])
 
-    def arguments(self) -> tuple[tuple[np.ndarray, ...], dict[str, Any]]:
-        """Arguments of the target functions."""
-        # What follows the extra step of an episode is another one; its loss is masked.
+    def estimated(self, scales: TimeScales, form: Form, decay: float) -> tuple[np.ndarray, np.ndarray]:
+        """Targets of all components, (N, Z), and advantages of V, (N,); at extra steps those of RLlib's recursion."""
+        # Episodes side by side, several short ones above each other: a loop over time costs by its length.
+        longest, column, row, starts = max(self._lengths), 0, 0, []
+        for length in self._lengths:
+            if row + length > longest:
+                column, row = column + 1, 0
+            starts.append((row, column))
+            row += length
+        within = np.arange(len(self.deltas)) - np.repeat(self.ends + 1 - self._lengths, self._lengths)
+        rows, columns = np.repeat(np.array(starts), self._lengths, axis=0).T
+        where = rows + within, columns
+
+        def laid(values: np.ndarray) -> np.ndarray:
+            filled = np.zeros((longest, column + 1, *values.shape[1:]), values.dtype)
+            filled[where] = values
+            return filled
+
         following = np.concatenate([self.deltas[1:], np.zeros_like(self.deltas[:1])])
-        names = ("terminated", Columns.TERMINATEDS), ("truncated", Columns.TRUNCATEDS)
-        flags = {name: self.column(self._batch[column]).astype(bool) for name, column in names}
-        return (self.column(self._batch[Columns.REWARDS]).astype(np.float64), self.deltas, following), flags
+        rewards = self.column(self._batch[Columns.REWARDS]).astype(np.float64)
+        names = {"terminated": Columns.TERMINATEDS, "truncated": Columns.TRUNCATEDS}
+        flags = {name: laid(self.column(self._batch[given]).astype(bool)) for name, given in names.items()}
+        steps = laid(rewards), laid(self.deltas), laid(following)
+        targets = lambda_targets(*steps, **flags, scales=scales, form=form)[where]
+        policy = advantages(*steps, **flags, scales=scales, trace_decay=decay)[where]
+        # RLlib's recursion goes on from an extra step into the next episode.
+        values = self.deltas.sum(-1)
+        policy[self.ends] = -values[self.ends]
+        last, first = self.ends[:-1], self.ends[:-1] + 1
+        policy[last] += scales.gammas[-1] * values[first] + decay * policy[first]
+        return targets, policy
 
     def padded(self, values: np.ndarray) -> torch.Tensor:
         """Numbers (N, …) in the layout of the batch, zero where it is padded."""
         whole = np.zeros((math.prod(self._shape), *values.shape[1:]), np.float32)
         whole[self._places] = values
-        return torch.as_tensor(whole.reshape(*self._shape, *values.shape[1:]), device=self.device)
+        return torch.as_tensor(whole.reshape(*self._shape, *values.shape[1:]), device=self._device)
 
 
 class DeltaAdvantageEstimation(GeneralAdvantageEstimation):
@@ -173,16 +196,14 @@ class DeltaAdvantageEstimation(GeneralAdvantageEstimation):
             if isinstance(module, ComponentsAPI):
                 config = self.config.get_config_for_module(module_id)
                 steps = Steps(module, module_id, batch[module_id], single)
-                given, flags = steps.arguments()
-                targets = lambda_targets(*given, **flags, scales=module.scales, form=config.form)
-                decay = config.gamma * config.lambda_
-                policy = advantages(*given, **flags, scales=module.scales, trace_decay=decay).astype(np.float32)
+                targets, policy = steps.estimated(module.scales, config.form, config.gamma * config.lambda_)
                 # As RLlib does it, over extra steps, too: what the policy sees is the same for any scales.
                 policy = (policy - policy.mean()) / max(1e-4, policy.std())
                 columns = {"advantages": policy, "value_targets": targets.sum(-1), COMPONENT_TARGETS: targets}
                 batch[module_id].update({name: steps.padded(column) for name, column in columns.items()})
                 if metrics:
-                    _log_fit(metrics, module_id, module.scales, steps.deltas[steps.valid], targets[steps.valid])
+                    real = (np.delete(array, steps.ends, axis=0) for array in (steps.deltas, targets))
+                    _log_fit(metrics, module_id, module.scales, *real)
         return batch
 
 
@@ -226,7 +247,7 @@ class DeltaPPOTorchLearner(PPOTorchLearner):
                     f"module {module_id!r} must have a critic of several components; got {type(module).__name__}: "
                     "derive it from DeltaPPOTorchRLModule, or mix in ComponentsAPI and write compute_components"
                 )
-        self._component_losses: dict[str, torch.Tensor] = {}
+        self._last: dict[str, tuple[torch.Tensor, torch.Tensor, float | None]] = {}
         pipeline = self._learner_connector
         if pipeline is not None and any(type(one) is GeneralAdvantageEstimation for one in pipeline.connectors):
             pipeline.insert_before(GeneralAdvantageEstimation, DeltaAdvantageEstimation(self.config))
@@ -243,26 +264,29 @@ class DeltaPPOTorchLearner(PPOTorchLearner):
         targets = batch[COMPONENT_TARGETS]
         if Columns.LOSS_MASK in batch:
             deltas, targets = deltas[batch[Columns.LOSS_MASK]], targets[batch[Columns.LOSS_MASK]]
-        errors = (deltas - targets).square()
         clip = config.component_clip(len(module.scales))
-        clipped = (errors if clip is None else errors.clamp(max=clip)).flatten(0, -2).mean(0)
-        self._component_losses[module_id] = clipped.detach()
-        values, returns = deltas.detach().sum(-1), targets.sum(-1)
-        shown = {
-            VF_LOSS_KEY: clipped.detach().sum(),
-            LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: errors.detach().flatten(0, -2).mean(0).sum(),
-            LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: explained_variance(returns, values),
-        }
-        self.metrics.log_dict(shown, key=module_id, window=1)
-        return loss + config.vf_loss_coeff * clipped.sum()
+        self._last[module_id] = deltas.detach(), targets, clip
+        return loss + config.vf_loss_coeff * _squared_errors(deltas, targets, clip).sum()
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Log the loss of every component, of the last minibatch, as RLlib does with its own."""
+        """Log the value loss of the last minibatch, as RLlib logs its own, and that of every component."""
         super().after_gradient_based_update(timesteps=timesteps)
-        for module_id, losses in self._component_losses.items():
-            scales = self.module[module_id].unwrapped().scales
-            self.metrics.log_dict(_by_discount("value_loss", scales, losses.tolist()), key=module_id, window=1)
-        self._component_losses = {}
+        for module_id, (deltas, targets, clip) in self._last.items():
+            losses = _squared_errors(deltas, targets, clip)
+            shown = {
+                VF_LOSS_KEY: losses.sum(),
+                LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: _squared_errors(deltas, targets, None).sum(),
+                LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: explained_variance(targets.sum(-1), deltas.sum(-1)),
+                **_by_discount("value_loss", self.module[module_id].unwrapped().scales, losses.tolist()),
+            }
+            self.metrics.log_dict(shown, key=module_id, window=1)
+        self._last = {}
+
+
+def _squared_errors(deltas: torch.Tensor, targets: torch.Tensor, clip: float | None) -> torch.Tensor:
+    """Mean squared error of every component, (Z,), of (…, Z)."""
+    errors = (deltas - targets).square()
+    return (errors if clip is None else errors.clamp(max=clip)).flatten(0, -2).mean(0)
 
 
 class DeltaPPO(PPO):

@@ -139,10 +139,10 @@ class RunDirectory(RLlibCallback):
         self, *, episode: Any, metrics_logger: Any, prev_episode_chunks: Any = None, **kwargs: Any
     ) -> None:
         """In an env runner: tell return and length of an episode, which may have begun in an earlier iteration."""
-        whole = [*(prev_episode_chunks or ()), episode]
-        returned, length = float(sum(part.get_return() for part in whole)), sum(map(len, whole))
+        returned = float(sum(part.get_return() for part in [*(prev_episode_chunks or ()), episode]))
         metrics_logger.log_value(("every_episode", "returns"), returned, reduce="item_series")
-        metrics_logger.log_value(("every_episode", "lengths"), length, reduce="item_series")
+        # Not the sum of their lengths: a learner in this process has made earlier parts longer by its extra step.
+        metrics_logger.log_value(("every_episode", "lengths"), getattr(episode, "t", 0), reduce="item_series")
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
         """Write a line of metrics, and what ended since the last one."""
