@@ -13,6 +13,8 @@ import pytest
         ("sb3", "torch"),
         ("torchrl", "torchrl"),
         ("torchrl", "torch"),
+        ("rllib", "ray"),
+        ("rllib", "torch"),
     ],
 )
 def test_without_the_library_the_error_names_the_install_command(adapter: str, missing: str) -> None:

@@ -2,12 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-collect_ignore_glob = [] if find_spec("tree") else ["test_*.py"]  # what RLlib needs and Ray alone does not bring
 
 
 # RLlib registers the environments of each algorithm under one name.
