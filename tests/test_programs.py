@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TRAINS = re.compile(r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(|\bCollector\(|\btrain\(tyro|\.build_algo\(")
+TRAINS = re.compile(
+    r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\.learn\(|\bCollector\(|\btrain\(tyro|\.build_algo\("
+)
 
 
 def run(arguments: list[str], folder: Path) -> str:
@@ -70,7 +72,8 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
 
 
 @pytest.mark.parametrize(
-    ("page", "program"), [slow_if_it_trains(page, programs(page)) for page in PAGES if can_run(programs(page)) and programs(page)]
+    ("page", "program"),
+    [slow_if_it_trains(page, programs(page)) for page in PAGES if can_run(programs(page)) and programs(page)],
 )
 def test_programs_in_documents_run(page: str, program: str, tmp_path: Path) -> None:
     skip_without_its_library(program)

@@ -30,13 +30,13 @@ from tddelta.adapters.rllib.ppo import (
 )
 from tddelta.adapters.rllib.run_directory import RunDirectory, components, play
 
-TRIED = "2.60"
-"""The version of Ray that this was tried with: RLlib moves the parts that it hooks into from one to the next."""
+# RLlib moves the parts that are hooked into from one version to the next.
+_TRIED = "2.60"
 
-if ray.__version__.split(".")[:2] != TRIED.split("."):
+if ray.__version__.split(".")[:2] != _TRIED.split("."):
     warnings.warn(
-        f"tddelta.adapters.rllib was tried with Ray {TRIED}; this is {ray.__version__}: compare a training with "
-        f"scales('single') to one of RLlib's PPO, which must be equal, or install ray=={TRIED}.*",
+        f"tddelta.adapters.rllib was tried with Ray {_TRIED}; this is {ray.__version__}: compare a training with "
+        f"scales('single') to one of RLlib's PPO, which must be equal, or install ray=={_TRIED}.*",
         UserWarning,
         stacklevel=2,
     )

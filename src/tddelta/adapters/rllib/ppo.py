@@ -29,23 +29,14 @@ from tddelta.timescales import TimeScales
 COMPONENT_TARGETS = "component_targets"
 """Column of a training batch: the λ-returns of all components, (B, Z) or (B, T, Z)."""
 
-STANDARD_CLIP = 10.0
-"""RLlib's `vf_clip_param`, for one scale."""
+_STANDARD_CLIP = 10.0  # RLlib's `vf_clip_param`
 
 
 class ComponentsAPI(ValueFunctionAPI):
     """What `DeltaPPO` asks of an RLModule: mixed into one of your own, before `TorchRLModule`.
 
-    The module has one linear output per scale, `len(self.scales)`, which `compute_components` returns.
-
-    Example:
-        class Mine(ComponentsAPI, TorchRLModule):
-            def setup(self):
-                ...
-                self.values = torch.nn.Linear(64, len(self.scales))
-
-            def compute_components(self, batch, embeddings=None):
-                return self.values(self.body(batch["obs"]) if embeddings is None else embeddings)
+    The module has one linear output per scale, `len(self.scales)`, which `compute_components` returns; see the page
+    "RLlib" of the documentation for an example.
     """
 
     model_config: Any
@@ -151,17 +142,16 @@ class Steps:
             return filled
 
         following = np.concatenate([self.deltas[1:], np.zeros_like(self.deltas[:1])])
-        rewards = self.column(self._batch[Columns.REWARDS]).astype(np.float64)
         names = {"terminated": Columns.TERMINATEDS, "truncated": Columns.TRUNCATEDS}
         flags = {name: laid(self.column(self._batch[given]).astype(bool)) for name, given in names.items()}
-        steps = laid(rewards), laid(self.deltas), laid(following)
+        steps = laid(self.column(self._batch[Columns.REWARDS])).astype(np.float64), laid(self.deltas), laid(following)
         targets = lambda_targets(*steps, **flags, scales=scales, form=form)[where]
         policy = advantages(*steps, **flags, scales=scales, trace_decay=decay)[where]
         # RLlib's recursion goes on from an extra step into the next episode.
         values = self.deltas.sum(-1)
         policy[self.ends] = -values[self.ends]
-        last, first = self.ends[:-1], self.ends[:-1] + 1
-        policy[last] += scales.gammas[-1] * values[first] + decay * policy[first]
+        last = self.ends[:-1]
+        policy[last] += scales.gammas[-1] * values[last + 1] + decay * policy[last + 1]
         return targets, policy
 
     def padded(self, values: np.ndarray) -> torch.Tensor:
@@ -186,9 +176,7 @@ class DeltaAdvantageEstimation(GeneralAdvantageEstimation):
         super().__init__(gamma=config.gamma, lambda_=config.lambda_)
         self.config = config
 
-    def __call__(
-        self, *, rl_module: Any, episodes: list[Any], batch: dict[str, Any], metrics: Any = None, **kwargs: Any
-    ) -> Any:
+    def __call__(self, *, rl_module: Any, episodes: Any, batch: Any, metrics: Any = None, **kwargs: Any) -> Any:
         """Add "advantages", "value_targets" and "component_targets" to the batch of every module with a critic."""
         single = list(self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False))
         for module_id in [one for one in rl_module.keys() if one in batch]:  # noqa: SIM118  (no mapping)
@@ -369,7 +357,7 @@ class DeltaPPOConfig(PPOConfig):
     def component_clip(self, number: int) -> float | None:
         """Largest squared error of a component that counts, for so many of them; None where all do."""
         if self.vf_clip_param is None:
-            return STANDARD_CLIP if number == 1 else None
+            return _STANDARD_CLIP if number == 1 else None
         return self.vf_clip_param
 
     def validate(self) -> None:
@@ -385,8 +373,7 @@ class DeltaPPOConfig(PPOConfig):
                 f"{self.enable_env_runner_and_connector_v2}: leave api_stack(…) out"
             )
         super().validate()
-        own = self.algorithm_config_overrides_per_module
-        for one in [self, *map(self.get_config_for_module, own)]:
+        for one in [self, *map(self.get_config_for_module, self.algorithm_config_overrides_per_module)]:
             check_form(one.form)
             _ = one.ladder
 
