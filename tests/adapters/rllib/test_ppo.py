@@ -313,7 +313,9 @@ def test_settings_are_plain_data_and_follow_the_discount() -> None:
     assert settings.ladder == TimeScales.halving(0.98, lam=0.9, components=3)
     changed = settings.copy().update_from_dict({"gamma": 0.99, "time_scales": "single"})
     assert changed.ladder == TimeScales.single(0.99, lam=0.9)
-    assert isinstance(DeltaPPO.get_default_config(), DeltaPPOConfig)
+    given = settings.scales("single", form="bootstrap").to_dict()  # as Ray Tune passes them on
+    tuned = DeltaPPO.get_default_config().update_from_dict(given)
+    assert tuned.form == "bootstrap" and tuned.ladder == TimeScales.single(0.98, lam=0.9)
 
 
 def test_another_version_of_ray_gets_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
