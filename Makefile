@@ -1,6 +1,6 @@
 # One verb per job. PYTHON chooses the interpreter, VENV the environment, OUT the folder of `make demo`.
 #   make demo   make test   make test-all   make check   make docs   make build   make bench   make results
-#   make zoo   make sb3-suite   make constraints   make clean
+#   make zoo   make sb3-suite   make rllib   make constraints   make clean
 
 PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done) python3)
@@ -18,7 +18,7 @@ TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_
 	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=12 $(PYTEST_FLAGS)
 
-.PHONY: demo test test-all check docs lint types build bench results constraints zoo sb3-suite clean
+.PHONY: demo test test-all check docs lint types build bench results constraints zoo sb3-suite rllib clean
 .DELETE_ON_ERROR:
 
 # What TD(Δ) is for, in three steps: errors of values on the ring, one game, what its critic believes.
@@ -35,6 +35,7 @@ demo: $(VENV)/.ready
 
 # test leaves out what is marked as slow: real clusters and browsers, long learning, every agent on every probe.
 test: MARKS := -m "not slow"
+test-all: rllib
 test test-all: $(VENV)/.test $(VENV)/.torch
 	$(PYTEST) $(MARKS)
 
@@ -101,6 +102,17 @@ sb3-suite: .venv-sb3-suite/.ready
 	$(PYTHON) -m venv .venv-zoo
 	.venv-zoo/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	.venv-zoo/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[sb3,test]" rl_zoo3==2.9.2
+	@touch $@
+
+# RLlib asks for another version of gymnasium than other extras. One test at a time: Ray starts processes of its own.
+rllib: .venv-rllib/.ready
+	$(TEST_ENVIRONMENT) .venv-rllib/bin/python -m pytest --durations=5 tests/adapters/rllib src/tddelta/adapters/rllib
+	$(TEST_ENVIRONMENT) .venv-rllib/bin/python -m pytest tests/test_programs.py -k rllib
+
+.venv-rllib/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-rllib
+	.venv-rllib/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
+	.venv-rllib/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[rllib,test]"
 	@touch $@
 
 # Installs everything anew in an empty environment and writes down what came.

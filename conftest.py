@@ -14,6 +14,10 @@ import pytest
 # The RL Zoo asks for older versions of other packages than this project's: `make zoo`.
 collect_ignore = ["tests/support"]
 collect_ignore += [] if find_spec("rl_zoo3") else ["tests/adapters/sb3/test_zoo.py"]
+# RLlib needs another Gymnasium: `make rllib`. Ray alone brings its modules, but not what they import, such as this.
+collect_ignore += (
+    [] if find_spec("tree") and find_spec("ray") else ["tests/adapters/rllib", "src/tddelta/adapters/rllib"]
+)
 
 # Adapters of libraries that are not installed cannot be imported, and so have no examples to run.
 _ADAPTERS = {

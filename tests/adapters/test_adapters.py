@@ -15,6 +15,8 @@ import pytest
         ("torchrl", "torch"),
         ("rsl_rl", "rsl_rl"),
         ("rsl_rl", "torch"),
+        ("rllib", "ray"),
+        ("rllib", "torch"),
     ],
 )
 def test_without_the_library_the_error_names_the_install_command(adapter: str, missing: str) -> None:

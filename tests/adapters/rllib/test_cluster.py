@@ -1,0 +1,65 @@
+"""Env runners and learners in processes of their own, one of them killed, and learning."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ray.rllib", reason="needs RLlib and torch")
+
+from rllib_agents import Countdown, config, weights
+from tddelta.adapters.rllib import RunDirectory
+from tddelta.runs import load_runs
+
+# Ray's learners use parts of Ray of which it warns.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def test_a_killed_env_runner_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    settings = config(environment=Countdown).scales([0.5, 0.9, 0.99])
+    settings.env_runners(num_env_runners=2, num_envs_per_env_runner=1).learners(num_learners=2)
+    settings.fault_tolerance(restart_failed_env_runners=True)
+    settings.callbacks(partial(RunDirectory, tmp_path, eval_episodes=2))
+    algorithm = settings.build_algo()
+    algorithm.train()
+    asked: Any = algorithm.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
+    os.kill(asked[0], signal.SIGKILL)
+    results = [algorithm.train()]
+    while algorithm.env_runner_group.num_healthy_remote_workers() < 2 and len(results) < 200:
+        results.append(algorithm.train())
+    assert algorithm.env_runner_group.num_healthy_remote_workers() == 2
+    for result in results:
+        assert set(result["learners"]["default_policy"]["value_loss"]) == {"gamma=0.500", "gamma=0.900", "gamma=0.990"}
+        assert result["env_runners"]["num_env_steps_sampled"] >= 256
+    both = [
+        one.get() for one in algorithm.learner_group.foreach_learner(lambda learner: learner.get_state("rl_module"))
+    ]
+    parts = [one["rl_module"]["default_policy"] for one in both]
+    assert len(parts) == 2
+    for name, array in parts[0].items():
+        np.testing.assert_array_equal(array, parts[1][name])
+        assert np.isfinite(array).all()
+    algorithm.stop()
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished" and run.critic is not None
+    assert run.status["updates"] == 1 + len(results) == len(run.metrics["steps"])
+
+
+def test_cartpole_is_learned_within_the_budget_of_rllib() -> None:
+    """Settings, 300,000 steps and return are those of RLlib's own tuned example (`cartpole_ppo.py`)."""
+    settings = config().scales("halving").env_runners(num_envs_per_env_runner=8)
+    settings.training(lr=3e-4, train_batch_size_per_learner=4_000, minibatch_size=128, num_epochs=6, vf_loss_coeff=0.01)
+    settings.training(lambda_=1.0)
+    settings.rl_module(model_config={"fcnet_hiddens": [32], "fcnet_activation": "linear", "vf_share_layers": True})
+    algorithm = settings.build_algo()
+    best, steps = 0.0, 0
+    while best < 450 and steps < 300_000:
+        result = algorithm.train()
+        steps, best = result["num_env_steps_sampled_lifetime"], max(best, result["env_runners"]["episode_return_mean"])
+    assert best >= 450, f"{best} after {steps} steps"
+    assert weights(algorithm)["vf.net.mlp.0.weight"].shape[0] == 6
+    algorithm.stop()
