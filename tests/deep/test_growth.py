@@ -389,10 +389,10 @@ def test_host_environments_go_on_over_growth(tmp_path):
     made = host.from_factory(host_environments.vectors(AutoresetMode.SAME_STEP), name="Plant")
     config = host_environments.tiny(made, grow=[(30, 300)], steps=100)
     run = trained(tmp_path / "run", config=config)
-    assert run.status["state"] == "finished" and len(run.scales) == 7
+    assert run.status["state"] == "finished" and len(run.scales) == 4
     events = [row["event"] for row in run.timing]
     assert events.count("environments") == 1 and events.count("compile") == 2
-    assert load(run, environment=made).components(np.zeros(made.observation_shape)).shape == (7,)
+    assert load(run, environment=made).components(np.zeros(made.observation_shape)).shape == (4,)
 
 
 SMALL = ["--environments", "3", "--rollout-length", "8", "--minibatches", "1", "--epochs", "1", "--hidden-sizes", "8"]

@@ -231,7 +231,7 @@ def _environments_placed(
     more = [EVERYWHERE] * others
     spread = _over(row, there, (EVERYWHERE, STATE, *more), (STATE, METRICS, *more))
     where = type(STATE)._make(NamedSharding(row, place) for place in STATE)
-    return _jitted(row, where, init, spread, others)
+    return _jitted(row, config, where, init, spread, others)
 
 
 def _components_placed(
@@ -244,14 +244,17 @@ def _components_placed(
         return jax.tree.map(lambda _: place, node)
 
     state = jax.eval_shape(functools.partial(ppo.init, config), jax.random.key(0))
-    return _jitted(row, jax.tree.map(where, state, is_leaf=_is_components), init, go, others)
+    return _jitted(row, config, jax.tree.map(where, state, is_leaf=_is_components), init, go, others)
 
 
-def _jitted(row: Mesh, where: Any, init: Callable[..., Any], go: Callable[..., Any], others: int) -> tuple[Any, Any]:
+def _jitted(
+    row: Mesh, config: Config, where: Any, init: Callable[..., Any], go: Callable[..., Any], others: int
+) -> tuple[Any, Any]:
     everywhere = NamedSharding(row, EVERYWHERE)
     given = (everywhere, where, *[everywhere] * others)
+    used_up = () if config.grow and not others else 1  # a whole run ends with larger arrays than it began with
     return jax.jit(init, in_shardings=everywhere, out_shardings=where), jax.jit(
-        go, donate_argnums=1, in_shardings=given, out_shardings=(where, None, *[None] * others)
+        go, donate_argnums=used_up, in_shardings=given, out_shardings=(where, None, *[None] * others)
     )
 
 
