@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TRAINS = re.compile(
-    r"\btdd\.(train|compare)\(|\bppo\.train\b|\boptax\b|\blearn\(|\bCollector\(|\btrain\(tyro|\.build_algo\("
+    r"\btdd\.(train|compare|critics)\(|\bppo\.train\b|\boptax\b|\blearn\(|\bCollector\(|\btrain\(tyro|\.build_algo\("
 )
 
 
