@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tddelta._plain import blamed, reference
@@ -308,7 +309,8 @@ def constant_error(config: Config, learned: Learned, rollout: Rollout, axis: sha
     basis, scales, terminated = Basis(config.agent.basis), config.critic_scales, ends["terminated"]
     deltas, next_deltas = basis.deltas(heads), basis.deltas(next_heads)
     errors = compose(td_errors(rewards, deltas, next_deltas, terminated=terminated, scales=scales))
-    slopes = 1 - jnp.where(terminated[..., None], 0, jnp.asarray(scales.gammas))
+    # 1 − γ in double precision: near γ = 1 it has few digits in single.
+    slopes = jnp.where(terminated[..., None], 1, 1 - np.asarray(scales.gammas))
     error, slope = (shards.mean(jnp.mean(counted(each, rollout.weights), (0, 1)), axis) for each in (errors, slopes))
     # At γ = 1 nothing tells where no episode ended.
     return jnp.where(slope > 0, error / jnp.where(slope > 0, slope, 1), 0)
