@@ -582,7 +582,7 @@ def _check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
     """One setting by itself: its type, as numbers of the wrong kind fail far away otherwise, and its range."""
     name, kind, within = field.name, kinds()[field.name], field.metadata["within"]
     if kind is int:
-        whole(name, value, min(1, field.default), most=2**63 - 1 if name == "steps" else _MOST)
+        whole(name, value, 0 if field.default == 0 else 1, most=2**63 - 1 if name == "steps" else _MOST)
     elif not _fits(value, kind):
         raise ConfigError(f"{setting(name)} must be {_described(kind)}; got {value!r}{unquoted(value)}")
     elif within and isinstance(value, int | float) and not _RANGES[within](value):

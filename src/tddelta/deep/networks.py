@@ -326,9 +326,12 @@ class ActorCritic(eqx.Module):
 
         def bias(network: Any) -> jax.Array:
             critic: Any = network.critic
-            return critic.output.bias if isinstance(critic, Components) else critic.bias  # type: ignore[no-any-return]
+            found: jax.Array = critic.output.bias if isinstance(critic, Components) else critic.bias
+            return found
 
-        return eqx.tree_at(bias, self, bias(self) + shift.reshape(bias(self).shape))
+        moved: ActorCritic = eqx.tree_at(bias, self, bias(self) + shift.reshape(bias(self).shape))
+        return moved
+
 
 def padded(array: jax.Array, shape: tuple[int, ...], mode: Any = "constant", **options: Any) -> jax.Array:
     """An array with more entries at the end of its axes: zeros, or others as `jnp.pad` makes them."""

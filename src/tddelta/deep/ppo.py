@@ -183,6 +183,7 @@ def learn(
     """
     # Targets: from the values before the update, once for all epochs.
     old, weights = state.learned, rollout.weights
+    shift = None
     if config.anchor:
         shift = jnp.where(state.updates < config.anchor, constant_error(config, old, rollout, axis), 0)
         outputs = output_shift(config, shift, component_unit(config, old.target_moments))
@@ -192,7 +193,7 @@ def learn(
     values, targets, advantages = (filled(each, weights) for each in learning_signals(config, old, rollout))
     moments = more_moments(old, rollout, targets, axis)
     unit = component_unit(config, moments.target_moments)
-    if config.anchor:
+    if shift is not None:
         # The unit of what is learned now, which the targets of this rollout may have changed.
         parameters = old.parameters.shifted(output_shift(config, shift, unit))
         state = state._replace(learned=old._replace(parameters=parameters))
