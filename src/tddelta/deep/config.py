@@ -53,7 +53,7 @@ RewardClipping = Literal["none", "sign"]
 TimeLimit = Literal["truncate", "terminate"]
 """What an environment's time limit is to the learner: see `Config.time_limit`."""
 
-ADDED = ("shards", "component_trunks", "reward_clipping", "reward_noise", "image_channels", "grow")
+ADDED = ("shards", "component_trunks", "reward_clipping", "reward_noise", "image_channels", "grow", "anchor")
 """Settings that older records do not know: recorded where they are not the default, so that older runs can go on."""
 
 PART = 32
@@ -150,6 +150,9 @@ class Config:
     )
     value_coefficient: float = option(
         1.0, "Weight of the value loss ½ Σ_z (error)² (continuous).", traced=True, within=_NOT_NEGATIVE
+    )
+    anchor: int = option(
+        0, "First rollouts in which a constant is fitted to every V_z before its targets are made; 0 for none."
     )
     normalize_advantages: bool = option(True, "Standardise advantages once per rollout.")
     normalize_observations: bool = option(False, "Standardise observations by running mean and deviation.")
@@ -579,7 +582,7 @@ def _check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
     """One setting by itself: its type, as numbers of the wrong kind fail far away otherwise, and its range."""
     name, kind, within = field.name, kinds()[field.name], field.metadata["within"]
     if kind is int:
-        whole(name, value, most=2**63 - 1 if name == "steps" else _MOST)
+        whole(name, value, 0 if field.default == 0 else 1, most=2**63 - 1 if name == "steps" else _MOST)
     elif not _fits(value, kind):
         raise ConfigError(f"{setting(name)} must be {_described(kind)}; got {value!r}{unquoted(value)}")
     elif within and isinstance(value, int | float) and not _RANGES[within](value):
@@ -750,6 +753,11 @@ def _check_network(config: Config, environment: AnyEnvironment) -> None:
                 f"{name} must return (policy, heads) for one observation, heads of shape ({config.heads},); "
                 f"got shapes {jax.tree.map(lambda one: one.shape[1:], found)}"
             )
+    if config.anchor and not isinstance(made, ActorCritic):
+        raise ConfigError(
+            f"{setting('anchor')} shifts the output biases of the critic, and those of {name} are unknown; got "
+            f"{config.anchor}: return a tddelta.deep.networks.ActorCritic or drop it"
+        )
     # One rollout, and the parameters with Adam's two moments.
     step = math.prod(environment.observation_shape) * np.dtype(environment.storage).itemsize + 4 * (config.heads + 4)
     parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype"))

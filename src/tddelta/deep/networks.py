@@ -321,6 +321,17 @@ class ActorCritic(eqx.Module):
             return policy, self.critic(observation)
         return policy, self.critic(features if self.critic_trunk is None else self.critic_trunk(observation))
 
+    def shifted(self, shift: jax.Array) -> "ActorCritic":
+        """The same network whose heads are larger by (heads,), everywhere."""
+
+        def bias(network: Any) -> jax.Array:
+            critic: Any = network.critic
+            found: jax.Array = critic.output.bias if isinstance(critic, Components) else critic.bias
+            return found
+
+        moved: ActorCritic = eqx.tree_at(bias, self, bias(self) + shift.reshape(bias(self).shape))
+        return moved
+
 
 def padded(array: jax.Array, shape: tuple[int, ...], mode: Any = "constant", **options: Any) -> jax.Array:
     """An array with more entries at the end of its axes: zeros, or others as `jnp.pad` makes them."""

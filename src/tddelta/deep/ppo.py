@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tddelta._plain import blamed, reference
+from tddelta.decomposition import compose
 from tddelta.deep import shards
 from tddelta.deep.config import PRESETS, Config, check, preset
 from tddelta.deep.host import HostEnvironment
@@ -42,7 +44,7 @@ from tddelta.deep.rollout import (
     start,
 )
 from tddelta.errors import ConfigError, ShapeError
-from tddelta.targets import successors
+from tddelta.targets import successors, td_errors
 
 __all__ = [
     "FAULTS",
@@ -181,9 +183,20 @@ def learn(
     """
     # Targets: from the values before the update, once for all epochs.
     old, weights = state.learned, rollout.weights
+    shift = None
+    if config.anchor:
+        shift = jnp.where(state.updates < config.anchor, constant_error(config, old, rollout, axis), 0)
+        outputs = output_shift(config, shift, component_unit(config, old.target_moments))
+        rollout = rollout._replace(
+            **{name: getattr(rollout, name) + outputs for name in ("heads", "final_heads", "last_heads")}
+        )
     values, targets, advantages = (filled(each, weights) for each in learning_signals(config, old, rollout))
     moments = more_moments(old, rollout, targets, axis)
     unit = component_unit(config, moments.target_moments)
+    if shift is not None:
+        # The unit of what is learned now, which the targets of this rollout may have changed.
+        parameters = old.parameters.shifted(output_shift(config, shift, unit))
+        state = state._replace(learned=old._replace(parameters=parameters))
     batch = Batch(
         rollout.observations,
         rollout.actions,
@@ -268,13 +281,8 @@ def grow(config: Config, state: State) -> State:
     return state._replace(learned=learned, optimizer=jax.tree.unflatten(jax.tree.structure(fresh), leaves))
 
 
-def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Targets of the critic, and advantages of the actor.
-
-    Returns:
-        Heads and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
-        (T, B).
-    """
+def seen(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+    """What targets are made of, in units of (normalised) reward: rewards, heads, those of true successors, and ends."""
     rewards = learned_rewards(config, rollout.rewards, rollout.reward_noise)
     if learned.reward_moments is not None:
         rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
@@ -286,6 +294,43 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
         final_deltas=in_reward_units(config, learned, rollout.final_heads),
         **ends,
     )
+    return rewards, heads, next_heads, ends
+
+
+def constant_error(config: Config, learned: Learned, rollout: Rollout, axis: shards.Axis = ()) -> jax.Array:
+    """Constants that the values V_z lack, in units of (normalised) reward, (Z,).
+
+    Least-squares TD with a constant as the only feature: mean δ_z / mean(1 − (1−d) γ_z), δ_z the TD error of V_z.
+    With V_z raised by it, the TD errors of the rollout have mean 0.
+
+    Reference:
+        Bradtke and Barto, Linear least-squares algorithms for temporal difference learning, 1996.
+    """
+    rewards, heads, next_heads, ends = seen(config, learned, rollout)
+    basis, scales, terminated = Basis(config.agent.basis), config.critic_scales, ends["terminated"]
+    deltas, next_deltas = basis.deltas(heads), basis.deltas(next_heads)
+    errors = compose(td_errors(rewards, deltas, next_deltas, terminated=terminated, scales=scales))
+    # 1 − γ in double precision: near γ = 1 it has few digits in single.
+    slopes = jnp.where(terminated[..., None], 1, 1 - np.asarray(scales.gammas))
+    error, slope = (shards.mean(jnp.mean(counted(each, rollout.weights), (0, 1)), axis) for each in (errors, slopes))
+    # At γ = 1 nothing tells where no episode ended.
+    return jnp.where(slope > 0, error / jnp.where(slope > 0, slope, 1), 0)
+
+
+def output_shift(config: Config, shift: jax.Array, unit: jax.Array | None) -> jax.Array:
+    """Shift of the critic's outputs, (heads,), that shifts the values V_z in units of reward, (Z,)."""
+    outputs = Basis(config.agent.basis).outputs(shift, config.heads)
+    return outputs if unit is None else outputs / unit
+
+
+def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Targets of the critic, and advantages of the actor.
+
+    Returns:
+        Heads and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
+        (T, B).
+    """
+    rewards, heads, next_heads, ends = seen(config, learned, rollout)
     scales = config.critic_scales
     with blamed(f"the target function {reference(config.agent.targets)} raised"):
         targets = config.agent.targets(rewards, heads, next_heads, scales=scales, **ends)

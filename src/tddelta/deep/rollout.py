@@ -154,6 +154,12 @@ class Basis(NamedTuple):
         """V_Z, (…)."""
         return learned[..., -1] if self.name == "values" else jnp.sum(learned, -1)
 
+    def outputs(self, values: jax.Array, heads: int) -> jax.Array:
+        """Constant outputs, (heads,), whose values V_z are these, (Z,); those of a sum are equal."""
+        if self.name == "sum":
+            return jnp.broadcast_to(values / heads, (heads,))
+        return decompose(values) if self.name == "deltas" else values
+
     def spans(self, horizons: tuple[float, ...]) -> jax.Array:
         """Share of the horizon that each output stands for, in steps, (Z,)."""
         if self.name == "values":
