@@ -16,7 +16,10 @@ AGENTS = ["ppo", "ppo+", "ppo-multi", "ppo-delta", "ppo-delta-bootstrap", "ppo-d
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("options", [{}, {"max_steps_in_episode": 3}], ids=["", "time limit"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, id=""), pytest.param({"max_steps_in_episode": 3}, id="time limit", marks=pytest.mark.slow)],
+)
 def test_a_constant_reward_is_known_after_one_rollout_at_every_discount(agent, options):
     config = tiny("tddelta.deep.probes:ConstantReward", agent, environment_kwargs=options, gamma=0.999, **FOREVER)
     found = values_of_constant(config)
@@ -24,6 +27,7 @@ def test_a_constant_reward_is_known_after_one_rollout_at_every_discount(agent, o
     assert abs(values_of_constant(tiny(config.environment, agent, gamma=0.999, **FOREVER | {"anchor": 0}))[-1]) < 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
