@@ -49,6 +49,11 @@ class Group:
     rows: list[dict[str, str]]
 
     @property
+    def complete(self) -> bool:
+        """True if all seeds of the study are there: only then is anything tested."""
+        return len(self.rows) == self.planned
+
+    @property
     def name(self) -> str:
         """Agent and setting, in Markdown."""
         return f"`{self.agent}`{self.setting}"
@@ -82,7 +87,7 @@ def read(study: str, folder: Path) -> list[Group]:
 
 def progress(found: Sequence[Group]) -> str:
     """What is there, of what is planned."""
-    complete = sum(len(group.rows) == group.planned for group in found)
+    complete = sum(group.complete for group in found)
     there, planned = sum(len(group.rows) for group in found), sum(group.planned for group in found)
     text = f"{complete} of {counted(len(found), 'group')} complete, {there} of {planned} runs."
     dates, versions = ({row[name] for group in found for row in group.rows} for name in ("date", "version"))
@@ -111,12 +116,14 @@ def tests(found: Sequence[Group]) -> str:
     measure, title = next(iter(MEASURES.items()))
     pairs = [(a, b) for a in found for b in found if a.problem == b.problem]
     pairs = [(a, b) for a, b in pairs if a.agent not in BASELINES and b.agent in BASELINES]
+    ready = [a.complete and b.complete for a, b in pairs]
     results = [welch_test(a.values(measure), b.values(measure)) for a, b in pairs]
     # A comparison still to come counts with p = 1, so that what is clear now will stay so.
-    corrected = holm([1.0 if result.p_value is None else result.p_value for result in results])
+    values = [result.p_value if made else 1.0 for result, made in zip(results, ready, strict=True)]
+    corrected = holm([1.0 if value is None else value for value in values])
     rows, clear = [], []
-    for (a, b), result, p in zip(pairs, results, corrected, strict=True):
-        if not (a.rows and b.rows):
+    for (a, b), made, result, p in zip(pairs, ready, results, corrected, strict=True):
+        if not made:
             continue
         interval = bootstrap_difference(a.values(measure), b.values(measure))
         texts = [signed(result.difference), interval_text(interval.low, interval.high)]

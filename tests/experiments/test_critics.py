@@ -196,6 +196,16 @@ def test_a_critic_that_diverges_has_no_error(tmp_path):
     assert rows and all(row["error"] is None or row["error"] > 1e6 for row in rows)
 
 
+def test_a_run_brings_its_noise_and_anchor_and_leaves_weights_out(tmp_path):
+    options = {"scales": [2, 10], "gamma": GAMMA, "reward_noise": 0.5, "anchor": 1, "component_weights": (1.0, 2.0)}
+    config = tiny(COINS, "ppo-delta", **options)
+    anchored = study(tmp_path / "a", policy=policy_of(config), lam=1.0, seeds=1)
+    assert anchored.question["reward_noise"] == 0.5 and anchored.question["settings"]["anchor"] == 1
+    plain = study(tmp_path / "b", policy=policy_of(config), lam=1.0, seeds=1, anchor=0)
+    for form in ("ppo", "ppo-delta"):
+        assert abs(anchored.errors(form, 0, "bias")[0]) < abs(plain.errors(form, 0, "bias")[0])
+
+
 # ---------------------------------------------------------------- choice and tests
 
 
@@ -320,7 +330,9 @@ def test_host_environments_have_realised_returns(tmp_path):
         np.testing.assert_allclose(truth["values"], expected)
         assert np.isnan(truth["variances"]).all()
     assert (found.truth["kind"], found.truth["noise"]) == ("realised", 0.0)
-    assert "cannot be told from the error" in found.write().read_text()
+    page = found.write().read_text()
+    assert "cannot be told from the error" in page
+    assert (found.truth["unknown"] > 0) == ("may not be typical of all" in page)
     assert found.noise_share("ppo", 0) is None
 
 

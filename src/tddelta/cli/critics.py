@@ -33,7 +33,7 @@ class Critics:
 
     apart: ClassVar = (
         *("lam", "learning_rate", "agent", "entropy_coefficient", "normalize_advantages", "shared_trunk"),
-        *("anneal_learning_rate", "actor_lam", "shards", "grow"),
+        *("anneal_learning_rate", "actor_lam", "shards", "grow", "component_weights"),
     )
 
     policy: Annotated[Positional[str], arg(metavar="RUN|MODULE:ACT")]
@@ -75,6 +75,7 @@ class Critics:
         """Train the critics, print, write the page."""
         from tddelta.experiments.critics import critics
         from tddelta.experiments.plan import default_out
+        from tddelta.runs.files import plain
 
         out = default_out() if self.out is None else self.out
         again = [*command, *([] if self.out else ["--out", str(out)])]
@@ -96,7 +97,7 @@ class Critics:
         page = study.write()
         if self.json:
             for record in study.error_table.records:
-                print(json.dumps(record, allow_nan=False))
+                print(json.dumps(plain(record), allow_nan=False))
             print(f"report: {page}", file=sys.stderr)
             return 0
         rows = study.summary()

@@ -753,7 +753,7 @@ def _check_network(config: Config, environment: AnyEnvironment) -> None:
                 f"{name} must return (policy, heads) for one observation, heads of shape ({config.heads},); "
                 f"got shapes {jax.tree.map(lambda one: one.shape[1:], found)}"
             )
-    if config.anchor and not isinstance(made, ActorCritic):
+    if config.anchor and not hasattr(made, "shifted"):
         raise ConfigError(
             f"{setting('anchor')} shifts the output biases of the critic, and those of {name} are unknown; got "
             f"{config.anchor}: return a tddelta.deep.networks.ActorCritic or drop it"

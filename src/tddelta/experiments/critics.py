@@ -75,10 +75,14 @@ class CriticOnly(eqx.Module):
         policy, heads = self.network(observation)
         return jax.tree.map(jnp.zeros_like, policy), heads
 
+    def shifted(self, shift: jax.Array) -> "CriticOnly":
+        """The same network whose heads are larger by (heads,), everywhere."""
+        return CriticOnly(self.network.shifted(shift))
+
 
 @dataclasses.dataclass(frozen=True)
 class _WithoutActor:
-    """What makes such a network for some settings; equal ones share their programs."""
+    """Factory of such a network for some settings; equal ones share their programs."""
 
     config: Config
 
@@ -257,12 +261,14 @@ class Truth(NamedTuple):
         values: Mean discounted return of the continuations of each state, (N,).
         variances: Variance of that mean, (N,): what is noise of it. NaN where it is not known.
         cut: Share of continuations that the environment cut short although the learner would bootstrap there.
+        unknown: Share of the states of a stream that were left out, since a cut came before their return was known.
     """
 
     observations: np.ndarray
     values: np.ndarray
     variances: np.ndarray
     cut: float = 0.0
+    unknown: float = 0.0
 
     def errors(self, predicted: np.ndarray) -> dict[str, float | None]:
         """Squared error of V, plain and without its mean, both without the noise of `values`; and the mean error.
@@ -290,6 +296,7 @@ class Truth(NamedTuple):
             "variance": float(spread),
             "noise": self.noise,
             "cut": self.cut,
+            "unknown": self.unknown,
             **more,
         }
 
@@ -376,7 +383,8 @@ def realised(policy: Frozen, config: Config, *, states: int, seed: int) -> Truth
             f"name a smaller {setting('gamma')}, or an environment whose episodes end sooner"
         )
     chosen = known[np.linspace(0, len(known) - 1, min(states, len(known))).astype(int)]
-    return Truth(observations[chosen], returns[chosen], np.full(len(chosen), np.nan))
+    unknown = 1 - len(known) / len(returns)
+    return Truth(observations[chosen], returns[chosen], np.full(len(chosen), np.nan), unknown=unknown)
 
 
 # ---------------------------------------------------------------- learning
@@ -493,7 +501,7 @@ def critics(
     budgets: Sequence[int] = (25_000, 50_000, 100_000, 200_000),
     seeds: int | Sequence[int] = 10,
     tuning_seeds: Sequence[int] = (100, 101, 102, 103, 104),
-    reward_noise: float = 0.0,
+    reward_noise: float | None = None,
     measure: str = "centred",
     states: int = 512,
     continuations: int = 32,
@@ -525,7 +533,8 @@ def critics(
         budgets: Environment steps at which critics are measured, rounded up to whole updates.
         seeds: A number N for the seeds 0 … N−1, or the seeds that are reported.
         tuning_seeds: Seeds on which is chosen; not used where there is nothing to choose.
-        reward_noise: Standard deviation of the noise on every reward that critics learn from.
+        reward_noise: Standard deviation of the noise on every reward that critics learn from; None takes that of the
+            run.
         measure: What is chosen by and tested: "centred", the variance of V̂ − V over held-out states, or "error", the
             mean of its square, which a constant adds to.
         states: Number of held-out states, ≥ 2.
@@ -658,11 +667,12 @@ _STILL: Mapping[str, Any] = {
     "actor_lam": None,
     "shards": 1,
     "grow": (),
+    "component_weights": None,
 }
-"""Settings that make the actor stand still, and the critic learn at a constant rate."""
+"""Settings that make the actor stand still, and every form of critic learn with one rate and one ladder."""
 
 
-def _base(policy: Frozen, changes: Mapping[str, Any], noise: float, steps: int) -> Config:
+def _base(policy: Frozen, changes: Mapping[str, Any], noise: float | None, steps: int) -> Config:
     """Settings that all critics share: those of the policy with these changes."""
     named = {name: value for name, value in plain(dict(changes)).items() if value is not None}
     known = tuple(field.name for field in dataclasses.fields(Config) if field.name not in (*_STILL, *_NAMED))
@@ -671,7 +681,9 @@ def _base(policy: Frozen, changes: Mapping[str, Any], noise: float, steps: int) 
             raise ConfigError(f"{setting(name)} is fixed for critics of a frozen policy; got {named[name]!r}: drop it")
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}: {closest(name, known)}")
-    config = dataclasses.replace(policy.config, **_STILL, **named, reward_noise=noise, steps=steps)
+    if noise is not None:
+        named["reward_noise"] = noise
+    config = dataclasses.replace(policy.config, **_STILL, **named, steps=steps)
     check(config)
     return config
 
@@ -760,7 +772,7 @@ class _Work:
         question, path = self.question, self.folder / "truth.npz"
         if path.exists():
             with np.load(path, allow_pickle=False) as stored:
-                self.truth = Truth(stored["observations"], stored["values"], stored["variances"], float(stored["cut"]))
+                self.truth = Truth(**{name: stored[name][()] for name in Truth._fields})
             return
         options = {"states": question["states"], "seed": question["truth_seed"]}
         if isinstance(self.base.environment_object(), HostEnvironment):

@@ -108,7 +108,7 @@ class CriticStudy:
 
     @property
     def tuned(self) -> bool:
-        """Whether there is anything to choose."""
+        """True if some form has several λ or learning rates to choose from."""
         return bool(self.grid())
 
     @cached_property
@@ -220,8 +220,8 @@ class CriticStudy:
             Column("Noise", "noise", shown(percent)),
         )
         notes = [
-            f"Mean over {counted(len(self.question['seeds']), 'seed')} ± standard error. λ and learning rate are those "
-            f"with the least {_inside(measure)} on the tuning seeds.",
+            f"Mean over {counted(len(self.question['seeds']), 'seed')} ± standard error."
+            + f" Of several λ and rates: those with the least {_inside(measure)} on the tuning seeds." * self.tuned,
             "Error: mean of (V̂ − V)² over held-out states. Centred: variance of V̂ − V: a constant does not count.",
         ]
         if self.truth["kind"] == "forked":
@@ -360,8 +360,8 @@ class CriticStudy:
         if judged:
             clear = [verdict(-d.test.difference, d.corrected) for d in judged]
             found.append(
-                f"Of {counted(len(judged), 'comparison')} with {self.forms[0]}, {clear.count('better')} are clearly "
-                f"better and {clear.count('worse')} clearly worse (p < 0.05, Holm-corrected for all of them)."
+                f"{counted(len(judged), 'comparison')} with {self.forms[0]}: {clear.count('better')} clearly better, "
+                f"{clear.count('worse')} clearly worse (p < 0.05, Holm-corrected for all of them)."
             )
         for d in self.differences:
             text = (
@@ -415,6 +415,11 @@ class CriticStudy:
                 f"{percent(self.truth['cut'])} of the continuations were cut by the environment where the learner "
                 "bootstraps: what would have come counts as 0."
             )
+        if self.truth.get("unknown", 0) > 0:
+            found.append(
+                f"{percent(self.truth['unknown'])} of the states of the held-out streams were left out: their episode, "
+                "or the stream, was cut before what follows them was known. The others may not be typical of all."
+            )
         return found
 
     def _figure(self) -> Drawing:
@@ -441,7 +446,7 @@ class CriticStudy:
             "errors",
             "errors",
             f"{MEASURES[measure]} against steps",
-            "Each form with the λ and the learning rate that were chosen for it at each budget. Lower is better.",
+            "Each form as it was chosen at each budget. Lower is better." if self.tuned else "Lower is better.",
             f"{MEASURES[measure]} against environment steps. After {self.steps[-1]:,}: {last}.",
             figure,
         )
