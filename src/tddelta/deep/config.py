@@ -339,7 +339,7 @@ def grown_parameters(config: Config, parameters: Any) -> Any:
 
 
 def _factors(config: Config) -> np.ndarray:
-    """Of each output as the ladder grows: where it counts shares of a horizon, the same V is another number of them."""
+    """Factors of the outputs that keep every V where `component_scale` horizon changes their units, (heads,)."""
     grown = config.grown
     factors = np.ones(grown.heads)
     if config.component_scale == "horizon":
@@ -646,7 +646,7 @@ def _check_sizes(config: Config) -> None:
 
 
 def _check_growth(config: Config) -> None:
-    """Whether the ladder can grow as it shall."""
+    """Refuse steps and horizons by which the ladder cannot grow."""
     if not config.grow:
         return
     scales = config.scales if isinstance(config.scales, Mapping) else {}
@@ -756,7 +756,7 @@ def _check_network(config: Config, environment: AnyEnvironment) -> None:
     if config.anchor and not hasattr(made, "shifted"):
         raise ConfigError(
             f"{setting('anchor')} shifts the output biases of the critic, and those of {name} are unknown; got "
-            f"{config.anchor}: return a tddelta.deep.networks.ActorCritic or drop it"
+            f"{config.anchor}: give it the method shifted of tddelta.deep.networks.ActorCritic, or drop the setting"
         )
     # One rollout, and the parameters with Adam's two moments.
     step = math.prod(environment.observation_shape) * np.dtype(environment.storage).itemsize + 4 * (config.heads + 4)

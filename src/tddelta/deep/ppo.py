@@ -282,7 +282,7 @@ def grow(config: Config, state: State) -> State:
 
 
 def seen(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, Any]]:
-    """What targets are made of, in units of (normalised) reward: rewards, heads, those of true successors, and ends."""
+    """Rewards, heads and heads of true successors, in units of (normalised) reward, and ends: what targets need."""
     rewards = learned_rewards(config, rollout.rewards, rollout.reward_noise)
     if learned.reward_moments is not None:
         rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)

@@ -422,7 +422,7 @@ class _Training:
         eval_every: int | None,
         checkpoint_every: float,
     ) -> None:
-        self.first, self.config = config, records[0].config  # whose ladder grows from the one to the other
+        self.first, self.config = config, records[0].config  # before the ladder grows, and now
         self.records, self.progress, self.stop = records, progress, stop
         self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
         self.several = len(records) > 1
