@@ -110,6 +110,6 @@ class Alone(eqx.Module):
 
 def test_networks_whose_biases_are_unknown_are_refused():
     with pytest.raises(
-        ConfigError, match=r"anchor shifts the output biases of the critic, .* are unknown; got 1: return"
+        ConfigError, match=r"anchor shifts the output biases of the critic, .* are unknown; got 1: give"
     ):
         tiny(anchor=1, network=lambda key, observations, actions, heads: Alone(jnp.zeros(heads)))
