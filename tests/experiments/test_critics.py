@@ -18,7 +18,7 @@ from scipy import stats
 from deep_environments import QUICKLY, tiny
 from deep_runs import finished
 from host_environments import Counting
-from tddelta import ConfigError, DataError
+from tddelta import CheckpointError, ConfigError, DataError
 from tddelta.cli import main
 from tddelta.deep import host, probes
 from tddelta.deep.agents import AGENTS
@@ -27,6 +27,7 @@ from tddelta.deep.rollout import initial
 from tddelta.experiments import critics as module
 from tddelta.experiments.critics import Truth, critics, forked, horizon, train_critics, without_limit
 from tddelta.report.critics import CriticStudy
+from tddelta.report.statistics import summarise
 
 GAMMA, LENGTH = 0.9, 4
 BATCH = 24
@@ -309,6 +310,49 @@ class Model:
         return np.ones(len(observations), int), None
 
 
+class Saved(Model):
+    """A model with parameters, as those of Stable-Baselines3."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def get_parameters(self):
+        return {"policy": {"weight": np.float32([self.value])}, "policy.optimizer": {}}
+
+
+def test_another_model_of_the_same_class_is_another_policy(tmp_path):
+    options = {"forms": ["ppo"], "lam": 1.0, "seeds": 1, **ACTION}
+    study(tmp_path / "s", policy=Saved(1), **options)
+    study(tmp_path / "s", policy=Saved(1), **options)
+    with pytest.raises(ConfigError, match=r"is a study of something else, policy\.sha256"):
+        study(tmp_path / "s", policy=Saved(2), **options)
+
+
+def test_damaged_files_are_named_and_a_missing_summary_is_made_again(tmp_path):
+    options = {"forms": ["ppo"], "lam": 1.0, "seeds": 1}
+    found = study(tmp_path / "s", **options)
+    (found.path / "truth.json").unlink()
+    assert study(tmp_path / "s", **options).truth == found.truth
+    (cell,) = found.path.glob("cells/*/*.json")
+    cell.write_text("{}")
+    with pytest.raises(CheckpointError, match="is damaged: delete it and repeat the command, which trains that"):
+        CriticStudy(found.path).write()
+    cell.unlink()
+    (found.path / "truth.npz").write_bytes(b"PK")
+    with pytest.raises(CheckpointError, match=r"truth.npz is damaged \(.*: delete it and repeat the command"):
+        study(tmp_path / "s", **options)
+    (found.path / "truth.npz").unlink()
+    assert study(tmp_path / "s", **options).truth == found.truth
+
+
+def test_errors_of_zero_have_no_share(tmp_path):
+    options = ACTION | {"environment": "tddelta.deep.probes:ConstantReward"}
+    found = study(tmp_path / "s", policy=lambda seen: np.zeros(len(seen), int), lam=1.0, seeds=2, **options)
+    assert found.truth["variance"] == 0.0
+    assert dataclasses.replace(found.differences[0], theirs=summarise([0.0, 0.0])).share is None
+    assert "V does not vary" in found.write().read_text()
+
+
 def test_foreign_policies_in_device_environments(tmp_path):
     found = study(tmp_path / "s", policy=Model(), forms=["ppo"], lam=1.0, seeds=1, **ACTION)
     # action 1 has reward 1 for ever
@@ -366,7 +410,7 @@ def test_a_reward_that_is_no_number_is_named():
         ({"seeds": [0, 0]}, "seeds must differ; got 0 0"),
         ({"forms": ["ppo", "ppo"]}, "forms must differ; got ppo ppo"),
         ({"forms": ["ppo@x"]}, "an agent and its λ as in ppo@1; got 'ppo@x'"),
-        ({"forms": ["ppo@2"]}, r"lam must be in \[0, 1\]; got 2"),
+        ({"forms": ["ppo@2"]}, r"the λ of forms must be in \[0, 1\]; got 'ppo@2'"),
         ({"forms": ["ppi"]}, "unknown agent 'ppi'"),
         ({"forms": []}, "forms must name at least one"),
         ({"budgets": [1, 2]}, "must differ by whole updates of 24 steps; got 1 2"),
@@ -378,6 +422,8 @@ def test_a_reward_that_is_no_number_is_named():
         ({"policy": 3}, "policy must be a run directory, a Policy, a model with predict or a function"),
         ({"policy": Model()}, "a policy that is not a run needs its environment: pass environment="),
         ({"policy": lambda seen: 0, **ACTION}, r"must return finite actions of shape \("),
+        ({"policy": lambda seen: np.full(len(seen), 0.5), **ACTION}, "whole numbers from 0 to 1, as .* got 0.5"),
+        ({"policy": lambda seen: np.full(len(seen), 7), **ACTION}, "whole numbers from 0 to 1, as .* got 7"),
         ({"environment_kwargs": {"length": 3}}, "the policy has its environment"),
     ],
 )

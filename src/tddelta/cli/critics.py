@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 from tddelta._plain import imported
 from tddelta.cli.reading import option, print_table
 from tddelta.cli.training import settings_of
+from tddelta.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,8 +109,12 @@ class Critics:
         return 0
 
     def _policy(self) -> Any:
-        own = ":" in self.policy and not Path(self.policy).exists()
-        return imported(self.policy, "policy") if own else Path(self.policy)
+        if ":" not in self.policy or Path(self.policy).exists():
+            return Path(self.policy)
+        found = imported(self.policy, "policy")
+        if isinstance(found, str | Path):
+            raise ConfigError(f"{self.policy} is {found!r}, no policy: name a function act or a model with predict")
+        return found
 
 
 _AS_THEY_ARE = (

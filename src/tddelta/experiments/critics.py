@@ -34,7 +34,7 @@ from tddelta.deep.config import Config, check, preset
 from tddelta.deep.host import HostEnvironment, spawned_seeds
 from tddelta.deep.policy import Policy, choose, load, to_arrays
 from tddelta.deep.rollout import Learned, Playing, Rollout, advance, learned_rewards
-from tddelta.errors import ConfigError, DataError, setting
+from tddelta.errors import CheckpointError, ConfigError, DataError, setting
 from tddelta.experiments.plan import differences, folder_of
 from tddelta.experiments.running import available_cores, describe_origin
 from tddelta.report.critics import FORMAT, MEASURES, CriticStudy
@@ -224,7 +224,7 @@ def _actions(policy: Frozen, observations: np.ndarray) -> np.ndarray:
     """Actions of a foreign policy, checked."""
     environment = policy.config.environment_object()
     assert policy.act is not None
-    with blamed(f"the policy {reference(policy.act)} raised"):
+    with blamed(f"the policy {policy.record['act']} raised"):
         actions = np.asarray(policy.act(observations))
     expected = (len(observations), *(() if environment.discrete else environment.action_space.shape))
     if actions.shape != expected or actions.dtype.kind not in "biuf" or not np.all(np.isfinite(actions)):
@@ -232,6 +232,15 @@ def _actions(policy: Frozen, observations: np.ndarray) -> np.ndarray:
             f"the policy must return finite actions of shape {expected} for observations {observations.shape}; got "
             f"{actions.dtype} of shape {actions.shape}: it is called with a batch, and returns one action for each"
         )
+    if environment.discrete:
+        least = getattr(environment, "first_action", 0)
+        most = least + environment.action_space.n - 1
+        wrong = actions[(actions != np.floor(actions)) | (actions < least) | (actions > most)]
+        if len(wrong):
+            raise ConfigError(
+                f"the policy must return whole numbers from {least} to {most}, as {environment.name} takes them; got "
+                f"{wrong[0]}: correct it, or name the environment it was made for"
+            )
     return actions
 
 
@@ -289,11 +298,12 @@ class Truth(NamedTuple):
         """What `truth.json` says of it."""
         kind = "realised" if np.isnan(self.variances).any() else "forked"
         spread = np.var(self.values, ddof=1) - self.noise
+        rounding = (1e-6 * np.abs(self.values).max()) ** 2
         return {
             "kind": kind,
             "states": len(self.values),
             "mean": float(self.values.mean()),
-            "variance": float(spread),
+            "variance": float(spread) if abs(spread) > rounding else 0.0,
             "noise": self.noise,
             "cut": self.cut,
             "unknown": self.unknown,
@@ -551,6 +561,7 @@ def critics(
     Raises:
         ConfigError: A name or setting is wrong, or the folder holds something else.
         DataError: A reward or an observation is not finite.
+        CheckpointError: A file of the study is damaged.
         KeyboardInterrupt: Ctrl-C; what was finished is kept.
     """
     frozen = _frozen(policy, environment, settings.pop("environment_kwargs", ()), settings.get("network"))
@@ -616,6 +627,8 @@ def _form(given: Any, lams: list[float]) -> Form:
         raise ConfigError(
             f"{setting('forms')} must be agents, or an agent and its λ as in ppo@1; got {given!r}"
         ) from error
+    if not 0 <= lam <= 1:
+        raise ConfigError(f"the λ of {setting('forms')} must be in [0, 1]; got {given!r}: write it as in ppo@0.95")
     agent = resolve(name)
     return Form(f"{agent.name}@{lam:g}", agent, [lam])
 
@@ -639,10 +652,7 @@ def _frozen(policy: Any, environment: Any, options: Any = (), network: Any = Non
             raise ConfigError(
                 f"the policy has its environment; got {setting('environment_kwargs')} {options!r:.80}: drop them"
             )
-        arrays, digest = to_arrays(policy.learned), hashlib.sha256()
-        for name in sorted(arrays):
-            digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
-        record = {"agent": policy.config.agent.name, "sha256": digest.hexdigest()}
+        record = {"agent": policy.config.agent.name, "sha256": _digest(to_arrays(policy.learned))}
         return Frozen(policy.config, policy.learned, None, record)
     act: Any = functools.partial(_predicted, policy) if hasattr(policy, "predict") else policy
     if not callable(act):
@@ -652,7 +662,18 @@ def _frozen(policy: Any, environment: Any, options: Any = (), network: Any = Non
         )
     if environment is None:
         raise ConfigError(f"a policy that is not a run needs its environment: pass {setting('environment', '')}")
-    return Frozen(preset(environment, "ppo", environment_kwargs=options), None, act, {"act": reference(policy)})
+    record = {"act": reference(policy)}
+    if hasattr(policy, "get_parameters"):  # Stable-Baselines3's: two models of one class are two policies
+        record["sha256"] = _digest(policy.get_parameters()["policy"])
+    return Frozen(preset(environment, "ppo", environment_kwargs=options), None, act, record)
+
+
+def _digest(arrays: Mapping[str, Any]) -> str:
+    """Checksum that tells the parameters of one policy from those of another."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
 
 
 def _predicted(model: Any, observations: np.ndarray) -> Any:
@@ -770,21 +791,27 @@ class _Work:
     def find_truth(self) -> None:
         """Play the held-out states, or read them."""
         question, path = self.question, self.folder / "truth.npz"
-        if path.exists():
-            with np.load(path, allow_pickle=False) as stored:
-                self.truth = Truth(**{name: stored[name][()] for name in Truth._fields})
-            return
         options = {"states": question["states"], "seed": question["truth_seed"]}
-        if isinstance(self.base.environment_object(), HostEnvironment):
+        count, length = question["continuations"], horizon(self.base.ladder.gammas[-1])
+        on_host = isinstance(self.base.environment_object(), HostEnvironment)
+        if path.exists():
+            try:
+                with np.load(path, allow_pickle=False) as stored:
+                    self.truth = Truth(**{name: stored[name][()] for name in Truth._fields})
+            except Exception as error:  # damaged files have many ways to fail
+                raise CheckpointError(
+                    f"{path} is damaged ({error}): delete it and repeat the command, which makes it anew"
+                ) from error
+        elif on_host:
             self.say(f"returns of held-out states, {HOST_STREAMS} streams of {HELD_OUT:,} steps")
-            self.truth, more = realised(self.policy, self.base, **options), {}
+            self.truth = realised(self.policy, self.base, **options)
         else:
-            count, length = question["continuations"], horizon(self.base.ladder.gammas[-1])
             self.say(f"continuations: {options['states']:,} held-out states, {count} of up to {length:,} steps each")
             self.truth = forked(self.policy, self.base, continuations=count, **options)
-            more = {"continuations": count, "length": length}
+        more = {} if on_host else {"continuations": count, "length": length}
         replace(self.folder / "truth.json", to_json(json_plain(self.truth.record(**more))))
-        replace(path, lambda file: np.savez_compressed(file, **self.truth._asdict()))
+        if not path.exists():
+            replace(path, lambda file: np.savez_compressed(file, **self.truth._asdict()))
 
     def train(self, what: str, seeds: Sequence[int], cells: Sequence[tuple[str, float, float]]) -> None:
         """Train every cell that is not there with every seed; seeds beside one another, if the policy is ours."""

@@ -66,9 +66,9 @@ class Difference:
     corrected: float | None
 
     @property
-    def share(self) -> float:
-        """The difference as a share of the baseline's error."""
-        return self.test.difference / self.theirs.mean
+    def share(self) -> float | None:
+        """The difference as a share of the baseline's error; None where that is not above 0."""
+        return self.test.difference / self.theirs.mean if self.theirs.mean > 0 else None
 
 
 class CriticStudy:
@@ -116,8 +116,13 @@ class CriticStudy:
         """Measures at each budget, by critic and seed: `steps`, `error`, `centred`, `bias`, None where it diverged."""
         found = {}
         for path in sorted((self.path / "cells").glob("seed-*/*.json")):
-            cell = read_json(path)
-            found[(cell["agent"], cell["lam"], cell["learning_rate"]), cell["seed"]] = cell["budgets"]
+            try:
+                cell = read_json(path)
+                found[(cell["agent"], cell["lam"], cell["learning_rate"]), cell["seed"]] = cell["budgets"]
+            except (CheckpointError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"{path} is damaged: delete it and repeat the command, which trains that critic again"
+                ) from error
         return found
 
     @cached_property
@@ -372,7 +377,8 @@ class CriticStudy:
                 found.append(f"{text}; {d.test.note}.")
             else:
                 test = f"{p_phrase(d.test.p_value)}, corrected {p_text(d.corrected)}"
-                found.append(f"{text}; {_signed_percent(d.share)}, {test}.")
+                share = "" if d.share is None else f"{_signed_percent(d.share)}, "
+                found.append(f"{text}; {share}{test}.")
         return found or ["There is one form, so that nothing is compared."]
 
     def _truth(self) -> list[str]:
