@@ -46,7 +46,7 @@ def run(tmp_path_factory):
 def interrupted(tmp_path_factory):
     """A run of another seed that was stopped, with its checkpoints."""
     stop = threading.Event()
-    options = {"stop": stop, "progress": lambda news: news.steps >= 20 * BATCH and stop.set()}
+    options = {"stop": stop, "progress": lambda news: news.steps >= 2 * BATCH and stop.set()}
     return trained(tmp_path_factory.mktemp("stopped") / "seed-1", 1, checkpoint_every=0.0, **options).path
 
 
