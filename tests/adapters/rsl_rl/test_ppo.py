@@ -17,7 +17,7 @@ from rsl_rl.storage import RolloutStorage
 import tddelta.adapters.rsl_rl as adapter
 from rsl_rl_environments import Hopper, Pole, Robots, config
 from tddelta import CheckpointError, ConfigError, DataError, ShapeError, TimeScales
-from tddelta.adapters.rsl_rl import DeltaPPO
+from tddelta.adapters.rsl_rl import DeltaPPO, ppo
 
 SCALES = TimeScales(gammas=(0.5, 0.9, 0.98), trace_decays=(0.5, 0.7, 0.9))
 ALGORITHM = {"gamma": 0.98, "scales": SCALES}
@@ -142,25 +142,58 @@ def test_returns_of_components_are_those_of_a_slow_loop(form: Any, recurrent: st
     env.episode_length_buf[4:9] = torch.arange(5)
     runner = make(env=env, recurrent=recurrent, form=form, normalize_advantage_per_mini_batch=True)
     alg, finals = runner.alg, []
-    if hands_out is None:  # then the value before the step stands in, as in rsl_rl
-        finals = alg.storage.values
-    else:
-        before = alg.process_env_step
+    before, critic = alg.process_env_step, copy.deepcopy(alg.critic)  # which goes along, with a memory of its own
 
-        def watched(obs: Any, rewards: Any, dones: Any, extras: Any) -> None:
-            finals.append(alg.predict_components(extras[hands_out]))
-            before(obs, rewards, dones, extras)
+    def watched(obs: Any, rewards: Any, dones: Any, extras: Any) -> None:
+        values = critic(alg.transition.observations)
+        # Where nothing is handed out the value before the step stands in, as in rsl_rl.
+        finals.append(values if hands_out is None else copy.deepcopy(critic)(extras[hands_out]))
+        critic.reset(dones)
+        before(obs, rewards, dones, extras)
 
-        alg.process_env_step = watched
+    alg.process_env_step = watched
     seen = rollout(runner)
     assert (seen["dones"] & seen["time_outs"]).sum() > 5 and (seen["dones"] & ~seen["time_outs"]).sum() > 1
     assert seen["dones"][-1].sum() < 12
     np.testing.assert_array_equal(alg.storage.rewards[..., 0].numpy(), seen["rewards"])
-    stacked = (finals if hands_out is None else torch.stack(finals)).double().numpy()
-    last = alg.predict_components(env.get_observations()).double().numpy()
-    targets, advantage = slow_returns(alg, seen, stacked, last, form)
+    with torch.inference_mode():
+        last = critic(env.get_observations()).double().numpy()
+    targets, advantage = slow_returns(alg, seen, torch.stack(finals).double().numpy(), last, form)
     np.testing.assert_allclose(alg.storage.returns.numpy(), targets, rtol=0, atol=1e-5)
     np.testing.assert_allclose(alg.storage.advantages[..., 0].numpy(), advantage, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("recurrent", ["", "lstm"])
+def test_final_observations_in_a_plain_dict_count_as_those_in_a_tensordict(recurrent: str) -> None:
+    """Isaac Lab's environments hand out a dict, in which a group may be one again."""
+    found = []
+    for plain in (False, True):
+        runner = make(env=Pole(8, 7, hands_out="final_obs"), recurrent=recurrent)
+        step = runner.env.step
+
+        def answer(actions: Any, step: Any = step) -> Any:
+            obs, rewards, dones, extras = step(actions)
+            more = {"camera": {"left": torch.zeros(8, 4, 4), "right": torch.zeros(8, 4, 4)}}
+            return obs, rewards, dones, {**extras, "final_obs": {**extras["final_obs"].to_dict(), **more}}
+
+        if plain:
+            runner.env.step = answer
+        assert rollout(runner)["time_outs"].sum() == 16
+        found.append(runner.alg.storage.returns)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("recurrent", ["", "lstm"])
+def test_returns_in_torch_as_on_a_gpu_are_those_in_numpy(recurrent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for kinds in (("cpu",), ()):
+        monkeypatch.setattr(ppo, "_IN_NUMPY", kinds)
+        runner = make(env=Pole(12, 7, hands_out="final_obs"), recurrent=recurrent)
+        runner.learn(2)  # also what is learned from them
+        rollout(runner)
+        found.append([runner.alg.storage.returns, runner.alg.storage.advantages, *parameters(runner.alg)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 def test_advantages_are_standardised_as_in_rsl_rl_unless_by_minibatch() -> None:
@@ -359,7 +392,12 @@ def test_answers_of_the_environment_that_do_not_fit_are_refused() -> None:
     for extras, kind, words in (
         ({"time_outs": torch.zeros(5, 1)}, ShapeError, r"time_outs'\] must be a tensor of shape \(5,\).*got \(5, 1\)"),
         ({"time_outs": [False] * 5}, ShapeError, "one flag per environment; got list"),
-        ({"time_outs": torch.ones(5), "final_obs": torch.zeros(5, 4)}, DataError, "must be a TensorDict.*got Tensor"),
+        ({"time_outs": torch.ones(5), "final_obs": torch.zeros(5, 4)}, DataError, "TensorDict or dict.*got Tensor"),
+        (
+            {"time_outs": torch.ones(5), "final_obs": {"critic": torch.zeros(2, 4)}},
+            DataError,
+            r"batch size \(5,\); got \(2,\)",
+        ),
         (
             {"time_outs": torch.ones(5), "final_obs": env.get_observations()[:2]},
             DataError,

@@ -99,6 +99,7 @@ import sys
 import torch
 from rsl_rl_environments import Pole, config
 from rsl_rl.runners import OnPolicyRunner
+from tddelta import ConfigError
 from tddelta.adapters.rsl_rl import learn
 
 rank, folder, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -115,6 +116,12 @@ torch.manual_seed(10 + rank)
 learn(runner, 2, out=f"{folder}/runs", environment="pole", agent=kind)
 learned = [one for net in (runner.alg.actor, runner.alg.critic) for one in net.parameters()]
 torch.save(learned, f"{folder}/{kind}-{rank}.pt")
+try:  # the first process refuses, and the others do not wait for it
+    learn(runner, 2, out=f"{folder}/runs", environment="pole", agent=kind)
+except ConfigError as error:
+    assert "exists already" in str(error)
+else:
+    sys.exit("the run directory was not refused")
 """
 
 

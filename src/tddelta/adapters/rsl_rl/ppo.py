@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from rsl_rl.algorithms import PPO
 from rsl_rl.utils import resolve_callable
+from tensordict import TensorDict
 
 from tddelta._arrays import check_form
 from tddelta._plain import is_number, plain
@@ -22,6 +23,9 @@ TimeOuts = Literal["bootstrap", "fold"]
 
 FINAL = ("final_obs", "final_observation")
 """Names in `extras` under which environments hand out the observation before a reset, as in Gymnasium."""
+
+_IN_NUMPY = ("cpu",)
+"""Kinds of devices whose returns come from NumPy: there a loop over time costs half as much, in the same memory."""
 
 
 def explained_variance(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -165,7 +169,7 @@ class DeltaPPO(PPO):
         following = torch.cat([store.values[1:], self.predict_components(obs)[None]])
         following = torch.where(self._truncated[..., None], self._finals, following)
         arrays = [store.rewards[..., 0], store.values, following, store.dones[..., 0] != 0, self._truncated]
-        if store.values.device.type == "cpu":  # in NumPy a loop over time costs half as much, in the same memory
+        if store.values.device.type in _IN_NUMPY:
             arrays = [array.numpy() for array in arrays]
         *steps, ended, cut = arrays
         flags: dict[str, Any] = {"terminated": ended & ~cut, "truncated": cut, "scales": scales}
@@ -240,11 +244,13 @@ class DeltaPPO(PPO):
 
     def _final_components(self, final: Any, cut: torch.Tensor) -> torch.Tensor:
         """W at the final observations of the environments that were cut, (n, Z)."""
+        if isinstance(final, Mapping) and not hasattr(final, "batch_size"):  # as Isaac Lab hands it out
+            final = TensorDict(dict(final)).auto_batch_size_(1)
         if not hasattr(final, "batch_size") or tuple(final.batch_size) != tuple(cut.shape):
             got = tuple(final.batch_size) if hasattr(final, "batch_size") else type(final).__name__
             raise DataError(
-                f"extras['{FINAL[0]}'] must be a TensorDict like the observations, of batch size {tuple(cut.shape)}; "
-                f"got {got}: hand out one row per environment, where only those that were cut count"
+                f"extras['{FINAL[0]}'] must be a TensorDict or dict like the observations, of batch size "
+                f"{tuple(cut.shape)}; got {got}: hand out one row per environment, where only those that were cut count"
             )
         final = final.to(self.device)
         # A recurrent critic has a memory per environment, so that all are asked.

@@ -13,6 +13,7 @@ import torch
 from tddelta._plain import whole
 from tddelta.adapters import lent
 from tddelta.adapters.rsl_rl.ppo import explained_variance, truncated
+from tddelta.errors import TDDeltaError
 from tddelta.runs import CONFIG_FORMAT, Arrays, RunWriter, run_path
 from tddelta.runs.files import origin
 from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, Recorder, critic_check
@@ -63,11 +64,11 @@ def learn(
     streams = min(whole("streams", streams, 1, advice="or leave it out"), runner.env.num_envs)
     name = type(alg).__name__ if agent is None else agent
     path = run_path(out, environment, name, number)
-    if runner.gpu_global_rank != 0:
+    config = _config(runner, iterations, environment, name, number)
+    writer = _begin(runner, path, config)
+    if writer is None:
         runner.learn(iterations, init_at_random_ep_len)
         return path
-    config = _config(runner, iterations, environment, name, number)
-    writer = RunWriter(path, config, origin((), _PACKAGES, f"PyTorch: {alg.device}"))
     record = _Record(runner, writer)
     try:
         with lent(runner.logger, log=record.log, process_env_step=record.step):
@@ -93,6 +94,21 @@ def scales_of(alg: Any) -> TimeScales:
     """The discounts that a critic has values for: those of a `DeltaPPO`, or the one of a `PPO`."""
     ours: TimeScales | None = getattr(alg, "scales", None)
     return TimeScales.single(alg.gamma, lam=alg.lam) if ours is None else ours
+
+
+def _begin(runner: Any, path: Path, config: dict[str, Any]) -> RunWriter | None:
+    """Begin the run directory in the first process; where it is refused all raise, for the others would wait for it."""
+    writer, refused = None, list[TDDeltaError | None]([None])
+    if runner.gpu_global_rank == 0:
+        try:
+            writer = RunWriter(path, config, origin((), _PACKAGES, f"PyTorch: {runner.alg.device}"))
+        except TDDeltaError as error:
+            refused = [error]
+    if runner.is_distributed:
+        torch.distributed.broadcast_object_list(refused, src=0)  # as rsl_rl sends its parameters
+    if refused[0] is not None:
+        raise refused[0]
+    return writer
 
 
 def _config(runner: Any, iterations: int, environment: str, agent: str, seed: int) -> dict[str, Any]:
