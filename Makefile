@@ -106,13 +106,13 @@ sb3-suite: .venv-sb3-suite/.ready
 
 # RLlib asks for another version of gymnasium than other extras. One test at a time: Ray starts processes of its own.
 rllib: .venv-rllib/.ready
-	$(TEST_ENVIRONMENT) .venv-rllib/bin/python -m pytest --durations=5 tests/adapters/rllib src/tddelta/adapters/rllib
-	$(TEST_ENVIRONMENT) .venv-rllib/bin/python -m pytest tests/test_programs.py -k rllib
+	$(TEST_ENVIRONMENT) .venv-rllib/bin/python -m pytest --durations=5 $(PYTEST_FLAGS) tests/adapters/rllib src/tddelta/adapters/rllib
+	$(TEST_ENVIRONMENT) .venv-rllib/bin/python -m pytest $(PYTEST_FLAGS) tests/test_programs.py -k rllib
 
 .venv-rllib/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-rllib
 	.venv-rllib/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
-	.venv-rllib/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[rllib,test]"
+	.venv-rllib/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[rllib,test]" "ray[rllib]==2.60.*"
 	@touch $@
 
 # Installs everything anew in an empty environment and writes down what came.

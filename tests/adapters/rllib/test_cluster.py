@@ -19,7 +19,7 @@ from tddelta.runs import load_runs
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def test_a_killed_env_runner_costs_time_and_nothing_else(tmp_path: Path) -> None:
+def test_learning_goes_on_when_an_env_runner_is_killed(tmp_path: Path) -> None:
     settings = config(environment=Countdown).scales([0.5, 0.9, 0.99])
     settings.env_runners(num_env_runners=2, num_envs_per_env_runner=1).learners(num_learners=2)
     settings.fault_tolerance(restart_failed_env_runners=True)

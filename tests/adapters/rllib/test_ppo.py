@@ -56,19 +56,37 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+def assert_equal_learning(built: Any, ours: Any, theirs: Any, *modules: str) -> None:
+    """Losses of three iterations and the parameters after them."""
+    learned = []
+    for settings in (ours, theirs):  # one after the other: they seed the random numbers that both use
+        algorithm = built(settings)
+        results = [algorithm.train()["learners"] for _ in range(3)]
+        learned.append((results, {module: weights(algorithm, module) for module in modules}))
+    (found, parameters), (expected, wanted) = learned
+    for module in modules:
+        for name in ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss", "total_loss"):
+            both = [[float(one[module][name]) for one in results] for results in (found, expected)]
+            np.testing.assert_allclose(*both, rtol=1e-6, atol=1e-6, err_msg=name)
+        for name, array in wanted[module].items():
+            np.testing.assert_allclose(parameters[module][name], array, rtol=0, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("environment", ["CartPole-v1", Countdown])
 @pytest.mark.parametrize("model", MODELS)
 def test_one_scale_is_ppo_of_rllib(built: Any, model: str, environment: Any) -> None:
-    theirs = built(plain(environment, **MODELS[model]))
-    expected = [theirs.train()["learners"]["default_policy"] for _ in range(3)]
-    ours = built(config(environment=environment, **MODELS[model]).scales("single"))
-    found = [ours.train()["learners"]["default_policy"] for _ in range(3)]
-    for name in ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss", "total_loss"):
-        np.testing.assert_allclose(
-            [one[name] for one in found], [one[name] for one in expected], 1e-5, 1e-6, err_msg=name
+    ours, theirs = (make(environment=environment, **MODELS[model]) for make in (config, plain))
+    assert_equal_learning(built, ours.scales("single"), theirs, "default_policy")
+
+
+@pytest.mark.parametrize("modules", [["both"], ["fast", "slow"]])
+def test_one_scale_is_ppo_of_rllib_for_two_agents(built: Any, modules: list[str]) -> None:
+    ours, theirs = (make(environment=Two) for make in (config, plain))
+    for settings in (ours.scales("single"), theirs):
+        settings.multi_agent(
+            policies=set(modules), policy_mapping_fn=lambda agent, *_, **__: agent if agent in modules else "both"
         )
-    for name, array in weights(theirs).items():
-        np.testing.assert_allclose(weights(ours)[name], array, rtol=0, atol=1e-6, err_msg=name)
+    assert_equal_learning(built, ours, theirs, *modules)
 
 
 @pytest.mark.parametrize("form", ["difference", "bootstrap"])

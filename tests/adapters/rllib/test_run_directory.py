@@ -9,11 +9,13 @@ import pytest
 
 pytest.importorskip("ray.rllib", reason="needs RLlib and torch")
 
+import ray
+from ray.rllib.connectors.env_to_module import MeanStdFilter
 from safetensors.numpy import load_file
 
 from rllib_agents import Countdown, Two, config, learner_of, plain, weights
 from tddelta import ConfigError, compose
-from tddelta.adapters.rllib import DeltaPPO, RunDirectory, components, play, run_directory
+from tddelta.adapters.rllib import DeltaPPO, DeltaPPOConfig, RunDirectory, components, play, run_directory
 from tddelta.cli import main
 from tddelta.report import write_report
 from tddelta.runs import Run, load_runs
@@ -94,6 +96,61 @@ def test_the_components_are_those_of_the_module(tmp_path: Path) -> None:
                 np.testing.assert_allclose(deltas, wanted, rtol=1e-5, atol=1e-6)
                 np.testing.assert_allclose(compose(deltas)[:, -1], wanted.sum(-1), rtol=1e-5, atol=1e-6)
         algorithm.stop()
+
+
+class Uneven(Countdown):
+    """Episodes of 1 and of 30 steps in turn."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.length = 1 if self.episode % 2 else 30
+        return super().reset(seed=seed, options=options)
+
+
+def test_long_episodes_count_as_much_as_short_ones(tmp_path: Path) -> None:
+    settings = recorded(tmp_path, Uneven, eval_episodes=6).env_runners(num_envs_per_env_runner=4)
+    trained(settings, 1)
+    (run,) = load_runs(tmp_path)
+    assert run.evaluations[0]["lengths"] == [30, 1] * 3
+    assert run.rollout is not None and len(run.rollout["rewards"]) == 30  # the first, not the first to end
+
+
+def test_the_ladder_is_that_of_the_module(tmp_path: Path) -> None:
+    own = {"default_policy": DeltaPPOConfig.overrides(time_scales=[0.3, 0.6], gamma=0.6)}
+    trained(recorded(tmp_path).multi_agent(algorithm_config_overrides_per_module=own), 1)
+    (run,) = load_runs(tmp_path)
+    assert run.config["scales"]["gammas"] == [0.3, 0.6]
+    assert run.rollout is not None and run.rollout["gammas"].tolist() == [0.3, 0.6]
+    critic = run.critic
+    assert critic is not None and critic["predicted"].shape == critic["realised"].shape == (len(critic["predicted"]), 2)
+    known = np.isfinite(critic["realised"][:, 1])
+    assert known.any() and (critic["realised"][known, 1] <= 1.5 / 0.4).all()  # at most 3.75 with a discount of 0.6
+
+
+def test_connectors_are_those_of_a_remote_env_runner_without_a_local_one(tmp_path: Path) -> None:
+    settings = recorded(tmp_path).env_runners(num_env_runners=1, create_local_env_runner=False)
+    settings.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
+    algorithm = settings.build_algo()
+    algorithm.train()
+    (episode,) = play(algorithm, 0, num_episodes=1, explore=False)
+    assert episode.get_observations()[0, 0] < -1  # 0 in a filter that has seen nothing
+    algorithm.stop()
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished" and run.evaluations[0]["lengths"] == [5] * 4
+    with pytest.raises(ConfigError, match=r"an env runner must live .*got none of 1: leave create_local_env_runner"):
+        play(algorithm, 0, num_episodes=1)
+
+
+def test_workers_are_stopped_when_the_end_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = recorded(tmp_path).env_runners(num_env_runners=1).build_algo()
+    algorithm.train()
+    (worker,) = algorithm.env_runner_group._worker_manager.actors().values()
+    monkeypatch.setattr(run_directory, "play", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        algorithm.stop()
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "failed"
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(worker.ping.remote(), timeout=60)
 
 
 def test_the_training_does_not_notice(tmp_path: Path) -> None:

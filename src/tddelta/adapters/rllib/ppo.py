@@ -295,8 +295,10 @@ class DeltaPPO(PPO):
 
     def cleanup(self) -> None:
         """Stop; callbacks with a method `on_training_end` are told before."""
-        self._tell("on_training_end", self)
-        super().cleanup()
+        try:
+            self._tell("on_training_end", self)
+        finally:
+            super().cleanup()
 
     def _tell(self, method: str, content: Any) -> None:
         for callback in getattr(self, "callbacks", []):

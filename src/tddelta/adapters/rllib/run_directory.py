@@ -71,23 +71,43 @@ def _own_random_numbers() -> Iterator[None]:
 
 
 def play(algorithm: Any, seed: int, **amount: Any) -> list[Any]:
-    """Sample episodes in environments of their own, with the training's networks and connectors.
+    """Sample episodes one after the other, in an environment apart, with the training's networks and connectors.
+
+    In one environment only: of several side by side those that end first would be the short episodes.
 
     Args:
         algorithm: A single-agent algorithm.
         seed: Of environments and actions.
         **amount: As of RLlib's `EnvRunner.sample`.
+
+    Raises:
+        ConfigError: There is no env runner in this process, and none of the others lives.
     """
-    config = algorithm.config.copy(copy_frozen=False).env_runners(num_env_runners=0).debugging(seed=seed)
-    config = config.callbacks(RLlibCallback)
+    config = algorithm.config.copy(copy_frozen=False).callbacks(RLlibCallback).debugging(seed=seed)
+    config = config.env_runners(num_env_runners=0, num_envs_per_env_runner=1)
+    state = _state_of_connectors(algorithm)
     with _own_random_numbers():
         runner = SingleAgentEnvRunner(config=config, worker_index=0)
         try:
             weights = {COMPONENT_RL_MODULE: algorithm.learner_group.get_weights()[DEFAULT_MODULE_ID]}
-            runner.set_state({**algorithm.env_runner.get_state(not_components=COMPONENT_RL_MODULE), **weights})
+            runner.set_state({**state, **weights})
             return [episode.to_numpy() for episode in runner.sample(**amount)]
         finally:
             runner.stop()
+
+
+def _state_of_connectors(algorithm: Any) -> dict[str, Any]:
+    """What an env runner keeps beside weights: of the one in this process, else of the first that lives."""
+    asked = {"not_components": COMPONENT_RL_MODULE}
+    if algorithm.env_runner is not None:
+        return dict(algorithm.env_runner.get_state(**asked))
+    states = algorithm.env_runner_group.foreach_env_runner("get_state", kwargs=asked, local_env_runner=False)
+    if not states:
+        raise ConfigError(
+            "an env runner must live that has the state of the connectors; got none of "
+            f"{algorithm.config.num_env_runners}: leave create_local_env_runner=False out"
+        )
+    return dict(states[0])
 
 
 class RunDirectory(RLlibCallback):
@@ -219,7 +239,7 @@ class RunDirectory(RLlibCallback):
             "agent": {"name": agent, "library": "rllib", "algorithm": type(algorithm).__name__},
             "seed": int(number),
             "settings": settings_of(config),
-            "scales": config.ladder.to_dict(),
+            "scales": config.get_config_for_module(DEFAULT_MODULE_ID).ladder.to_dict(),
         }
         path = run_path(self.out, *self._named)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +255,7 @@ class RunDirectory(RLlibCallback):
 
     def _evaluate(self, algorithm: Any, record: Recorder) -> None:
         seed = self._seeds()[0]
-        episodes = play(algorithm, seed, num_episodes=self.eval_episodes, explore=False)[: self.eval_episodes]
+        episodes = play(algorithm, seed, num_episodes=self.eval_episodes, explore=False)
         scores = np.array([episode.get_return() for episode in episodes], np.float64)
         lengths = np.array([len(episode) for episode in episodes], np.int64)
         record.evaluation(summary(scores, lengths, mode="greedy", seed=seed, unfinished=0))
@@ -252,14 +272,13 @@ class RunDirectory(RLlibCallback):
             ended = last & bool(episode.is_terminated)
             rewards = np.asarray(episode.get_rewards(), np.float64)
             parts.append({"rewards": rewards, "deltas": deltas[:-1], "terminated": ended, "truncated": last & ~ended})
-        gammas = np.asarray(algorithm.config.ladder.gammas)
+        gammas = np.asarray(algorithm.config.get_config_for_module(DEFAULT_MODULE_ID).ladder.gammas)
         stream = {name: np.concatenate([part[name] for part in parts])[:, None] for name in parts[0]}
-        chosen = next((place for place, episode in enumerate(episodes) if episode.is_done), 0)
-        shown = {name: column[:RECORDED] for name, column in parts[chosen].items()}
+        shown = {name: column[:RECORDED] for name, column in parts[0].items()}
         length = len(shown["rewards"])
-        shown |= {"actions": np.asarray(episodes[chosen].get_actions())[:length], "gammas": gammas}
-        shown["last_deltas"] = found[chosen][length]
-        observations = episodes[chosen].get_observations()
+        shown |= {"actions": np.asarray(episodes[0].get_actions())[:length], "gammas": gammas}
+        shown["last_deltas"] = found[0][length]
+        observations = episodes[0].get_observations()
         if isinstance(observations, np.ndarray):  # an archive holds arrays
             shown["observations"] = observations[:length]
         record.held_out(critic_check(gammas=gammas, **stream), shown)
