@@ -93,6 +93,7 @@ def node(folder, *options):
     command += ["--disable-usage-stats", "--include-log-monitor=false", "--object-store-memory=80000000", *options]
     environment = os.environ | {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",  # else it wants the token that another program may have left in the home folder
         "RAY_enable_metrics_collection": "false",
         "RAY_TMPDIR": str(folder),
         "RAY_worker_niceness": "0",  # else whatever else this machine does comes first
