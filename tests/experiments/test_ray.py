@@ -77,6 +77,17 @@ def test_a_cluster_that_is_not_there_is_missed_at_once(capsys):
     )
 
 
+@pytest.mark.parametrize("mode", [None, "disabled"])
+def test_a_token_in_the_home_folder_is_spoken_of(mode, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", mode) if mode else monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("secret")
+    Path("study.toml").write_text(f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 1')
+    assert main(["sweep", "study.toml", "--ray", "127.0.0.1:1"]) == 2
+    assert ("or set RAY_AUTH_MODE=token for one that asks for a token" in capsys.readouterr().err) == (mode is None)
+
+
 # ---------------------------------------------------------------- a real cluster
 
 

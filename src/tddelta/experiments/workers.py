@@ -507,9 +507,12 @@ class RayCluster:
             self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
+            # Ray does not take the token by itself where an address is named.
+            asked = "RAY_AUTH_MODE" not in os.environ and Path("~/.ray/auth_token").expanduser().exists()
             raise ConfigError(
                 f"there is no Ray cluster at {self._address!r} ({reason}): start one with ray start --head, or name "
                 f"the address of another with {setting('ray', 'ADDRESS')}"
+                + (", or set RAY_AUTH_MODE=token for one that asks for a token" if asked else "")
             ) from error
         self._connected = True
 

@@ -189,6 +189,11 @@ class RunWriter:
         append_evaluation(self.path, row)
         self._tracking.evaluation(row)
 
+    @property
+    def state(self) -> str:
+        """The state that `status.json` has."""
+        return str(self._status["state"])
+
     def status(
         self,
         state: str,
@@ -244,7 +249,7 @@ class RunWriter:
 
     def close(self) -> None:
         """Release the lock, and end what follows the run."""
-        self._tracking.close(self._status["state"])
+        self._tracking.close(self.state)
         if self._lock is not None:
             self._lock.close()
 

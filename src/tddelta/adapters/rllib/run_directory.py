@@ -319,5 +319,5 @@ def _close(record: Recorder, state: str, message: str) -> None:
 
 
 def _leave(record: Recorder, process: int) -> None:
-    if os.getpid() == process and record.writer._status["state"] == "running":
+    if os.getpid() == process and record.writer.state == "running":
         _close(record, "interrupted", f"stopped after {record.steps} steps: `stop` was not called")
