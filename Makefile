@@ -18,7 +18,7 @@ TEST_ENVIRONMENT := JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache JAX_
 	PJRT_NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 JAX_PLATFORMS=$(or $(JAX_PLATFORMS),cpu) MPLBACKEND=agg
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=12 $(PYTEST_FLAGS)
 
-.PHONY: demo test test-all check docs lint types build bench results constraints zoo sb3-suite rllib clean
+.PHONY: demo test test-all all-but-rllib check docs lint types build bench results constraints zoo sb3-suite rllib clean
 .DELETE_ON_ERROR:
 
 # What TD(Δ) is for, in three steps: errors of values on the ring, one game, what its critic believes.
@@ -35,9 +35,10 @@ demo: $(VENV)/.ready
 
 # test leaves out what is marked as slow: real clusters and browsers, long learning, every agent on every probe.
 test: MARKS := -m "not slow"
-test-all: rllib
-test test-all: $(VENV)/.test $(VENV)/.torch
+test all-but-rllib: $(VENV)/.test $(VENV)/.torch
 	$(PYTEST) $(MARKS)
+
+test-all: all-but-rllib rllib
 
 # The pages and the types take a core each: make -j2 check.
 check: docs lint types

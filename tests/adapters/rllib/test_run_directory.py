@@ -1,5 +1,6 @@
 """Run directories of RLlib: what is in them, that the training does not notice, and how a training that breaks ends."""
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,9 @@ def test_workers_are_stopped_when_the_end_fails(tmp_path: Path, monkeypatch: pyt
     (run,) = load_runs(tmp_path)
     assert run.status["state"] == "failed"
     with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(worker.ping.remote(), timeout=60)
+        for _ in range(60):  # it is killed in its own time
+            ray.get(worker.ping.remote(), timeout=60)
+            time.sleep(0.5)
 
 
 def test_the_training_does_not_notice(tmp_path: Path) -> None:
