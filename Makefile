@@ -60,7 +60,7 @@ build: .venv-build/.ready
 	rm -rf dist && .venv-build/bin/python -m build --outdir dist
 	.venv-build/bin/python -m twine check --strict dist/*
 	rm -rf .venv-wheel && $(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	.venv-wheel/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt dist/*.whl
 	cd dist && ../.venv-wheel/bin/tddelta --version && ../.venv-wheel/bin/tddelta scales >/dev/null
 	rm -rf .venv-wheel
 

@@ -297,9 +297,9 @@ def test_growth_that_cannot_be_is_refused(settings, message):
 
 @pytest.mark.slow
 def test_what_a_program_trains_is_what_its_stages_train():
-    config = growing(agent="ppo-multi", grow=["30:300", "60:1000"])
+    config = growing(agent="ppo-multi", grow=["30:300"], steps=72)
     state, expected = state_of(config), []
-    for number in range(4):
+    for number in range(3):
         for stage in config.at(number - 1).outgrown(number) if number else ():
             state = ppo.grow(stage, state)
         state, metrics = update(config.at(number), state)
@@ -307,10 +307,10 @@ def test_what_a_program_trains_is_what_its_stages_train():
     found_state, found = jax.jit(ppo.train, compiler_options=QUICKLY)(config, jax.random.key(0))
     for one, other in zip(*map(jax.tree.leaves, (state.learned, found_state.learned)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert found.component_losses.shape == (4, 5)
+    assert found.component_losses.shape == (3, 4)
     for number, metrics in enumerate(expected):
         count = len(metrics.component_losses)
-        assert count == (3, 3, 4, 5)[number] and np.isnan(found.component_losses[number, count:]).all()
+        assert count == (3, 3, 4)[number] and np.isnan(found.component_losses[number, count:]).all()
         np.testing.assert_allclose(found.component_losses[number, :count], metrics.component_losses, rtol=1e-4)
     # Shards count their own steps, and grow before the same update.
     shards = growing(environments=4, shards=2, grow=["33:300"])
@@ -356,9 +356,8 @@ def test_a_run_goes_on_over_its_growth_with_the_same_bytes(tmp_path, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_quickly")
-@pytest.mark.parametrize("agent", ["ppo-multi", "ppo-delta"])
-def test_seeds_of_one_program_grow_together(agent, tmp_path):
-    config = cartpole(agent=agent, grow=GROW, normalize_rewards=True)
+def test_seeds_of_one_program_grow_together(tmp_path):
+    config = cartpole(grow=GROW, normalize_rewards=True)
     stop = threading.Event()
     options = {"config": config, "seeds": [3, 0]}
     trained_together(tmp_path / "whole", **options)
@@ -416,14 +415,14 @@ def test_growth_on_the_command_line_and_in_a_study(capsys):
 @pytest.mark.usefixtures("elsewhere", "compiled_quickly")
 def test_a_grown_run_from_the_command_line_to_its_report_and_inspector():
     command = ["train", "CartPole-v1", *SMALL, "--steps", "96", "--out", "o", "--agent", "ppo-multi"]
-    assert main([*command, "--grow", "30:200", "60:1_000"]) == 0
+    assert main([*command, "--grow", "30:1_000"]) == 0
     (path,) = Path("o").rglob("seed-0")
-    assert Run(path).config["settings"]["grow"] == [[30, 200.0], [60, 1000.0]]
+    assert Run(path).config["settings"]["grow"] == [[30, 1000.0]]
     report = Report([Run(path)])
     ((_, group),) = report.runs.groups.items()
     steps, shares = group.shares
     np.testing.assert_array_equal(steps, [24, 48, 72, 96])
-    assert shares.shape == (4, 8) and not shares[:2, 6:].any() and not shares[2, 7]
+    assert shares.shape == (4, 7) and not shares[:2, 6:].any()
     np.testing.assert_allclose(shares.sum(1), 1)
     assert "0.999" in report.write("o").read_text(encoding="utf-8") and not report.problems
     assert main(["inspect", str(path), "--seed", "1"]) == 0

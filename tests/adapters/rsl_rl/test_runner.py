@@ -1,5 +1,6 @@
 """What rsl_rl's runner does around the algorithm: logs, exports, compilation, several processes, learning."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -70,7 +71,9 @@ def test_the_policy_is_exported_to_onnx(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_compiled_networks_learn_the_same() -> None:
+def test_compiled_networks_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All of a compilation but the C++ programs at its end, which take half a minute.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     plain, compiled = (make(Pole(16, 9), compiled=mode, value_clip=0.5) for mode in (None, "default"))
     for runner in (plain, compiled):
         torch.manual_seed(1)
@@ -102,20 +105,21 @@ from rsl_rl.runners import OnPolicyRunner
 from tddelta import ConfigError
 from tddelta.adapters.rsl_rl import learn
 
-rank, folder, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{kind}", rank=rank, world_size=2)
-torch.manual_seed(rank)
-settings = {"scales": "single", "time_outs": "fold"} if kind == "one" else {}
-given = config("PPO" if kind == "PPO" else "tddelta.adapters.rsl_rl:DeltaPPO", **settings)
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/both", rank=rank, world_size=2)
 # The runner wants NVIDIA's library for it; what it does with it is the same here.
 OnPolicyRunner._configure_multi_gpu = lambda self: None
 OnPolicyRunner.gpu_world_size, OnPolicyRunner.gpu_global_rank, OnPolicyRunner.is_distributed = 2, rank, True
-given["multi_gpu"] = {"global_rank": rank, "local_rank": rank, "world_size": 2}
-runner = OnPolicyRunner(Pole(16, 9, seed=rank), given)
-torch.manual_seed(10 + rank)
-learn(runner, 2, out=f"{folder}/runs", environment="pole", agent=kind)
-learned = [one for net in (runner.alg.actor, runner.alg.critic) for one in net.parameters()]
-torch.save(learned, f"{folder}/{kind}-{rank}.pt")
+for kind in ("PPO", "one", "six"):
+    torch.manual_seed(rank)
+    settings = {"scales": "single", "time_outs": "fold"} if kind == "one" else {}
+    given = config("PPO" if kind == "PPO" else "tddelta.adapters.rsl_rl:DeltaPPO", **settings)
+    given["multi_gpu"] = {"global_rank": rank, "local_rank": rank, "world_size": 2}
+    runner = OnPolicyRunner(Pole(16, 9, seed=rank), given)
+    torch.manual_seed(10 + rank)
+    learn(runner, 2, out=f"{folder}/runs", environment="pole", agent=kind)
+    learned = [one for net in (runner.alg.actor, runner.alg.critic) for one in net.parameters()]
+    torch.save(learned, f"{folder}/{kind}-{rank}.pt")
 try:  # the first process refuses, and the others do not wait for it
     learn(runner, 2, out=f"{folder}/runs", environment="pole", agent=kind)
 except ConfigError as error:
@@ -129,14 +133,14 @@ else:
 def test_two_processes_learn_the_same_parameters_and_one_scale_those_of_ppo(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "support")])
     environment = {**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PROCESS]
+    both = [
+        subprocess.Popen([*command, str(rank), str(tmp_path)], env=environment, stdout=subprocess.DEVNULL)
+        for rank in range(2)
+    ]
+    assert [one.wait(timeout=240) for one in both] == [0, 0]
     found: dict[str, Any] = {}
     for kind in ("PPO", "one", "six"):
-        command = [sys.executable, "-c", PROCESS]
-        both = [
-            subprocess.Popen([*command, str(rank), str(tmp_path), kind], env=environment, stdout=subprocess.DEVNULL)
-            for rank in range(2)
-        ]
-        assert [one.wait(timeout=240) for one in both] == [0, 0]
         found[kind] = [torch.load(tmp_path / f"{kind}-{rank}.pt") for rank in range(2)]
         assert all(map(torch.equal, *found[kind]))
         assert (tmp_path / "runs" / "pole" / kind / "seed-3" / "rollout.npz").exists()
