@@ -29,8 +29,6 @@ from tddelta.timescales import TimeScales
 COMPONENT_TARGETS = "component_targets"
 """Column of a training batch: the λ-returns of all components, (B, Z) or (B, T, Z)."""
 
-_STANDARD_CLIP = 10.0  # RLlib's `vf_clip_param`
-
 
 class ComponentsAPI(ValueFunctionAPI):
     """What `DeltaPPO` asks of an RLModule: mixed into one of your own, before `TorchRLModule`.
@@ -358,9 +356,8 @@ class DeltaPPOConfig(PPOConfig):
 
     def component_clip(self, number: int) -> float | None:
         """Largest squared error of a component that counts, for so many of them; None where all do."""
-        if self.vf_clip_param is None:
-            return _STANDARD_CLIP if number == 1 else None
-        return self.vf_clip_param
+        standard = 10.0 if number == 1 else None  # RLlib's own, and none
+        return standard if self.vf_clip_param is None else self.vf_clip_param
 
     def validate(self) -> None:
         """Check all settings, as RLlib does before it builds.
