@@ -90,6 +90,7 @@ def row_of(run: Run, steps: int) -> dict[str, Any]:
         "episodes": run.status["episodes"],
         "date": str(start["time"])[:10],
         "version": start["versions"]["tddelta"],
+        "machine": "{cores} cores of {processor}".format_map(start["machine"]),
         **{name: f"{value:.6g}" for name, value in numbers.items()},
     }
 

@@ -90,9 +90,10 @@ def progress(found: Sequence[Group]) -> str:
     complete = sum(group.complete for group in found)
     there, planned = sum(len(group.rows) for group in found), sum(group.planned for group in found)
     text = f"{complete} of {counted(len(found), 'group')} complete, {there} of {planned} runs."
-    dates, versions = ({row[name] for group in found for row in group.rows} for name in ("date", "version"))
-    when = dict.fromkeys([min(dates), max(dates)]) if dates else ()
-    return f"{text} Trained {' to '.join(when)}, version {listed(sorted(versions))}." if dates else text
+    rows = [row for group in found for row in group.rows]
+    dates, versions, machines = (sorted({row[name] for row in rows}) for name in ("date", "version", "machine"))
+    when = dict.fromkeys(dates[:1] + dates[-1:])
+    return f"{text} Trained {' to '.join(when)}, version {listed(versions)}, on {listed(machines)}." if rows else text
 
 
 def scores(found: Sequence[Group]) -> str:
@@ -174,7 +175,8 @@ def main() -> None:
         if any(group.rows for group in found):
             figure = f"_static/results-{study}.png"
             (given.out / figure).write_bytes(to_bytes(draw(found)))
-            parts += [scores(found), f"![Mean learning curves, 95 % t intervals](../{figure})\n", tests(found)]
+            parts += [scores(found), f"![Mean learning curves, 95 % t intervals](../{figure})\n"]
+        parts.append(tests(found))
         path, text = given.out / "tables" / f"results-{study}.md", "\n".join(parts)
         path.write_text(text, encoding="utf-8")
         print(f"{path}\n{text}")
