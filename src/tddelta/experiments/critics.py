@@ -128,8 +128,9 @@ def _moved(config: Config, playing: Playing, actions: jax.Array, key: jax.Array,
     count = playing.episode_return.shape[0]
     noise = config.reward_noise * jax.random.normal(noise_key, (count,)) if config.reward_noise else None
     following, moved = advance(config, environment, playing, actions, jax.random.split(step_key, count), noise)
-    seen = [None if light else each.astype(environment.storage) for each in (playing.observation, moved.final)]
-    return following, Steps(*seen, moved.rewards, noise, moved.reward_returns, moved.terminated, moved.truncated)
+    both = playing.observation, moved.final
+    seen, final = (None if light else each.astype(environment.storage) for each in both)
+    return following, Steps(seen, final, moved.rewards, noise, moved.reward_returns, moved.terminated, moved.truncated)
 
 
 _moved_once = jax.jit(_moved, static_argnames="light")
