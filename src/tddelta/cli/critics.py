@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import shlex
-import shutil
+import signal
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from tyro.conf import Positional, arg
 
 from tddelta._plain import imported
-from tddelta.cli.reading import option, print_table
-from tddelta.cli.training import settings_of
+from tddelta.cli.reading import option, print_notes, print_table
+from tddelta.cli.training import settings_of, stopped
 from tddelta.errors import ConfigError
 
 
@@ -33,7 +31,7 @@ class Critics:
     """
 
     apart: ClassVar = (
-        *("lam", "learning_rate", "agent", "entropy_coefficient", "normalize_advantages", "shared_trunk"),
+        *("lam", "learning_rate", "entropy_coefficient", "normalize_advantages", "shared_trunk"),
         *("anneal_learning_rate", "actor_lam", "shards", "grow", "component_weights"),
     )
 
@@ -79,33 +77,31 @@ class Critics:
         from tddelta.runs.files import plain
 
         out = default_out() if self.out is None else self.out
-        again = [*command, *([] if self.out else ["--out", str(out)])]
-        options = {name: getattr(self, name) for name in _AS_THEY_ARE}
+        same = ("environment", "forms", "lam", "budgets", "tuning_seeds", "measure", "states", "continuations")
         try:
             study = critics(
                 self._policy(),
                 learning_rate=self.learning_rate or None,
                 seeds=self.seeds if self.seed_list is None else list(self.seed_list),
+                truth_seed=self.truth_seed,
                 out=out,
                 say=lambda text: print(text, file=sys.stderr, flush=True),
                 command=command,
-                **options,
+                **{name: getattr(self, name) for name in same},
                 **settings_of(self),
             )
         except KeyboardInterrupt:
-            print(f"stopped: what is finished is in {out}\nto go on: {shlex.join(again)}", file=sys.stderr)
-            return 130
+            again = [*command, *([] if self.out else ["--out", str(out)])]
+            return stopped(signal.SIGINT, f"what is finished is in {out}", again)
         page = study.write()
         if self.json:
             for record in study.error_table.records:
                 print(json.dumps(plain(record), allow_nan=False))
-            print(f"report: {page}", file=sys.stderr)
-            return 0
-        rows = study.summary()
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-        notes = " ".join([*study.error_table.notes, *study.difference_table.notes])
-        print(f"\n{textwrap.fill(notes, min(100, shutil.get_terminal_size((100, 0)).columns))}")
-        print(f"report: {page}")
+        else:
+            rows = study.summary()
+            print_table(list(rows[0]), [list(row.values()) for row in rows])
+            print_notes([*study.error_table.notes, *study.difference_table.notes])
+        print(f"report: {page}", file=sys.stderr if self.json else sys.stdout)
         return 0
 
     def _policy(self) -> Any:
@@ -115,8 +111,3 @@ class Critics:
         if isinstance(found, str | Path):
             raise ConfigError(f"{self.policy} is {found!r}, no policy: name a function act or a model with predict")
         return found
-
-
-_AS_THEY_ARE = (
-    *("environment", "forms", "lam", "budgets", "tuning_seeds", "measure", "states", "continuations", "truth_seed"),
-)

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -332,8 +332,7 @@ def print_report(
     if rows:
         print()
         print_table(list(rows[0]), [list(row.values()) for row in rows], left=2)
-        print()
-        print(textwrap.fill(" ".join(report.notes), min(100, shutil.get_terminal_size((100, 0)).columns)))
+        print_notes(report.notes)
     for problem in report.problems:
         print(printable(f"tddelta: {problem}"), file=sys.stderr)
     print(f"report: {page}", file=sys.stdout if table else sys.stderr)
@@ -354,6 +353,11 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: in
         if not columns:
             return
         print()
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes to a table below it, as one paragraph that fits a terminal."""
+    print(f"\n{textwrap.fill(' '.join(notes), min(100, shutil.get_terminal_size((100, 0)).columns))}")
 
 
 def _fitting(widths: Sequence[int], columns: Sequence[int], left: int) -> int:

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import json
 import math
 import os
 import threading
@@ -37,27 +36,20 @@ from tddelta.deep.rollout import Learned, Playing, Rollout, advance, learned_rew
 from tddelta.errors import CheckpointError, ConfigError, DataError, setting
 from tddelta.experiments.plan import differences, folder_of
 from tddelta.experiments.running import available_cores, describe_origin
-from tddelta.report.critics import FORMAT, MEASURES, CriticStudy
+from tddelta.report.critics import FORMAT, MEASURES, Cell, CriticStudy
 from tddelta.runs import Run, one_run
 from tddelta.runs.files import append_rows, lock_file, read_json, replace, to_json
 from tddelta.runs.files import plain as json_plain
 from tddelta.runs.recorder import realised_returns
 
-Act = Callable[[np.ndarray], Any]
-"""f(observations (B, *observation)) → actions (B, …), as the environment takes them."""
-
-NEGLIGIBLE = 1e-3
-"""Continuations go on until the discount of what they leave out is below this."""
-
-LONGEST = 100_000
-"""Most steps of a continuation, as where γ is 1."""
+NEGLIGIBLE, LONGEST = 1e-3, 100_000
+"""Continuations go on until their discount is below the first, or for so many steps, as where γ is 1."""
 
 HELD_OUT, STREAMS, HOST_STREAMS = 4_096, 32, 8
 """Steps of every held-out stream, and how many streams there are of device and of host environments."""
 
 _BETWEEN = 61  # steps between two looks at the states of a stream: prime, so that no episode's length is a multiple
 _BLOCK = 64  # steps of continuations between two looks whether any goes on
-_NO_LIMIT = 2**30
 
 
 def zero_advantages(rewards: Any, deltas: Any, next_deltas: Any, **options: Any) -> Any:
@@ -82,7 +74,7 @@ class CriticOnly(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class _WithoutActor:
-    """Factory of such a network for some settings; equal ones share their programs."""
+    """Factory of `CriticOnly` for some settings; equal ones share their programs."""
 
     config: Config
 
@@ -94,11 +86,11 @@ class _WithoutActor:
 
 
 class Frozen(NamedTuple):
-    """A policy that stays as it is: ours, with its settings and arrays, or a function `act`."""
+    """A policy that stays as it is: ours, or `act`: observations (B, *observation) to actions of the environment."""
 
     config: Config
     learned: Learned | None
-    act: Act | None
+    act: Callable[[np.ndarray], Any] | None
     record: Mapping[str, Any]
 
 
@@ -126,8 +118,7 @@ def _played(
         chosen = choose(acting, learned, playing.observation, action_key, False)
         return _moved(config, playing, chosen.actions, key, light)
 
-    found: tuple[Playing, Steps] = jax.lax.scan(step, playing, jax.random.split(key, count))
-    return found
+    return jax.lax.scan(step, playing, jax.random.split(key, count))
 
 
 def _moved(config: Config, playing: Playing, actions: jax.Array, key: jax.Array, light: bool) -> tuple[Playing, Steps]:
@@ -137,9 +128,9 @@ def _moved(config: Config, playing: Playing, actions: jax.Array, key: jax.Array,
     count = playing.episode_return.shape[0]
     noise = config.reward_noise * jax.random.normal(noise_key, (count,)) if config.reward_noise else None
     following, moved = advance(config, environment, playing, actions, jax.random.split(step_key, count), noise)
-    seen = [None if light else each.astype(environment.storage) for each in (playing.observation, moved.final)]
-    ends = moved.terminated, moved.truncated
-    return following, Steps(seen[0], seen[1], moved.rewards, noise, moved.reward_returns, *ends)
+    both = playing.observation, moved.final
+    seen, final = (None if light else each.astype(environment.storage) for each in both)
+    return following, Steps(seen, final, moved.rewards, noise, moved.reward_returns, moved.terminated, moved.truncated)
 
 
 _moved_once = jax.jit(_moved, static_argnames="light")
@@ -153,11 +144,8 @@ class DevicePlayer:
         # types that a reset leaves open would be settled by the first steps, and the next be compiled anew
         self.playing: Playing = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), playing)
 
-    def __enter__(self) -> "DevicePlayer":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        """There is nothing to close."""
+    def close(self) -> None:
+        """Do nothing; host environments have to be closed."""
 
     @property
     def observations(self) -> Any:
@@ -169,14 +157,13 @@ class DevicePlayer:
         key, policy = jax.random.fold_in(self._key, self._calls), self._policy
         self._calls += 1
         if policy.learned is not None:
-            self.playing, found = _played(
-                self._config, policy.config, policy.learned, self.playing, key, count=count, light=light
-            )
+            given = self._config, policy.config, policy.learned, self.playing, key
+            self.playing, found = _played(*given, count=count, light=light)
             return found  # type: ignore[no-any-return]
         rows = []
         for one in jax.random.split(key, count):
-            actions = _actions(policy, np.asarray(self.playing.observation))
-            self.playing, row = _moved_once(self._config, self.playing, jnp.asarray(actions), one, light=light)
+            actions = jnp.asarray(_actions(policy, np.asarray(self.playing.observation)))
+            self.playing, row = _moved_once(self._config, self.playing, actions, one, light=light)
             rows.append(row)
         return _stacked(rows)
 
@@ -192,11 +179,9 @@ class HostPlayer(evaluation.HostPlayer):
 
     def steps(self, count: int) -> Steps:
         """Play so many steps."""
-        return Steps(
-            *(None if each[0] is None else np.stack(each) for each in zip(*map(self._row, range(count)), strict=True))
-        )
+        return _stacked([self._row() for _ in range(count)])
 
-    def _row(self, _: int) -> Steps:
+    def _row(self) -> Steps:
         config, seen = self._rewarded, self.observations
         moved = self.step(self.chosen().moves if self._policy.act is None else _actions(self._policy, seen))
         terminated, truncated = moved.terminated, moved.truncated
@@ -211,8 +196,7 @@ class HostPlayer(evaluation.HostPlayer):
         returns = learned_rewards(config, moved.rewards, noise) + config.return_discount * self._reward_returns
         self._reward_returns = np.where(terminated | truncated | ~moved.played, 0.0, returns)
         weights = moved.played.astype(np.float32) if self.waits else None
-        returns = returns.astype(np.float32)
-        return Steps(seen, finals, moved.rewards, noise, returns, terminated, truncated, weights)
+        return Steps(seen, finals, moved.rewards, noise, returns.astype(np.float32), terminated, truncated, weights)
 
 
 def _stacked(rows: Sequence[Steps]) -> Steps:
@@ -296,11 +280,10 @@ class Truth(NamedTuple):
 
     def record(self, **more: Any) -> dict[str, Any]:
         """What `truth.json` says of it."""
-        kind = "realised" if np.isnan(self.variances).any() else "forked"
         spread = np.var(self.values, ddof=1) - self.noise
         rounding = (1e-6 * np.abs(self.values).max()) ** 2
         return {
-            "kind": kind,
+            "kind": "realised" if np.isnan(self.variances).any() else "forked",
             "states": len(self.values),
             "mean": float(self.values.mean()),
             "variance": float(spread) if abs(spread) > rounding else 0.0,
@@ -316,14 +299,7 @@ def forked(policy: Frozen, config: Config, *, states: int, continuations: int, s
 
     States are drawn from all over 32 streams of 4,096 steps. Where the learner bootstraps at the time limit,
     continuations go on beyond it: the environment's `max_steps_in_episode` is lifted. Rewards are the learner's,
-    without noise.
-
-    Args:
-        policy: The policy.
-        config: Settings of the critics.
-        states: Number of states N ≥ 2.
-        continuations: Number of continuations of each, ≥ 2.
-        seed: Of streams and continuations.
+    without noise. There are at least two states and at least two continuations of each.
     """
     player = _player(policy, config, STREAMS, seed, "held-out")
     found: list[Playing] = []
@@ -357,7 +333,7 @@ def without_limit(config: Config) -> Config:
     environment: Any = config.environment_object()
     if config.time_limit == "terminate" or environment.time_limit is None:
         return config
-    parameters = dataclasses.replace(environment.parameters, max_steps_in_episode=_NO_LIMIT)
+    parameters = dataclasses.replace(environment.parameters, max_steps_in_episode=2**30)
     lifted = dataclasses.replace(environment, parameters=parameters, time_limit=None)
     return dataclasses.replace(config, environment=lifted, environment_kwargs=())
 
@@ -371,21 +347,16 @@ def horizon(gamma: float) -> int:
 
 def realised(policy: Frozen, config: Config, *, states: int, seed: int) -> Truth:
     """Discounted returns that followed held-out states of host environments, one for each: V with its noise."""
-    with _player(policy, config, HOST_STREAMS, seed, "held-out") as player:
+    with contextlib.closing(_player(policy, config, HOST_STREAMS, seed, "held-out")) as player:
         found = player.steps(HELD_OUT)
-    gamma, played = config.ladder.gammas[-1], np.ones_like(found.terminated)
-    if found.weights is not None:
-        played = found.weights > 0
+    gamma, rewards = config.ladder.gammas[-1], learned_rewards(config, found.rewards)
+    played = np.ones_like(found.terminated) if found.weights is None else found.weights > 0
     columns = []
-    for stream in range(HOST_STREAMS):
-        kept = played[:, stream]
-        rewards, terminated, truncated = (
-            each[kept, stream] for each in (found.rewards, found.terminated, found.truncated)
-        )
-        seen = learned_rewards(config, rewards)
-        returns = realised_returns(seen, [gamma], terminated=terminated, truncated=truncated)[:, 0]
+    for stream, kept in enumerate(played.T):
+        ends = {name: getattr(found, name)[kept, stream] for name in ("terminated", "truncated")}
+        returns = realised_returns(rewards[kept, stream], [gamma], **ends)[:, 0]
         columns.append((found.observations[kept, stream], returns))
-    observations, returns = (np.concatenate(each) for each in zip(*columns, strict=True))
+    observations, returns = map(np.concatenate, zip(*columns, strict=True))
     known = np.flatnonzero(np.isfinite(returns))
     if len(known) < 2:
         raise ConfigError(
@@ -415,25 +386,19 @@ def _learned(config: Config, state: ppo.State, steps: Steps, last: jax.Array, ke
         lambda: jax.vmap(evaluate)(steps.finals)[1],
         lambda: jnp.zeros((*shape, config.heads)),
     )
-    finite = jax.vmap(rollout.finite)(steps.finals)
-    weights = None if steps.weights is None else steps.weights / jnp.mean(steps.weights)
     kind = (shape, jnp.int32) if environment.discrete else ((*shape, *environment.action_space.shape), jnp.float32)
+    same = ("observations", "rewards", "reward_noise", "reward_returns", "terminated", "truncated")
     played = Rollout(
-        observations=steps.observations,
+        **{name: getattr(steps, name) for name in same},
         actions=jnp.zeros(*kind),  # the actor learns nothing, so that any will do
         log_probabilities=jnp.zeros(shape),
         heads=jax.vmap(evaluate)(steps.observations)[1],
         final_heads=final_heads,
-        final_finite=~steps.truncated | finite,
+        final_finite=~steps.truncated | jax.vmap(rollout.finite)(steps.finals),
         last_heads=evaluate(last)[1],
-        rewards=steps.rewards,
-        reward_returns=steps.reward_returns,
-        terminated=steps.terminated,
-        truncated=steps.truncated,
         finished_returns=jnp.zeros(shape),
         finished_lengths=jnp.zeros(shape, jnp.int32),
-        weights=weights,
-        reward_noise=steps.reward_noise,
+        weights=None if steps.weights is None else steps.weights / jnp.mean(steps.weights),
     )
     state, metrics = ppo.learn(config, state, played, last, key)
     return state, metrics.fault
@@ -454,15 +419,10 @@ def train_critics(
     budgets: Sequence[int],
     stop: Callable[[], bool] = lambda: False,
 ) -> list[list[dict[str, Any]]] | None:
-    """Train critics side by side on one stream of the policy.
+    """Train critics side by side on one stream of the policy, whose seed is also theirs.
 
-    Args:
-        policy: The policy.
-        configs: Settings of each critic, which differ in agent, λ and learning rate.
-        seed: Of the stream and of all critics.
-        truth: What they are measured against.
-        budgets: Updates after which they are, ascending.
-        stop: Says whether to give up.
+    Their settings differ in agent, λ and learning rate. `budgets` are the updates after which they are measured,
+    ascending; `stop` says whether to give up.
 
     Returns:
         For each critic its measures at each budget, None in place of numbers once it has diverged; None if stopped.
@@ -476,7 +436,7 @@ def train_critics(
     states = [_begun(config, key) for config in alike]
     fault, first = [0] * len(configs), configs[0]
     rows: list[list[dict[str, Any]]] = [[] for _ in configs]
-    with _player(policy, first, first.environments, seed, "train") as player:
+    with contextlib.closing(_player(policy, first, first.environments, seed, "train")) as player:
         for update in range(budgets[-1]):
             steps = player.steps(first.rollout_length)
             last = player.observations
@@ -565,13 +525,13 @@ def critics(
         KeyboardInterrupt: Ctrl-C; what was finished is kept.
     """
     frozen = _frozen(policy, environment, settings.pop("environment_kwargs", ()), settings.get("network"))
-    steps = sorted(whole("budgets", one) for one in _listed("budgets", budgets))
+    steps = sorted(_listed("budgets", budgets, whole))
     base = _base(frozen, {"gamma": gamma, **settings}, reward_noise, steps[-1])
-    lams = [number("lam", one) for one in _listed("lam", lam)]
-    several = [_form(one, lams) for one in _listed("forms", forms)]
-    rate = base.learning_rate if learning_rate is None else learning_rate
-    rates = [number("learning_rate", one) for one in _listed("learning_rate", rate)]
-    reported = range(whole("seeds", seeds)) if isinstance(plain(seeds), int) else _listed("seeds", seeds)
+    lams = _listed("lam", lam, number)
+    several = _listed("forms", forms, lambda _, one: _form(one, lams))
+    rates = _listed("learning_rate", base.learning_rate if learning_rate is None else learning_rate, number)
+    seed = functools.partial(whole, least=0)
+    reported = range(whole("seeds", seeds)) if isinstance(plain(seeds), int) else seeds
     question: dict[str, Any] = {
         "policy": frozen.record,
         "environment": base.environment_object().name,
@@ -581,12 +541,12 @@ def critics(
         "budgets": steps,
         "forms": [{"label": form.label, "lam": form.lams, "agent": form.agent.to_dict()} for form in several],
         "learning_rates": rates,
-        "seeds": [whole("seeds", one, 0) for one in reported],
-        "tuning_seeds": [whole("tuning_seeds", one, 0) for one in _listed("tuning_seeds", tuning_seeds)],
+        "seeds": _listed("seeds", reported, seed),
+        "tuning_seeds": _listed("tuning_seeds", tuning_seeds, seed),
         "states": whole("states", states, 2, 1_000_000),
         "continuations": whole("continuations", continuations, 2, 1_000_000),
-        "truth_seed": whole("truth_seed", truth_seed, 0),
-        "settings": {name: value for name, value in base.to_dict().items() if name not in _APART},
+        "truth_seed": seed("truth_seed", truth_seed),
+        "settings": {name: it for name, it in base.to_dict().items() if name not in (*_NAMED, "gamma", "actor_lam")},
     }
     _check(question, base)
     configs = _configs(base, several, rates)
@@ -603,9 +563,6 @@ def critics(
 _NAMED = ("environment", "environment_kwargs", "agent", "lam", "learning_rate", "steps", "reward_noise")
 """Settings that `critics` has arguments for, or that critics differ in."""
 
-_APART = (*_NAMED, "gamma", "actor_lam")
-"""Settings that the record of a study names apart."""
-
 
 class Form(NamedTuple):
     """One of the forms that are compared: an agent, and the λ that it may have."""
@@ -617,10 +574,10 @@ class Form(NamedTuple):
 
 def _form(given: Any, lams: list[float]) -> Form:
     given = tidy(given)
-    name, at, value = given.rpartition("@") if isinstance(given, str) else ("", "", "")
-    if not at:
+    if not (isinstance(given, str) and "@" in given):
         agent = resolve(given)
         return Form(agent.name, agent, lams)
+    name, _, value = given.rpartition("@")
     try:
         lam = float(value)
     except ValueError as error:
@@ -633,9 +590,10 @@ def _form(given: Any, lams: list[float]) -> Form:
     return Form(f"{agent.name}@{lam:g}", agent, [lam])
 
 
-def _listed(name: str, given: Any) -> list[Any]:
+def _listed(name: str, given: Any, check: Callable[[str, Any], Any]) -> list[Any]:
+    """One value or several, each as `check(name, value)` has it; ConfigError for none."""
     given = plain(given)
-    found = list(given) if isinstance(given, list | tuple | range) else [given]
+    found = [check(name, one) for one in (given if isinstance(given, list | tuple | range) else [given])]
     if not found:
         raise ConfigError(f"{setting(name)} must name at least one; got none")
     return found
@@ -654,7 +612,7 @@ def _frozen(policy: Any, environment: Any, options: Any = (), network: Any = Non
             )
         record = {"agent": policy.config.agent.name, "sha256": _digest(to_arrays(policy.learned))}
         return Frozen(policy.config, policy.learned, None, record)
-    act: Any = functools.partial(_predicted, policy) if hasattr(policy, "predict") else policy
+    act: Any = (lambda seen: policy.predict(seen, deterministic=False)[0]) if hasattr(policy, "predict") else policy
     if not callable(act):
         raise ConfigError(
             "policy must be a run directory, a Policy, a model with predict or a function of observations; got "
@@ -670,14 +628,8 @@ def _frozen(policy: Any, environment: Any, options: Any = (), network: Any = Non
 
 def _digest(arrays: Mapping[str, Any]) -> str:
     """Checksum that tells the parameters of one policy from those of another."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()
-
-
-def _predicted(model: Any, observations: np.ndarray) -> Any:
-    return model.predict(observations, deterministic=False)[0]
+    content = (name.encode() + np.ascontiguousarray(arrays[name]).tobytes() for name in sorted(arrays))
+    return hashlib.sha256(b"".join(content)).hexdigest()
 
 
 _STILL: Mapping[str, Any] = {
@@ -709,23 +661,21 @@ def _base(policy: Frozen, changes: Mapping[str, Any], noise: float | None, steps
     return config
 
 
-def _configs(base: Config, forms: Sequence[Form], rates: Sequence[float]) -> dict[tuple[str, float, float], Config]:
-    """Settings of every critic by agent, λ and learning rate, checked."""
+def _configs(base: Config, forms: Sequence[Form], rates: Sequence[float]) -> dict[Cell, Config]:
+    """Settings of every critic, checked."""
     base, found = _without_actor(base), {}
     for form in forms:
         agent = form.agent.replace(advantages=zero_advantages)
         for lam, rate in itertools.product(form.lams, rates):
             config = dataclasses.replace(base, agent=agent, lam=lam, learning_rate=rate)
             check(config)
-            found[agent.name, lam, rate] = config
+            found[Cell(agent.name, lam, rate)] = config
     return found
 
 
 def _without_actor(base: Config) -> Config:
     """Settings whose network leaves its actor out; nature-conv keeps it, since it learns in parts by its name."""
-    if base.network == "nature-conv":
-        return base
-    return dataclasses.replace(base, network=_WithoutActor(base))
+    return base if base.network == "nature-conv" else dataclasses.replace(base, network=_WithoutActor(base))
 
 
 def _check(question: Mapping[str, Any], base: Config) -> None:
@@ -752,26 +702,21 @@ def _check(question: Mapping[str, Any], base: Config) -> None:
 @contextlib.contextmanager
 def _opened(folder: Path, question: Mapping[str, Any], command: Sequence[str]) -> Iterator[None]:
     """Begin the study in a folder or go on with it, and keep others from it meanwhile."""
-    asked = json.loads(json.dumps(json_plain(question)))
+    asked, file = {"format": FORMAT, "question": json_plain(question)}, folder / "study.json"
+    advice = f"choose another folder with {setting('out', '')}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(
-            f"{folder} cannot be written to ({error.strerror}): choose another folder with {setting('out', '')}"
-        ) from error
-    file = folder / "study.json"
+        raise ConfigError(f"{folder} cannot be written to ({error.strerror}): {advice}") from error
     if not file.exists() and any(one.name != "timing.jsonl" for one in folder.iterdir()):
-        raise ConfigError(f"{folder} holds something else: choose another folder with {setting('out', '')}")
-    with contextlib.closing(lock_file(folder / "timing.jsonl", f"choose another folder with {setting('out', '')}")):
-        if file.exists():
-            begun = read_json(file)
-            if begun.get("format") != FORMAT or begun.get("question") != asked:
-                told = "; ".join(differences(begun.get("question", {}), asked)) or f"format {begun.get('format')!r}"
-                raise ConfigError(
-                    f"{folder} is a study of something else, {told}: choose another folder with {setting('out', '')}"
-                )
-        else:
-            replace(file, to_json({"format": FORMAT, "question": asked}))
+        raise ConfigError(f"{folder} holds something else: {advice}")
+    with contextlib.closing(lock_file(folder / "timing.jsonl", advice)):
+        begun = read_json(file) if file.exists() else None
+        if begun is None:
+            replace(file, to_json(asked))
+        elif any(begun.get(name) != value for name, value in asked.items()):
+            told = differences(begun.get("question", {}), asked["question"]) or [f"format {begun.get('format')!r}"]
+            raise ConfigError(f"{folder} is a study of something else, {'; '.join(told)}: {advice}")
         append_rows(folder / "timing.jsonl", [{"event": "start", **describe_origin(command)}])
         yield
 
@@ -784,7 +729,7 @@ class _Work:
     question: Mapping[str, Any]
     policy: Frozen
     base: Config
-    configs: Mapping[tuple[str, float, float], Config]
+    configs: Mapping[Cell, Config]
     say: Callable[[str], None]
     truth: Truth = dataclasses.field(init=False)
 
@@ -813,7 +758,7 @@ class _Work:
         if not path.exists():
             replace(path, lambda file: np.savez_compressed(file, **self.truth._asdict()))
 
-    def train(self, what: str, seeds: Sequence[int], cells: Sequence[tuple[str, float, float]]) -> None:
+    def train(self, what: str, seeds: Sequence[int], cells: Sequence[Cell]) -> None:
         """Train every cell that is not there with every seed; seeds beside one another, if the policy is ours."""
         if not cells:
             return
@@ -829,7 +774,7 @@ class _Work:
                 stop.set()  # what runs gives up at its next step
                 raise
 
-    def _seed(self, seed: int, cells: Sequence[tuple[str, float, float]], stop: threading.Event) -> int:
+    def _seed(self, seed: int, cells: Sequence[Cell], stop: threading.Event) -> int:
         """Train the cells of a seed that are not there; returns how many there were."""
         paths = {cell: self.folder / "cells" / f"seed-{seed}" / _file(*cell) for cell in cells}
         missing = [cell for cell, path in paths.items() if not path.exists()]
@@ -842,8 +787,8 @@ class _Work:
             return 0
         paths[missing[0]].parent.mkdir(parents=True, exist_ok=True)
         for cell, measures in zip(missing, rows, strict=True):
-            named = dict(zip(("agent", "lam", "learning_rate"), cell, strict=True))
-            replace(paths[cell], to_json({**named, "seed": seed, "budgets": measures}), durable=False)
+            record = {**cell._asdict(), "seed": seed, "budgets": measures}
+            replace(paths[cell], to_json(record), durable=False)
         return len(missing)
 
 

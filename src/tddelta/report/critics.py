@@ -5,18 +5,18 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tddelta._matplotlib import own_style
 from tddelta.errors import CheckpointError, ConfigError
-from tddelta.report.figures import Drawing, agent_styles, label, learning_curves, new_figure
-from tddelta.report.page import provenance_of, rendered, write_page
+from tddelta.report.figures import Drawing, agent_styles, fit, label, learning_curves, new_figure
+from tddelta.report.page import provenance_of, write_page
 from tddelta.report.run_set import verdict
 from tddelta.report.statistics import (
     Curve,
@@ -29,8 +29,8 @@ from tddelta.report.statistics import (
     t_interval,
     welch_test,
 )
-from tddelta.report.tables import AGENT, MARKS, P_VALUES, Column, Record, Table, mean_column, of_summary, shown
-from tddelta.report.words import counted, interval_text, listed, number, p_phrase, p_text, percent, summary_text
+from tddelta.report.tables import AGENT, INTERVAL, MARKS, P_VALUES, Column, Table, mean_column, of_summary, shown
+from tddelta.report.words import counted, listed, number, p_phrase, p_text, percent, summary_text
 from tddelta.runs.files import read_json, read_rows
 
 FORMAT = 1
@@ -39,8 +39,16 @@ FORMAT = 1
 MEASURES = {"centred": "Centred squared error of V", "error": "Squared error of V"}
 """What critics can be chosen by, and the name a reader sees."""
 
-Cell = tuple[str, float, float]
-"""Agent, λ and learning rate of a critic."""
+_STEPS = Column("Steps", "steps", "{:,}".format)
+_CRITIC = (AGENT, _STEPS, Column("λ", "lam", "{:g}".format), Column("Rate", "learning_rate", "{:g}".format))
+
+
+class Cell(NamedTuple):
+    """A critic: name of its agent, λ, learning rate."""
+
+    agent: str
+    lam: float
+    learning_rate: float
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ class CriticStudy:
         for path in sorted((self.path / "cells").glob("seed-*/*.json")):
             try:
                 cell = read_json(path)
-                found[(cell["agent"], cell["lam"], cell["learning_rate"]), cell["seed"]] = cell["budgets"]
+                found[Cell(*(cell[name] for name in Cell._fields)), cell["seed"]] = cell["budgets"]
             except (CheckpointError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"{path} is damaged: delete it and repeat the command, which trains that critic again"
@@ -132,7 +140,8 @@ class CriticStudy:
 
     def _grid(self, form: str) -> list[Cell]:
         given = next(one for one in self.question["forms"] if one["label"] == form)
-        return [(given["agent"]["name"], lam, rate) for lam in given["lam"] for rate in self.question["learning_rates"]]
+        rates = self.question["learning_rates"]
+        return [Cell(given["agent"]["name"], lam, rate) for lam in given["lam"] for rate in rates]
 
     def chosen(self, form: str, budget: int) -> Cell:
         """The critic of a form that had the least mean error on the tuning seeds.
@@ -141,12 +150,16 @@ class CriticStudy:
             form: Its label.
             budget: Which budget, from 0.
         """
-        grid = self._grid(form)
-        return grid[0] if len(grid) == 1 else min(grid, key=lambda cell: self._tuning(cell, budget))
 
-    def _tuning(self, cell: Cell, budget: int) -> float:
-        values = self._values(cell, budget, self.question["measure"], self.question["tuning_seeds"])
-        return math.inf if np.isnan(values).any() else float(values.mean())
+        def mean(cell: Cell) -> float:
+            values = self._tuning_errors(cell, budget)
+            return math.inf if np.isnan(values).any() else float(values.mean())
+
+        grid = self._grid(form)
+        return grid[0] if len(grid) == 1 else min(grid, key=mean)
+
+    def _tuning_errors(self, cell: Cell, budget: int) -> FloatArray:
+        return self._values(cell, budget, self.question["measure"], self.question["tuning_seeds"])
 
     def _values(self, cell: Cell, budget: int, measure: str, seeds: Sequence[int]) -> FloatArray:
         rows = [self.cells[cell, seed][budget][measure] for seed in seeds if (cell, seed) in self.cells]
@@ -170,9 +183,8 @@ class CriticStudy:
             budget: Which budget, from 0.
             measure: "centred", "error" or "bias"; None is the one that was chosen by.
         """
-        return self._values(
-            self.chosen(form, budget), budget, measure or self.question["measure"], self.question["seeds"]
-        )
+        measure = measure or self.question["measure"]
+        return self._values(self.chosen(form, budget), budget, measure, self.question["seeds"])
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -189,7 +201,7 @@ class CriticStudy:
                 test, interval = welch_test(apart, np.zeros(len(apart))), t_interval(apart)
                 found.append(Difference(form, steps, summarise(ours), summarise(theirs), test, interval, None))
         corrected = holm([each.test.p_value for each in found])
-        return [Difference(**{**vars(d), "corrected": p}) for d, p in zip(found, corrected, strict=True)]
+        return [replace(d, corrected=p) for d, p in zip(found, corrected, strict=True)]
 
     def noise_share(self, form: str, budget: int) -> float | None:
         """Share of the measured error, before the noise was subtracted, that was noise; None where it is unknown."""
@@ -204,11 +216,11 @@ class CriticStudy:
     def error_table(self) -> Table:
         """Errors of every form at every budget."""
         measure, spread = self.question["measure"], self.truth["variance"]
-        records: list[Record] = []
+        records = []
         for form in self.forms:
             for budget, steps in enumerate(self.steps):
-                _, lam, rate = self.chosen(form, budget)
-                record: Record = {"agent": form, "steps": steps, "lam": lam, "learning_rate": rate}
+                cell = self.chosen(form, budget)
+                record = {"agent": form, "steps": steps, "lam": cell.lam, "learning_rate": cell.learning_rate}
                 for name in MEASURES:
                     record |= of_summary(name, summarise(self.errors(form, budget, name)))
                 share = summarise(self.errors(form, budget) / spread) if spread > 0 else summarise([])
@@ -216,10 +228,7 @@ class CriticStudy:
                 records.append(record)
         short = {"centred": "Centred error", "error": "Error"}
         columns = (
-            AGENT,
-            Column("Steps", "steps", "{:,}".format),
-            Column("λ", "lam", "{:g}".format),
-            Column("Rate", "learning_rate", "{:g}".format),
+            *_CRITIC,
             *(mean_column(short[name], name) for name in (measure, *sorted({*MEASURES} - {measure}))),
             mean_column(f"{short[measure]} / Var(V)", "share"),
             Column("Noise", "noise", shown(percent)),
@@ -261,9 +270,9 @@ class CriticStudy:
         columns = (
             AGENT,
             Column("Against", "baseline"),
-            Column("Steps", "steps", "{:,}".format),
+            _STEPS,
             Column("Difference", "share", shown(_signed_percent)),
-            Column("95 % interval", ("low", "high"), interval_text),
+            INTERVAL,
             *P_VALUES,
             finding,
         )
@@ -279,19 +288,12 @@ class CriticStudy:
     @property
     def tuning_table(self) -> Table:
         """What was chosen from: mean errors on the tuning seeds."""
-        records = []
-        for cell in self.grid():
-            for budget, steps in enumerate(self.steps):
-                values = self._values(cell, budget, self.question["measure"], self.question["tuning_seeds"])
-                record = dict(zip(("agent", "lam", "learning_rate"), cell, strict=True)) | {"steps": steps}
-                records.append(record | of_summary("error", summarise(values)))
-        columns = (
-            AGENT,
-            Column("Steps", "steps", "{:,}".format),
-            Column("λ", "lam", "{:g}".format),
-            Column("Rate", "learning_rate", "{:g}".format),
-            mean_column(MEASURES[self.question["measure"]], "error"),
-        )
+        records = [
+            cell._asdict() | {"steps": steps} | of_summary("error", summarise(self._tuning_errors(cell, budget)))
+            for cell in self.grid()
+            for budget, steps in enumerate(self.steps)
+        ]
+        columns = (*_CRITIC, mean_column(MEASURES[self.question["measure"]], "error"))
         seeds = listed([str(seed) for seed in self.question["tuning_seeds"]])
         return Table("tuning", "What was chosen from", columns, records, [f"Seeds {seeds}, which are not reported."])
 
@@ -300,12 +302,10 @@ class CriticStudy:
         errors, tests = self.error_table, self.difference_table
         compared = {(record["agent"], record["steps"]): record for record in tests.records}
         rows = []
-        for record, row in zip(errors.records, errors.rows, strict=True):
-            named = dict(zip(errors.heads, row, strict=True))
+        for record in errors.records:
             other = compared.get((record["agent"], record["steps"]))
-            for column in tests.columns[3:]:
-                named[column.head] = column.of(other) if other else ""
-            rows.append(named)
+            row = {column.head: column.of(record) for column in errors.columns}
+            rows.append(row | {column.head: column.of(other) if other else "" for column in tests.columns[3:]})
         return rows
 
     # ------------------------------------------------------------ the page
@@ -325,29 +325,18 @@ class CriticStudy:
         """
         if not self.truth or not self.steps or any(not len(self.errors(form, 0)) for form in self.forms):
             raise ConfigError(f"{self.path} has no critics of every form yet: repeat the command that began it")
-        tables = [self.error_table, self.difference_table, *([self.tuning_table] if self.tuned else [])]
-        tables = [table for table in tables if table.rows]
-
-        def page(drawn: Mapping[str, Any], folders: Sequence[str]) -> str:
-            return rendered(
-                "critics.html.j2",
-                title=self._title(),
-                lead=self._lead(),
-                verdict=self.sentences(),
-                cautions=self._cautions(),
-                truth=self._truth(),
-                tables=tables,
-                settings=self.question["settings"],
-                provenance=provenance_of(read_rows(self.path / "timing.jsonl")),
-                styles=agent_styles(self.forms),
-                figures=drawn,
-                folders=folders,
-            )
-
-        return write_page(self.path if out is None else out, [self._figure()], tables, page)[0]
-
-    def _title(self) -> str:
-        return f"Critics of a frozen policy on {self.question['environment']}"
+        content = {
+            "title": f"Critics of a frozen policy on {self.question['environment']}",
+            "lead": self._lead(),
+            "verdict": self.sentences(),
+            "cautions": self._cautions(),
+            "truth": self._truth(),
+            "settings": self.question["settings"],
+            "provenance": provenance_of(read_rows(self.path / "timing.jsonl")),
+            "styles": agent_styles(self.forms),
+        }
+        tables = [self.error_table, self.difference_table, self.tuning_table]
+        return write_page(self.path if out is None else out, [self._figure()], tables, "critics.html.j2", content)[0]
 
     def _lead(self) -> str:
         asked, seeds = self.question, len(self.question["seeds"])
@@ -382,24 +371,23 @@ class CriticStudy:
         return found or ["There is one form, so that nothing is compared."]
 
     def _truth(self) -> list[str]:
-        truth = self.truth
+        truth, states = self.truth, f"{self.truth['states']:,} held-out states from streams of their own"
         spread = f"V has mean {number(truth['mean'])} and variance {number(truth['variance'])} over them."
-        if truth["kind"] == "forked":
-            sentences = [
-                f"{truth['states']:,} held-out states from streams of their own; from each the policy went on "
-                f"{truth['continuations']} times, up to {truth['length']:,} steps. {spread}",
-                f"The mean over continuations has a variance of {number(truth['noise'])} around V, which is subtracted "
-                "from every error.",
+        if truth["kind"] != "forked":
+            return [
+                f"{states}, each with the one return that followed. {spread}",
+                "The environment cannot be forked, so that the noise of these returns cannot be told from the error: "
+                "it is part of every number here, the same for all critics, and of the variance of V.",
             ]
-            if self.question["settings"]["time_limit"] == "truncate":
-                sentences.append("Continuations go on beyond the time limit, where the learner bootstraps.")
-            return sentences
-        return [
-            f"{truth['states']:,} held-out states from streams of their own, each with the one return that followed. "
+        sentences = [
+            f"{states}; from each the policy went on {truth['continuations']} times, up to {truth['length']:,} steps. "
             f"{spread}",
-            "The environment cannot be forked, so that the noise of these returns cannot be told from the error: it "
-            "is part of every number here, the same for all critics, and of the variance of V.",
+            f"The mean over continuations has a variance of {number(truth['noise'])} around V, which is subtracted "
+            "from every error.",
         ]
+        if self.question["settings"]["time_limit"] == "truncate":
+            sentences.append("Continuations go on beyond the time limit, where the learner bootstraps.")
+        return sentences
 
     def _cautions(self) -> list[str]:
         found = []
@@ -429,31 +417,25 @@ class CriticStudy:
         return found
 
     def _figure(self) -> Drawing:
-        measure, curves = self.question["measure"], {}
-        grid = np.array(self.steps, np.float64)
+        measure, count = MEASURES[self.question["measure"]], len(self.question["seeds"])
+        told = f"mean of {count} seeds, band: 95 % t interval" if count > 1 else "one seed, no band"
+        grid, curves = np.array(self.steps, np.float64), {}
         for form in self.forms:
             values = [self.errors(form, budget) for budget in range(len(grid))]
-            ends = [t_interval(each) for each in values]
-            low, high = (
-                np.array([math.nan if end is None else end for end in side], np.float64)
-                for side in ([e.low for e in ends], [e.high for e in ends])
-            )
-            count = len(self.question["seeds"])
-            told = f"mean of {count} seeds, band: 95 % t interval" if count > 1 else "one seed, no band"
             mean = np.array([each.mean() for each in values])
+            low, high = np.array([(end.low, end.high) for end in map(t_interval, values)], np.float64).T  # None is NaN
             curves[form] = Curve(grid, mean, low, high, np.full(len(grid), count), told)
         figure, (axes,) = new_figure()
-        lines = learning_curves(axes, curves, agent_styles(self.forms))
-        label(axes, "Environment steps", MEASURES[measure])
-        axes.set_ylim(bottom=min(0.0, *(float(np.nanmin(curve.mean, initial=0.0)) for curve in curves.values())))
-        figure.set_size_inches(figure.get_figwidth(), 3.1 + 0.17 * lines)
+        fit(figure, learning_curves(axes, curves, agent_styles(self.forms)))
+        label(axes, "Environment steps", measure)
+        axes.set_ylim(bottom=min(float(np.nanmin(curve.mean, initial=0.0)) for curve in curves.values()))
         last = "; ".join(f"{form} {number(float(curve.mean[-1]))}" for form, curve in curves.items())
         return Drawing(
             "errors",
             "errors",
-            f"{MEASURES[measure]} against steps",
-            "Each form as it was chosen at each budget. Lower is better." if self.tuned else "Lower is better.",
-            f"{MEASURES[measure]} against environment steps. After {self.steps[-1]:,}: {last}.",
+            f"{measure} against steps",
+            "Each form as it was chosen at each budget. " * self.tuned + "Lower is better.",
+            f"{measure} against environment steps. After {self.steps[-1]:,}: {last}.",
             figure,
         )
 

@@ -401,7 +401,7 @@ def drawings(runs: RunSet) -> Iterator[Drawing]:
             yield from section(runs, environment)
 
 
-def _fit(figure: Figure, lines: int) -> None:
+def fit(figure: Figure, lines: int) -> None:
     """Make a figure high enough for the lines of the legend below its axes."""
     figure.set_size_inches(figure.get_figwidth(), 3.1 + 0.17 * lines)
 
@@ -411,7 +411,7 @@ def _learning(runs: RunSet, environment: str, styles: dict[str, int]) -> Iterato
     if not curves:
         return
     figure, (axes,) = new_figure()
-    _fit(figure, learning_curves(axes, curves, styles))
+    fit(figure, learning_curves(axes, curves, styles))
     ends = [f"{g.agent} {summary_text(g.summary('asymptotic'))}" for g in runs.groups_on(environment)]
     seeds = sorted({int(curve.n.max(initial=0)) for curve in curves.values()})
     caption = "Mean return of the episodes that ended since the previous point, averaged over seeds."
@@ -483,7 +483,7 @@ def _profiles(suite: Suite, styles: dict[str, int]) -> Drawing:
     axes.set_ylim(-0.02, 1.02)
     label(axes, "Normalised score τ", "Share of runs above τ")
     banded = [profile for profile in profiles.values() if np.isfinite(profile.low).any()]
-    _fit(figure, legend_below(axes, (banded or list(profiles.values()))[0].label))
+    fit(figure, legend_below(axes, (banded or list(profiles.values()))[0].label))
     return Drawing(
         f"profile-{slug(suite.name)}",
         "aggregates",
@@ -523,7 +523,7 @@ def _critics(runs: RunSet, environment: str) -> Iterator[Drawing]:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
     label(axes, "Horizon 1/(1 − γ) in steps", "Explained variance")
-    _fit(figure, legend_below(axes, "mean ± standard error over seeds"))
+    fit(figure, legend_below(axes, "mean ± standard error over seeds"))
     longest = {g.agent: [q.explained_variance[-1] for q in g.critic] for g in groups}
     told = "; ".join(f"{agent} {number(float(np.mean(values)))}" for agent, values in longest.items())
     yield Drawing(

@@ -117,11 +117,8 @@ class Report:
         figures = [*drawings(self.runs), *(each for section in sections for each in section.figures)]
         shown = [table for part in parts.values() for table in (part if isinstance(part, list) else [part])]
         shown += [table for section in sections for table in section.tables]
-
-        def page(drawn: Mapping[str, Any], folders: Sequence[str]) -> str:
-            return _page(self.runs, drawn, parts, sections, folders)
-
-        target, moved = write_page(out, figures, shown, page)
+        content = _content(self.runs) | parts | {"sections": sections}
+        target, moved = write_page(out, figures, shown, "report.html.j2", content)
         self._moved += moved
         return target
 
@@ -130,7 +127,8 @@ def write_page(
     out: str | os.PathLike[str],
     figures: Iterable[Drawing],
     tables: Iterable[Table],
-    page: Callable[[Mapping[str, Any], Sequence[str]], str],
+    template: str,
+    content: Mapping[str, Any],
 ) -> tuple[Path, list[str]]:
     """Write a page and the folders of its figures and tables beside it; see `Report.write`.
 
@@ -138,7 +136,9 @@ def write_page(
         out: The file to write, or a folder for `report.html`.
         figures: Its figures.
         tables: Its tables; those without rows are left out.
-        page: f(drawn figures by section, names of the two folders) → the HTML.
+        template: File among the templates of this package. It knows the tables, the drawn `figures` by section and the
+            names of the two `folders`.
+        content: What else it knows, by name.
 
     Returns:
         The path of the page, and sentences about files that were moved.
@@ -147,15 +147,16 @@ def write_page(
     beside = "" if target.name == "report.html" else f"{target.stem}-"
     folders = [target.parent / f"{beside}{kind}" for kind in ("figures", "tables")]
     _check_place(target, folders)
+    tables = [table for table in tables if table.rows]
     drawn = [laid_out(each) for each in figures]
     images = {f"{each.name}.{kind}": to_bytes(each.figure, kind) for each in drawn for kind in ("png", "pdf")}
-    texts = {f"{table.name}.csv": table.to_csv() for table in tables if table.rows}
-    texts |= {f"{table.name}.tex": table.to_latex() for table in tables if table.rows}
+    texts = {f"{table.name}.csv": table.to_csv() for table in tables}
+    texts |= {f"{table.name}.tex": table.to_latex() for table in tables}
     by_section: dict[str, list[dict[str, Any]]] = {}
     for drawing in drawn:
         item = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
         by_section.setdefault(drawing.section, []).append(item)
-    html = page(by_section, [folder.name for folder in folders])
+    html = _rendered(template, tables=tables, figures=by_section, folders=[each.name for each in folders], **content)
     _write(target, html.encode(errors="backslashreplace"))
     files, notes = (images, {name: text.encode(errors="replace") for name, text in texts.items()}), []
     for folder, contents in zip(folders, files, strict=True):
@@ -208,32 +209,21 @@ def shared_folder(paths: Sequence[str | os.PathLike[str]]) -> Path:
     return Path(os.path.commonpath([folder.absolute() for folder in folders]))
 
 
-def _page(
-    runs: RunSet,
-    figures: Mapping[str, Any],
-    parts: Mapping[str, Table | list[Table]],
-    sections: Sequence[Section],
-    folders: Sequence[str],
-) -> str:
-    starts = [event for seed in runs.seeds for event in seed.run.timing[:1]]
-    return rendered(
-        "report.html.j2",
-        headline=words.headline(runs),
-        judgement=words.critic_sentences(runs),
-        problems=runs.problems,
-        styles=agent_styles(runs.agents),
-        figures=figures,
-        reaches=words.ladders(runs),
-        reasons=runs.suites[1],
-        provenance=provenance_of(starts),
-        sections=sections,
-        folders=folders,
-        **parts,
-    )
+def _content(runs: RunSet) -> dict[str, Any]:
+    """What the template of a report knows besides figures and tables."""
+    headline = words.headline(runs)
+    return {
+        **vars(headline),
+        "cautions": [*headline.cautions, *runs.problems],
+        "judgement": words.critic_sentences(runs),
+        "styles": agent_styles(runs.agents),
+        "reaches": words.ladders(runs),
+        "reasons": runs.suites[1],
+        "provenance": provenance_of(event for seed in runs.seeds for event in seed.run.timing[:1]),
+    }
 
 
-def rendered(template: str, **content: Any) -> str:
-    """A page from a template of this package and its content."""
+def _rendered(template: str, **content: Any) -> str:
     environment = Environment(
         loader=PackageLoader("tddelta.report", "templates"),
         autoescape=True,
