@@ -153,7 +153,7 @@ class CriticStudy:
 
         def mean(cell: Cell) -> float:
             values = self._tuning_errors(cell, budget)
-            return math.inf if np.isnan(values).any() else float(values.mean())
+            return float(values.mean()) if len(values) and not np.isnan(values).any() else math.inf  # none: in progress
 
         grid = self._grid(form)
         return grid[0] if len(grid) == 1 else min(grid, key=mean)
