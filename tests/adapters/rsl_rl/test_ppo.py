@@ -403,6 +403,11 @@ def test_answers_of_the_environment_that_do_not_fit_are_refused() -> None:
             DataError,
             r"batch size \(5,\); got \(2,\)",
         ),
+        (
+            {"time_outs": torch.ones(5), "final_obs": {"_env_ids": torch.arange(5), "obs": env.get_observations()}},
+            DataError,
+            r"the groups of the critic, critic; got _env_ids, obs: .* drop the key",
+        ),
     ):
         alg.act(env.get_observations())
         with pytest.raises(kind, match=words):
