@@ -141,7 +141,7 @@ def test_returns_of_components_are_those_of_a_slow_loop(
     form: Any, recurrent: str, hands_out: str | None, normalised: bool
 ) -> None:
     env = Hopper(12, 7, hands_out=hands_out)
-    settings = {"recurrent": recurrent, "normalised": normalised, "form": form}
+    settings: dict[str, Any] = {"recurrent": recurrent, "normalised": normalised, "form": form}
     runner = make(env=env, normalize_advantage_per_mini_batch=True, **settings)
     if normalised:
         runner.learn(1)  # from here on mean and deviation are those of the observations
@@ -267,7 +267,7 @@ def replayed(critic: Any, store: Any) -> torch.Tensor:
 def test_the_value_loss_is_the_sum_over_components_each_clipped_by_its_own_range(
     recurrent: str, coefficient: float, clip: float | None, mixed: bool
 ) -> None:
-    settings = {"recurrent": recurrent, "value_loss_coef": coefficient, "value_clip": clip}
+    settings: dict[str, Any] = {"recurrent": recurrent, "value_loss_coef": coefficient, "value_clip": clip}
     runner, before, numbers, moved = learned(**settings, use_mixed_precision=mixed)
     alg, store = runner.alg, runner.alg.storage
     assert store.dones[:-1].any()
@@ -283,7 +283,7 @@ def test_the_value_loss_is_the_sum_over_components_each_clipped_by_its_own_range
         assert not torch.equal(losses, errors)
     sum(losses[:, z].mean() for z in range(3)).mul(coefficient).backward()
     # The networks of mixed precision have 8 bits, 0.4 %; losses are those of full precision.
-    near = {"rtol": 0.05, "atol": 0.02} if mixed else {"rtol": 1e-3, "atol": 1e-5}
+    near: dict[str, Any] = {"rtol": 0.05, "atol": 0.02} if mixed else {"rtol": 1e-3, "atol": 1e-5}
     for got, one in zip(moved, critic.parameters(), strict=True):
         torch.testing.assert_close(got, one.grad, **near)
     rel = 0.02 if mixed else 1e-5
