@@ -100,6 +100,13 @@ def test_import_loads_numpy_only(program: str) -> None:
     assert not loaded, f"loads {loaded}"
 
 
+@pytest.mark.parametrize("library", ["rllib", "rsl_rl"])
+def test_hooks_into_a_library_stay_short(library: str) -> None:
+    file = PACKAGE / "adapters" / library / "ppo.py"
+    lines = len(file.read_text(encoding="utf-8").splitlines())
+    assert lines < 400, f"{file.relative_to(ROOT)} has {lines} lines, where fewer than 400 hook into the library"
+
+
 def test_every_public_name_resolves_and_is_listed() -> None:
     assert sorted(tddelta.__all__) == dir(tddelta)
     assert set(tddelta.__all__) == {*PUBLIC, "tabular", "testing"}

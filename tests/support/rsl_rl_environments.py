@@ -77,9 +77,16 @@ class Hopper(Robots):
         return rewards, (self.state[:, 0] < 0.5) | (self.state[:, 0] > 2)
 
 
-def config(kind: str = "tddelta.adapters.rsl_rl:DeltaPPO", *, recurrent: str = "", **algorithm: Any) -> dict[str, Any]:
+def config(
+    kind: str = "tddelta.adapters.rsl_rl:DeltaPPO",
+    *,
+    recurrent: str = "",
+    normalised: bool = False,
+    **algorithm: Any,
+) -> dict[str, Any]:
     """A configuration as Isaac Lab hands it to rsl_rl's runner; `recurrent` is "lstm", "gru" or nothing."""
     network: dict[str, Any] = {"class_name": "MLPModel", "hidden_dims": [32, 32], "activation": "elu"}
+    network["obs_normalization"] = normalised
     if recurrent:
         network |= {"class_name": "RNNModel", "rnn_type": recurrent, "rnn_hidden_dim": 16, "rnn_num_layers": 1}
     return {

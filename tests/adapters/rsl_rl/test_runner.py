@@ -42,31 +42,44 @@ def test_tensorboard_shows_every_component(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "model_1.pt").exists()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("recurrent", ["", "lstm"])
-def test_the_exported_policy_acts_as_the_runners(recurrent: str, tmp_path: Path) -> None:
-    runner = make(Pole(16, 9), recurrent=recurrent)
+def trained_policy(recurrent: str, normalised: bool) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]]:
+    """A runner after an update, three observations, and the actor's actions there from an empty memory."""
+    runner = make(Pole(16, 9), recurrent=recurrent, normalised=normalised)
     runner.learn(1)
-    runner.export_policy_to_jit(str(tmp_path))
-    policy, obs = runner.get_inference_policy(), runner.env.get_observations()
+    policy, obs = runner.alg.actor, runner.env.get_observations()
+    assert runner.get_inference_policy() is policy
+    assert not normalised or policy.obs_normalizer.count == 16 * 16
     policy.reset()
     with torch.inference_mode():
-        wanted = policy(obs[:1])
-        torch.testing.assert_close(torch.jit.load(tmp_path / "policy.pt")(obs["policy"][:1]), wanted)
+        wanted = [policy(obs[step : step + 1]) for step in range(3)]
+    return runner, list(obs["policy"][:3].split(1)), wanted
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("recurrent", "normalised"), [("", False), ("lstm", True)])
+def test_the_exported_policy_acts_as_the_runners(recurrent: str, normalised: bool, tmp_path: Path) -> None:
+    runner, observations, wanted = trained_policy(recurrent, normalised)
+    runner.export_policy_to_jit(str(tmp_path))
+    policy = torch.jit.load(tmp_path / "policy.pt")
+    with torch.inference_mode():
+        for one, action in zip(observations, wanted, strict=True):
+            torch.testing.assert_close(policy(one), action)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_the_policy_is_exported_to_onnx(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recurrent", "normalised"), [("", False), ("lstm", True)])
+def test_the_policy_is_exported_to_onnx(recurrent: str, normalised: bool, tmp_path: Path) -> None:
     from onnx.reference import ReferenceEvaluator
 
-    runner = make(Pole(16, 9))
-    runner.learn(1)
+    runner, observations, wanted = trained_policy(recurrent, normalised)
     runner.export_policy_to_onnx(str(tmp_path))
-    obs = runner.env.get_observations()[:1]
-    found = ReferenceEvaluator(str(tmp_path / "policy.onnx")).run(None, {"obs": obs["policy"].numpy()})[0]
-    with torch.inference_mode():
-        np.testing.assert_allclose(found, runner.get_inference_policy()(obs).numpy(), rtol=1e-4, atol=1e-5)
+    program = ReferenceEvaluator(str(tmp_path / "policy.onnx"))
+    memory = [np.zeros((1, 1, 16), np.float32)] * 2 if recurrent else []
+    for one, action in zip(observations, wanted, strict=True):
+        given = dict(zip(("h_in", "c_in"), memory, strict=False))
+        found, *memory = program.run(None, {"obs": one.numpy(), **given})
+        np.testing.assert_allclose(found, action.numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -75,6 +88,10 @@ def test_compiled_networks_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     # All of a compilation but the C++ programs at its end, which take half a minute.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     plain, compiled = (make(Pole(16, 9), compiled=mode, value_clip=0.5) for mode in (None, "default"))
+    optimised = torch._dynamo.OptimizedModule
+    for network in ("actor", "critic"):
+        assert isinstance(getattr(compiled.alg, network), optimised)
+        assert not isinstance(getattr(plain.alg, network), optimised)
     for runner in (plain, compiled):
         torch.manual_seed(1)
         runner.learn(2)

@@ -149,7 +149,7 @@ class DeltaPPO(PPO):
 
         Raises:
             ShapeError: `time_outs` of the environment are not one flag per environment.
-            DataError: The final observations are not those of all environments.
+            DataError: The final observations are not those of all environments, or not those of the critic.
         """
         if self.time_outs == "bootstrap":
             step, final = self.storage.step, next((extras[name] for name in FINAL if name in extras), None)
@@ -250,7 +250,16 @@ class DeltaPPO(PPO):
             got = tuple(final.batch_size) if hasattr(final, "batch_size") else type(final).__name__
             raise DataError(
                 f"extras['{FINAL[0]}'] must be a TensorDict or dict like the observations, of batch size "
-                f"{tuple(cut.shape)}; got {got}: hand out one row per environment, where only those that were cut count"
+                f"{tuple(cut.shape)}; got {got}: hand out one row per environment, where only those that were cut "
+                "count, or drop the key, and W(s_t) stands in"
+            )
+        names = ("obs_groups", "obs_groups_2d")  # the second one has pictures
+        wanted = [group for name in names for group in getattr(self._raw_critic, name, ())]
+        if not set(wanted) <= set(final.keys()):
+            raise DataError(
+                f"extras['{FINAL[0]}'] must have the groups of the critic, {', '.join(wanted)}; got "
+                f"{', '.join(map(str, final.keys()))}: name them as the observations do, or drop the key, and W(s_t) "
+                "stands in"
             )
         final = final.to(self.device)
         # A recurrent critic has a memory per environment, so that all are asked.
