@@ -66,6 +66,16 @@ def test_a_run_has_metrics_episodes_scores_and_the_critic(tmp_path: Path) -> Non
     np.testing.assert_array_equal(kept["vf.net.mlp.0.weight"], learned["vf.net.mlp.0.weight"])
 
 
+def test_episodes_longer_than_an_iteration_are_told_in_the_one_where_they_end(tmp_path: Path) -> None:
+    settings = recorded(tmp_path, eval_episodes=1).environment(env_config={"length": 200})
+    settings.env_runners(num_envs_per_env_runner=1)
+    trained(settings, 3)  # of 128 steps each: none ends in the first and third, exactly one in the second
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished"
+    assert run.episodes["lengths"].tolist() == [200] and 200 <= run.episodes["returns"][0] <= 300
+    assert run.episodes["steps"].tolist() == [run.metrics["steps"][1]] == [256]
+
+
 def test_the_inspector_and_the_report_show_it(tmp_path: Path, capsys: Any) -> None:
     trained(recorded(tmp_path / "runs"))
     (run,) = load_runs(tmp_path / "runs")

@@ -174,7 +174,8 @@ class RunDirectory(RLlibCallback):
         assert record is not None
         record.steps, record.updates = steps, record.updates + 1
         ended = sampled.get("every_episode", {})
-        returns, lengths = ended.get("returns", []), ended.get("lengths", [])
+        # RLlib makes a number of a list of one.
+        returns, lengths = (np.atleast_1d(ended.get(name, [])) for name in ("returns", "lengths"))
         record.add_episodes([steps] * len(returns), returns, lengths)
         record.save_episodes()
         record.writer.metrics([record.row(_numbers(result["learners"].get(DEFAULT_MODULE_ID, {})))])
