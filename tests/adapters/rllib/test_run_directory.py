@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("ray.rllib", reason="needs RLlib and torch")
 
 import ray
+from ray.rllib.algorithms.ppo import ppo
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from safetensors.numpy import load_file
 
@@ -74,6 +75,18 @@ def test_episodes_longer_than_an_iteration_are_told_in_the_one_where_they_end(tm
     assert run.status["state"] == "finished"
     assert run.episodes["lengths"].tolist() == [200] and 200 <= run.episodes["returns"][0] <= 300
     assert run.episodes["steps"].tolist() == [run.metrics["steps"][1]] == [256]
+
+
+def test_iterations_without_any_env_runner_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, lost = ppo.synchronous_parallel_sample, iter([True, False, True, False])
+    monkeypatch.setattr(ppo, "synchronous_parallel_sample", lambda **given: ([], []) if next(lost) else sample(**given))
+    algorithm = recorded(tmp_path, eval_episodes=1).build_algo()
+    results = [algorithm.train() for _ in range(4)]
+    algorithm.stop()
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished" and run.status["updates"] == 2
+    steps = [result["num_env_steps_sampled_lifetime"] for result in results[1::2]]
+    assert run.metrics["steps"].tolist() == steps and np.isfinite(run.metrics["value_loss"]).all()
 
 
 def test_the_inspector_and_the_report_show_it(tmp_path: Path, capsys: Any) -> None:
