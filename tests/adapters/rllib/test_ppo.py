@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -339,4 +340,11 @@ def test_settings_are_plain_data_and_follow_the_discount() -> None:
 def test_another_version_of_ray_gets_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "__version__", "2.99.1")
     with pytest.warns(UserWarning, match=r"was tried with Ray 2.60; this is 2.99.1: compare .*install ray==2.60.\*"):
+        importlib.reload(rllib)
+
+
+def test_the_warning_comes_before_what_another_version_may_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.99.1")
+    monkeypatch.setitem(sys.modules, "tddelta.adapters.rllib.ppo", None)
+    with pytest.warns(UserWarning, match="was tried with Ray 2.60; this is 2.99.1"), pytest.raises(ImportError):
         importlib.reload(rllib)
