@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import ray
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.connectors import learner as connectors
 from ray.rllib.core.rl_module import RLModule, RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
@@ -21,7 +23,13 @@ from ray.rllib.utils.postprocessing.value_predictions import compute_value_targe
 from rllib_agents import Countdown, Two, config, learner_of, plain, weights
 from tddelta import ConfigError, ShapeError, TimeScales, targets
 from tddelta.adapters import rllib
-from tddelta.adapters.rllib import ComponentsAPI, DeltaPPO, DeltaPPOConfig, DeltaPPOTorchRLModule
+from tddelta.adapters.rllib import (
+    ComponentsAPI,
+    DeltaAdvantageEstimation,
+    DeltaPPO,
+    DeltaPPOConfig,
+    DeltaPPOTorchRLModule,
+)
 
 GAMMAS = [0.5, 0.9, 0.99]
 
@@ -170,6 +178,70 @@ def test_the_value_loss_is_the_sum_over_components_of_steps_that_count(built: An
     for name in ("component_targets", "advantages"):  # padding and extra steps count nowhere
         batch[name][~batch["loss_mask"]] = torch.nan
     assert loss(learner.config) == pytest.approx(together, rel=1e-6)
+
+
+class Logged:
+    """In the place of RLlib's logger of metrics."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def log_dict(self, values: dict[str, Any], **_: Any) -> None:
+        self.values |= values
+
+
+@pytest.mark.parametrize("model", ["separate", "recurrent"])
+def test_padding_and_extra_steps_are_in_no_metric(built: Any, model: str) -> None:
+    algorithm = built(config(environment=Countdown, **MODELS[model]).scales(GAMMAS))
+    learner, episodes = learner_of(algorithm), sampled(algorithm)
+    module, batch = batch_of(algorithm, episodes)
+    mask, logged = batch["loss_mask"].numpy(), Logged()
+    (connector,) = [one for one in learner._learner_connector.connectors if isinstance(one, DeltaAdvantageEstimation)]
+    connector(rl_module=learner.module, episodes=episodes, batch={"default_policy": batch}, metrics=logged)
+    with torch.no_grad():
+        deltas = module.compute_components(batch).numpy()[mask]
+    wanted = batch["component_targets"].numpy()[mask]
+    assert 40 <= len(deltas) < mask.size
+
+    def explained(targets: Any, values: Any) -> Any:
+        return 1 - (targets - values).var(0) / targets.var(0)
+
+    for name, expected in (("value_mean", deltas.mean(0)), ("explained_variance", explained(wanted, deltas))):
+        assert list(logged.values[name].values()) == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-6)
+    learner.compute_loss_for_module(
+        module_id="default_policy", config=learner.config, batch=batch, fwd_out=module.forward_train(batch)
+    )
+    learner.after_gradient_based_update(timesteps={})
+    losses = ((deltas - wanted) ** 2).mean(0)
+    shown = {("vf_explained_var",): explained(wanted.sum(-1), deltas.sum(-1)), ("vf_loss",): losses.sum()}
+    shown |= {("value_loss", f"gamma={gamma:.3f}"): loss for gamma, loss in zip(GAMMAS, losses, strict=True)}
+    for key, number in shown.items():
+        assert float(learner.metrics.peek(("default_policy", *key))) == pytest.approx(float(number), rel=1e-4, abs=1e-6)
+
+
+def test_the_connector_takes_its_place_in_a_pipeline_of_ones_own(built: Any) -> None:
+    def by_hand(*_: Any) -> list[Any]:
+        learning: Any = {"as_learner_connector": True}
+        return [
+            connectors.AddOneTsToEpisodesAndTruncate(),
+            connectors.AddObservationsFromEpisodesToBatch(**learning),
+            connectors.AddColumnsFromEpisodesToTrainBatch(),
+            connectors.AddTimeDimToBatchAndZeroPad(**learning),
+            connectors.AddStatesFromEpisodesToBatch(**learning),
+            connectors.BatchIndividualItems(),
+            connectors.NumpyToTensor(**learning),
+            connectors.GeneralAdvantageEstimation(gamma=0.99, lambda_=0.95),
+        ]
+
+    settings = config(environment=Countdown).scales(GAMMAS)
+    algorithm = built(settings.copy())
+    episodes = sampled(algorithm)
+    _, expected = batch_of(algorithm, deepcopy(episodes))
+    own = settings.learners(add_default_connectors_to_learner_pipeline=False, learner_connector=by_hand)
+    _, batch = batch_of(built(own), episodes)
+    assert set(batch) == set(expected) >= {"component_targets", "advantages", "value_targets"}
+    for name, column in expected.items():
+        np.testing.assert_array_equal(batch[name], column, err_msg=name)
 
 
 def test_the_clip_of_rllib_is_for_one_scale_unless_it_is_set() -> None:
