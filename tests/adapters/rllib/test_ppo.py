@@ -259,7 +259,7 @@ def test_metrics_of_every_component_are_in_the_results(built: Any) -> None:
     assert float(result["vf_loss"]) == pytest.approx(sum(map(float, result["value_loss"].values())), rel=1e-5)
 
 
-def test_several_modules_have_a_ladder_each(built: Any) -> None:
+def test_several_modules_have_a_ladder_each_which_a_checkpoint_keeps(built: Any, tmp_path: Any) -> None:
     settings = config(environment=Two).scales("halving components=4")
     settings.multi_agent(
         policies={"fast", "slow"},
@@ -287,6 +287,16 @@ def test_several_modules_have_a_ladder_each(built: Any) -> None:
     result = algorithm.train()["learners"]
     assert set(result["fast"]["value_loss"]) == {"gamma=0.300", "gamma=0.600"}
     assert len(result["slow"]["value_loss"]) == 4
+    algorithm.save_to_path(str(tmp_path / "all"))
+    again = DeltaPPO.from_checkpoint(str(tmp_path / "all"))
+    try:
+        for name, number in (("fast", 2), ("slow", 4)):
+            assert learner_of(again).module[name].scales == learner.module[name].scales
+            assert len(again.config.get_config_for_module(name).ladder) == number
+        result = again.train()["learners"]
+        assert [len(result[name]["value_loss"]) for name in ("fast", "slow")] == [2, 4]
+    finally:
+        again.stop()
 
 
 def test_a_checkpoint_goes_on_and_its_module_knows_the_ladder(built: Any, tmp_path: Any) -> None:
