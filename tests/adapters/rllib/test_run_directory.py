@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("ray.rllib", reason="needs RLlib and torch")
 
 import ray
+import torch
+import tree
 from ray.rllib.algorithms.ppo import ppo
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from safetensors.numpy import load_file
@@ -23,6 +25,7 @@ from tddelta.report import write_report
 from tddelta.runs import Run, load_runs
 
 GAMMAS = [0.5, 0.9, 0.99]
+RECURRENT = {"use_lstm": True, "max_seq_len": 4, "lstm_cell_size": 8}
 
 
 @pytest.fixture(autouse=True)
@@ -102,24 +105,34 @@ def test_the_inspector_and_the_report_show_it(tmp_path: Path, capsys: Any) -> No
     assert "DeltaPPO" in write_report(tmp_path / "runs").read_text(encoding="utf-8")
 
 
-def test_the_components_are_those_of_the_module(tmp_path: Path) -> None:
-    for model in ({}, {"use_lstm": True, "max_seq_len": 4, "lstm_cell_size": 8}):
-        algorithm = config(environment=Countdown, **model).scales(GAMMAS).build_algo()
-        episodes = play(algorithm, 1, num_timesteps=30, explore=True)
-        lengths = [len(one) for one in episodes]
-        found = components(learner_of(algorithm), episodes)
-        assert [len(one) for one in found] == [length + 1 for length in lengths]
-        assert [len(one) for one in episodes] == lengths  # left as they were
-        if not model:
-            import torch
+@pytest.mark.parametrize("model", [{}, RECURRENT], ids=["separate", "recurrent"])
+def test_the_components_are_those_of_the_module(model: dict[str, Any]) -> None:
+    settings = config(environment=Countdown, **model).scales(GAMMAS).environment(env_config={"length": 8})
+    algorithm = settings.build_algo()
+    episodes = play(algorithm, 1, num_timesteps=30, explore=True)
+    lengths = [len(one) for one in episodes]
+    found = components(learner_of(algorithm), episodes)
+    assert [len(one) for one in found] == [length + 1 for length in lengths]
+    assert [len(one) for one in episodes] == lengths  # left as they were
+    module = learner_of(algorithm).module["default_policy"]
+    for episode, deltas in zip(episodes, found, strict=True):
+        batch: dict[str, Any] = {"obs": torch.as_tensor(np.asarray(episode.get_observations()))}
+        if model:  # in one go from the first step on, where a learner has rows of four steps
+            state = tree.map_structure(lambda one: torch.as_tensor(one)[None], module.get_initial_state())
+            batch = {"obs": batch["obs"][None], "state_in": state}
+        with torch.no_grad():
+            wanted = module.compute_components(batch).reshape(deltas.shape)
+        np.testing.assert_allclose(deltas, wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(compose(deltas)[:, -1], wanted.sum(-1), rtol=1e-5, atol=1e-6)
+    algorithm.stop()
 
-            module = learner_of(algorithm).module["default_policy"]
-            for episode, deltas in zip(episodes, found, strict=True):
-                with torch.no_grad():
-                    wanted = module.compute_components({"obs": torch.as_tensor(np.asarray(episode.get_observations()))})
-                np.testing.assert_allclose(deltas, wanted, rtol=1e-5, atol=1e-6)
-                np.testing.assert_allclose(compose(deltas)[:, -1], wanted.sum(-1), rtol=1e-5, atol=1e-6)
-        algorithm.stop()
+
+def test_a_recurrent_agent_is_recorded_and_shown(tmp_path: Path) -> None:
+    trained(recorded(tmp_path, eval_episodes=1).rl_module(model_config={"fcnet_hiddens": [8], **RECURRENT}), 1)
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished" and run.critic is not None and run.rollout is not None
+    assert run.rollout["deltas"].shape == (5, 3) and np.isfinite(run.rollout["deltas"]).all()
+    assert main(["inspect", str(run.path)]) == 0 and (run.path / "inspect.html").stat().st_size > 10_000
 
 
 class Uneven(Countdown):
