@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,16 @@ from tddelta.runs import load_runs
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
+def pids(algorithm: Any) -> list[int]:
+    """Those of the env runners that live."""
+    found: Any = algorithm.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
+    return list(found)
+
+
+def learned(result: dict[str, Any]) -> bool:
+    return result.get("env_runners", {}).get("num_env_steps_sampled", 0) > 0
+
+
 def test_learning_goes_on_when_an_env_runner_is_killed(tmp_path: Path) -> None:
     settings = config(environment=Countdown).scales([0.5, 0.9, 0.99])
     settings.env_runners(num_env_runners=2, num_envs_per_env_runner=1).learners(num_learners=2)
@@ -26,19 +37,18 @@ def test_learning_goes_on_when_an_env_runner_is_killed(tmp_path: Path) -> None:
     settings.callbacks(partial(RunDirectory, tmp_path, eval_episodes=2))
     algorithm = settings.build_algo()
     algorithm.train()
-    asked: Any = algorithm.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
-    os.kill(asked[0], signal.SIGKILL)
+    killed, other = pids(algorithm)
+    os.kill(killed, signal.SIGKILL)
     results = [algorithm.train()]
     while algorithm.env_runner_group.num_healthy_remote_workers() < 2 and len(results) < 200:
         results.append(algorithm.train())
-    assert algorithm.env_runner_group.num_healthy_remote_workers() == 2
+    both = pids(algorithm)
+    assert len(both) == 2 and other in both and killed not in both
     for result in results:
         assert set(result["learners"]["default_policy"]["value_loss"]) == {"gamma=0.500", "gamma=0.900", "gamma=0.990"}
         assert result["env_runners"]["num_env_steps_sampled"] >= 256
-    both = [
-        one.get() for one in algorithm.learner_group.foreach_learner(lambda learner: learner.get_state("rl_module"))
-    ]
-    parts = [one["rl_module"]["default_policy"] for one in both]
+    states = algorithm.learner_group.foreach_learner(lambda learner: learner.get_state("rl_module"))
+    parts = [one.get()["rl_module"]["default_policy"] for one in states]
     assert len(parts) == 2
     for name, array in parts[0].items():
         np.testing.assert_array_equal(array, parts[1][name])
@@ -47,6 +57,32 @@ def test_learning_goes_on_when_an_env_runner_is_killed(tmp_path: Path) -> None:
     (run,) = load_runs(tmp_path)
     assert run.status["state"] == "finished" and run.critic is not None
     assert run.status["updates"] == 1 + len(results) == len(run.metrics["steps"])
+    assert (np.diff(run.metrics["steps"]) >= 256).all()
+    # What the killed one had begun is told by nobody, instead of as a shorter episode.
+    assert len(run.episodes["lengths"]) > 40 and (run.episodes["lengths"] == 5).all()
+    assert run.episodes["returns"].min() >= 5 and run.episodes["returns"].max() <= 7.5
+
+
+def test_learning_goes_on_when_the_only_env_runner_is_killed(tmp_path: Path) -> None:
+    settings = config(environment=Countdown).scales([0.5, 0.9, 0.99]).env_runners(num_env_runners=1)
+    settings.callbacks(partial(RunDirectory, tmp_path, eval_episodes=2))
+    algorithm = settings.build_algo()
+    results = [algorithm.train()]
+    (killed,) = pids(algorithm)
+    os.kill(killed, signal.SIGKILL)
+    results.append(algorithm.train())
+    assert not learned(results[-1])
+    while not learned(results[-1]) and len(results) < 3_000:  # it takes as long as it takes to import RLlib
+        time.sleep(0.1)
+        results.append(algorithm.train())
+    (another,) = pids(algorithm)
+    assert another != killed
+    algorithm.stop()
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished" and run.status["updates"] == 2
+    steps = [result["num_env_steps_sampled_lifetime"] for result in results if learned(result)]
+    assert run.metrics["steps"].tolist() == steps and np.isfinite(run.metrics["value_loss"]).all()
+    assert (run.episodes["lengths"] == 5).all()
 
 
 def test_cartpole_is_learned_within_the_budget_of_rllib() -> None:

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import sys
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import ray
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.connectors import learner as connectors
 from ray.rllib.core.rl_module import RLModule, RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
@@ -20,7 +23,13 @@ from ray.rllib.utils.postprocessing.value_predictions import compute_value_targe
 from rllib_agents import Countdown, Two, config, learner_of, plain, weights
 from tddelta import ConfigError, ShapeError, TimeScales, targets
 from tddelta.adapters import rllib
-from tddelta.adapters.rllib import ComponentsAPI, DeltaPPO, DeltaPPOConfig, DeltaPPOTorchRLModule
+from tddelta.adapters.rllib import (
+    ComponentsAPI,
+    DeltaAdvantageEstimation,
+    DeltaPPO,
+    DeltaPPOConfig,
+    DeltaPPOTorchRLModule,
+)
 
 GAMMAS = [0.5, 0.9, 0.99]
 
@@ -171,6 +180,70 @@ def test_the_value_loss_is_the_sum_over_components_of_steps_that_count(built: An
     assert loss(learner.config) == pytest.approx(together, rel=1e-6)
 
 
+class Logged:
+    """In the place of RLlib's logger of metrics."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def log_dict(self, values: dict[str, Any], **_: Any) -> None:
+        self.values |= values
+
+
+@pytest.mark.parametrize("model", ["separate", "recurrent"])
+def test_padding_and_extra_steps_are_in_no_metric(built: Any, model: str) -> None:
+    algorithm = built(config(environment=Countdown, **MODELS[model]).scales(GAMMAS))
+    learner, episodes = learner_of(algorithm), sampled(algorithm)
+    module, batch = batch_of(algorithm, episodes)
+    mask, logged = batch["loss_mask"].numpy(), Logged()
+    (connector,) = [one for one in learner._learner_connector.connectors if isinstance(one, DeltaAdvantageEstimation)]
+    connector(rl_module=learner.module, episodes=episodes, batch={"default_policy": batch}, metrics=logged)
+    with torch.no_grad():
+        deltas = module.compute_components(batch).numpy()[mask]
+    wanted = batch["component_targets"].numpy()[mask]
+    assert 40 <= len(deltas) < mask.size
+
+    def explained(targets: Any, values: Any) -> Any:
+        return 1 - (targets - values).var(0) / targets.var(0)
+
+    for name, expected in (("value_mean", deltas.mean(0)), ("explained_variance", explained(wanted, deltas))):
+        assert list(logged.values[name].values()) == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-6)
+    learner.compute_loss_for_module(
+        module_id="default_policy", config=learner.config, batch=batch, fwd_out=module.forward_train(batch)
+    )
+    learner.after_gradient_based_update(timesteps={})
+    losses = ((deltas - wanted) ** 2).mean(0)
+    shown = {("vf_explained_var",): explained(wanted.sum(-1), deltas.sum(-1)), ("vf_loss",): losses.sum()}
+    shown |= {("value_loss", f"gamma={gamma:.3f}"): loss for gamma, loss in zip(GAMMAS, losses, strict=True)}
+    for key, number in shown.items():
+        assert float(learner.metrics.peek(("default_policy", *key))) == pytest.approx(float(number), rel=1e-4, abs=1e-6)
+
+
+def test_the_connector_takes_its_place_in_a_pipeline_of_ones_own(built: Any) -> None:
+    def by_hand(*_: Any) -> list[Any]:
+        learning: Any = {"as_learner_connector": True}
+        return [
+            connectors.AddOneTsToEpisodesAndTruncate(),
+            connectors.AddObservationsFromEpisodesToBatch(**learning),
+            connectors.AddColumnsFromEpisodesToTrainBatch(),
+            connectors.AddTimeDimToBatchAndZeroPad(**learning),
+            connectors.AddStatesFromEpisodesToBatch(**learning),
+            connectors.BatchIndividualItems(),
+            connectors.NumpyToTensor(**learning),
+            connectors.GeneralAdvantageEstimation(gamma=0.99, lambda_=0.95),
+        ]
+
+    settings = config(environment=Countdown).scales(GAMMAS)
+    algorithm = built(settings.copy())
+    episodes = sampled(algorithm)
+    _, expected = batch_of(algorithm, deepcopy(episodes))
+    own = settings.learners(add_default_connectors_to_learner_pipeline=False, learner_connector=by_hand)
+    _, batch = batch_of(built(own), episodes)
+    assert set(batch) == set(expected) >= {"component_targets", "advantages", "value_targets"}
+    for name, column in expected.items():
+        np.testing.assert_array_equal(batch[name], column, err_msg=name)
+
+
 def test_the_clip_of_rllib_is_for_one_scale_unless_it_is_set() -> None:
     assert DeltaPPOConfig().component_clip(1) == PPOConfig().vf_clip_param
     assert DeltaPPOConfig().component_clip(6) is None
@@ -186,7 +259,7 @@ def test_metrics_of_every_component_are_in_the_results(built: Any) -> None:
     assert float(result["vf_loss"]) == pytest.approx(sum(map(float, result["value_loss"].values())), rel=1e-5)
 
 
-def test_several_modules_have_a_ladder_each(built: Any) -> None:
+def test_several_modules_have_a_ladder_each_which_a_checkpoint_keeps(built: Any, tmp_path: Any) -> None:
     settings = config(environment=Two).scales("halving components=4")
     settings.multi_agent(
         policies={"fast", "slow"},
@@ -214,6 +287,16 @@ def test_several_modules_have_a_ladder_each(built: Any) -> None:
     result = algorithm.train()["learners"]
     assert set(result["fast"]["value_loss"]) == {"gamma=0.300", "gamma=0.600"}
     assert len(result["slow"]["value_loss"]) == 4
+    algorithm.save_to_path(str(tmp_path / "all"))
+    again = DeltaPPO.from_checkpoint(str(tmp_path / "all"))
+    try:
+        for name, number in (("fast", 2), ("slow", 4)):
+            assert learner_of(again).module[name].scales == learner.module[name].scales
+            assert len(again.config.get_config_for_module(name).ladder) == number
+        result = again.train()["learners"]
+        assert [len(result[name]["value_loss"]) for name in ("fast", "slow")] == [2, 4]
+    finally:
+        again.stop()
 
 
 def test_a_checkpoint_goes_on_and_its_module_knows_the_ladder(built: Any, tmp_path: Any) -> None:
@@ -339,4 +422,11 @@ def test_settings_are_plain_data_and_follow_the_discount() -> None:
 def test_another_version_of_ray_gets_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "__version__", "2.99.1")
     with pytest.warns(UserWarning, match=r"was tried with Ray 2.60; this is 2.99.1: compare .*install ray==2.60.\*"):
+        importlib.reload(rllib)
+
+
+def test_the_warning_comes_before_what_another_version_may_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.99.1")
+    monkeypatch.setitem(sys.modules, "tddelta.adapters.rllib.ppo", None)
+    with pytest.warns(UserWarning, match="was tried with Ray 2.60; this is 2.99.1"), pytest.raises(ImportError):
         importlib.reload(rllib)

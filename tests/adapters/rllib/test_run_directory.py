@@ -11,6 +11,9 @@ import pytest
 pytest.importorskip("ray.rllib", reason="needs RLlib and torch")
 
 import ray
+import torch
+import tree
+from ray.rllib.algorithms.ppo import ppo
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from safetensors.numpy import load_file
 
@@ -22,6 +25,7 @@ from tddelta.report import write_report
 from tddelta.runs import Run, load_runs
 
 GAMMAS = [0.5, 0.9, 0.99]
+RECURRENT = {"use_lstm": True, "max_seq_len": 4, "lstm_cell_size": 8}
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +70,28 @@ def test_a_run_has_metrics_episodes_scores_and_the_critic(tmp_path: Path) -> Non
     np.testing.assert_array_equal(kept["vf.net.mlp.0.weight"], learned["vf.net.mlp.0.weight"])
 
 
+def test_episodes_longer_than_an_iteration_are_told_in_the_one_where_they_end(tmp_path: Path) -> None:
+    settings = recorded(tmp_path, eval_episodes=1).environment(env_config={"length": 200})
+    settings.env_runners(num_envs_per_env_runner=1)
+    trained(settings, 3)  # of 128 steps each: none ends in the first and third, exactly one in the second
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished"
+    assert run.episodes["lengths"].tolist() == [200] and 200 <= run.episodes["returns"][0] <= 300
+    assert run.episodes["steps"].tolist() == [run.metrics["steps"][1]] == [256]
+
+
+def test_iterations_without_any_env_runner_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, lost = ppo.synchronous_parallel_sample, iter([True, False, True, False])
+    monkeypatch.setattr(ppo, "synchronous_parallel_sample", lambda **given: ([], []) if next(lost) else sample(**given))
+    algorithm = recorded(tmp_path, eval_episodes=1).build_algo()
+    results = [algorithm.train() for _ in range(4)]
+    algorithm.stop()
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished" and run.status["updates"] == 2
+    steps = [result["num_env_steps_sampled_lifetime"] for result in results[1::2]]
+    assert run.metrics["steps"].tolist() == steps and np.isfinite(run.metrics["value_loss"]).all()
+
+
 def test_the_inspector_and_the_report_show_it(tmp_path: Path, capsys: Any) -> None:
     trained(recorded(tmp_path / "runs"))
     (run,) = load_runs(tmp_path / "runs")
@@ -79,24 +105,34 @@ def test_the_inspector_and_the_report_show_it(tmp_path: Path, capsys: Any) -> No
     assert "DeltaPPO" in write_report(tmp_path / "runs").read_text(encoding="utf-8")
 
 
-def test_the_components_are_those_of_the_module(tmp_path: Path) -> None:
-    for model in ({}, {"use_lstm": True, "max_seq_len": 4, "lstm_cell_size": 8}):
-        algorithm = config(environment=Countdown, **model).scales(GAMMAS).build_algo()
-        episodes = play(algorithm, 1, num_timesteps=30, explore=True)
-        lengths = [len(one) for one in episodes]
-        found = components(learner_of(algorithm), episodes)
-        assert [len(one) for one in found] == [length + 1 for length in lengths]
-        assert [len(one) for one in episodes] == lengths  # left as they were
-        if not model:
-            import torch
+@pytest.mark.parametrize("model", [{}, RECURRENT], ids=["separate", "recurrent"])
+def test_the_components_are_those_of_the_module(model: dict[str, Any]) -> None:
+    settings = config(environment=Countdown, **model).scales(GAMMAS).environment(env_config={"length": 8})
+    algorithm = settings.build_algo()
+    episodes = play(algorithm, 1, num_timesteps=30, explore=True)
+    lengths = [len(one) for one in episodes]
+    found = components(learner_of(algorithm), episodes)
+    assert [len(one) for one in found] == [length + 1 for length in lengths]
+    assert [len(one) for one in episodes] == lengths  # left as they were
+    module = learner_of(algorithm).module["default_policy"]
+    for episode, deltas in zip(episodes, found, strict=True):
+        batch: dict[str, Any] = {"obs": torch.as_tensor(np.asarray(episode.get_observations()))}
+        if model:  # in one go from the first step on, where a learner has rows of four steps
+            state = tree.map_structure(lambda one: torch.as_tensor(one)[None], module.get_initial_state())
+            batch = {"obs": batch["obs"][None], "state_in": state}
+        with torch.no_grad():
+            wanted = module.compute_components(batch).reshape(deltas.shape)
+        np.testing.assert_allclose(deltas, wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(compose(deltas)[:, -1], wanted.sum(-1), rtol=1e-5, atol=1e-6)
+    algorithm.stop()
 
-            module = learner_of(algorithm).module["default_policy"]
-            for episode, deltas in zip(episodes, found, strict=True):
-                with torch.no_grad():
-                    wanted = module.compute_components({"obs": torch.as_tensor(np.asarray(episode.get_observations()))})
-                np.testing.assert_allclose(deltas, wanted, rtol=1e-5, atol=1e-6)
-                np.testing.assert_allclose(compose(deltas)[:, -1], wanted.sum(-1), rtol=1e-5, atol=1e-6)
-        algorithm.stop()
+
+def test_a_recurrent_agent_is_recorded_and_shown(tmp_path: Path) -> None:
+    trained(recorded(tmp_path, eval_episodes=1).rl_module(model_config={"fcnet_hiddens": [8], **RECURRENT}), 1)
+    (run,) = load_runs(tmp_path)
+    assert run.status["state"] == "finished" and run.critic is not None and run.rollout is not None
+    assert run.rollout["deltas"].shape == (5, 3) and np.isfinite(run.rollout["deltas"]).all()
+    assert main(["inspect", str(run.path)]) == 0 and (run.path / "inspect.html").stat().st_size > 10_000
 
 
 class Uneven(Countdown):

@@ -20,16 +20,6 @@ try:
 except ImportError as error:
     raise MissingExtra('tddelta.adapters.rllib needs RLlib and PyTorch: pip install "tddelta[rllib]"') from error
 
-from tddelta.adapters.rllib.ppo import (
-    ComponentsAPI,
-    DeltaAdvantageEstimation,
-    DeltaPPO,
-    DeltaPPOConfig,
-    DeltaPPOTorchLearner,
-    DeltaPPOTorchRLModule,
-)
-from tddelta.adapters.rllib.run_directory import RunDirectory, components, play
-
 # RLlib moves the parts that are hooked into from one version to the next.
 _TRIED = "2.60"
 
@@ -40,6 +30,16 @@ if ray.__version__.split(".")[:2] != _TRIED.split("."):
         UserWarning,
         stacklevel=2,
     )
+
+from tddelta.adapters.rllib.ppo import (  # noqa: E402  (after the warning: another version may not import)
+    ComponentsAPI,
+    DeltaAdvantageEstimation,
+    DeltaPPO,
+    DeltaPPOConfig,
+    DeltaPPOTorchLearner,
+    DeltaPPOTorchRLModule,
+)
+from tddelta.adapters.rllib.run_directory import RunDirectory, components, play  # noqa: E402
 
 __all__ = [
     "ComponentsAPI",

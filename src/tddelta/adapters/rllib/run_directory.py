@@ -166,20 +166,23 @@ class RunDirectory(RLlibCallback):
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
         """Write a line of metrics, and what ended since the last one."""
+        sampled = result.get("env_runners", {})
+        if not sampled.get("num_env_steps_sampled", 0) > 0:  # NaN, too: all env runners are lost, nothing was learned
+            return
         steps = int(result["num_env_steps_sampled_lifetime"])
-        sampled = result["env_runners"]
         if self._record is None:
-            self._begin(algorithm, steps - int(sampled.get("num_env_steps_sampled", 0)), result["time_this_iter_s"])
+            self._begin(algorithm, steps - int(sampled["num_env_steps_sampled"]), result["time_this_iter_s"])
         record = self._record
         assert record is not None
         record.steps, record.updates = steps, record.updates + 1
         ended = sampled.get("every_episode", {})
-        returns, lengths = ended.get("returns", []), ended.get("lengths", [])
+        # RLlib makes a number of a list of one.
+        returns, lengths = (np.atleast_1d(ended.get(name, [])) for name in ("returns", "lengths"))
         record.add_episodes([steps] * len(returns), returns, lengths)
         record.save_episodes()
         record.writer.metrics([record.row(_numbers(result["learners"].get(DEFAULT_MODULE_ID, {})))])
         seconds = result["time_this_iter_s"]
-        speed = int(sampled.get("num_env_steps_sampled", 0)) / max(seconds, 1e-9)
+        speed = int(sampled["num_env_steps_sampled"]) / max(seconds, 1e-9)
         record.writer.timing({"event": "block", "steps": steps, "seconds": seconds, "steps_per_second": speed})
         record.writer.status("running", **record.counts())
         if self.eval_every and result["training_iteration"] % self.eval_every == 0:
