@@ -49,9 +49,24 @@ def test_other_units_and_networks(settings):
 
 
 def values_of_constant(config):
-    state, _ = update(config, state_of(config))
+    return values_of(config, update(config, state_of(config))[0])
+
+
+def values_of(config, state):
     _, heads = ppo.network(config, state.learned.parameters)(jnp.ones(1))
     return compose(ppo.components(config, state.learned, heads))
+
+
+@pytest.mark.parametrize("agent", ["ppo-multi", "ppo-delta"])
+def test_a_scale_that_is_new_is_anchored_too(agent):
+    settings = {**FOREVER, "anchor": 2, "scales": (10, 30, 100), "grow": [(24, 300)]}
+    config = tiny("tddelta.deep.probes:ConstantReward", agent, **settings)
+    state, _ = update(config.at(0), state_of(config))
+    (stage,) = config.at(0).outgrown(1)
+    config, state = config.at(1), ppo.grow(stage, state)
+    np.testing.assert_allclose(values_of(config, state)[:3], [10, 30, 100], rtol=1e-3)
+    state, _ = update(config, state)
+    np.testing.assert_allclose(values_of(config, state), [10, 30, 100, 300], rtol=1e-3)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
