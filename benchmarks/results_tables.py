@@ -133,11 +133,9 @@ def tests(found: Sequence[Group]) -> str:
         if side in ("above", "below"):
             clear.append(f"{a.name} {side} {b.name} on {a.problem} ({p_phrase(p)})")
     head = ["environment", "difference of", title, "95 % interval", "p (Welch)", "p (Holm)"]
-    text = (
-        f"{len(rows)} of {counted(len(pairs), 'comparison')} can be made; Holm's correction counts all {len(pairs)}. "
-        f"Clear after it (p < .05): {'; '.join(clear) or 'none'}."
-    )
-    return f"{markdown(head, rows)}\n{text}\n" if rows else f"{text}\n"
+    text = f"{len(rows)} of {counted(len(pairs), 'comparison')} can be made; Holm's correction counts all {len(pairs)}."
+    found = f"{markdown(head, rows)}\n{text} Clear after it (p < .05): {'; '.join(clear) or 'none'}.\n"
+    return found if rows else f"{text}\n"
 
 
 @own_style()
