@@ -297,7 +297,7 @@ def test_growth_that_cannot_be_is_refused(settings, message):
 
 @pytest.mark.slow
 def test_what_a_program_trains_is_what_its_stages_train():
-    config = growing(agent="ppo-multi", grow=["30:300"], steps=72)
+    config = growing(agent="ppo-multi", grow=["10:300", "30:1000"], steps=72)
     state, expected = state_of(config), []
     for number in range(3):
         for stage in config.at(number - 1).outgrown(number) if number else ():
@@ -307,10 +307,10 @@ def test_what_a_program_trains_is_what_its_stages_train():
     found_state, found = jax.jit(ppo.train, compiler_options=QUICKLY)(config, jax.random.key(0))
     for one, other in zip(*map(jax.tree.leaves, (state.learned, found_state.learned)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert found.component_losses.shape == (3, 4)
+    assert found.component_losses.shape == (3, 5)
     for number, metrics in enumerate(expected):
         count = len(metrics.component_losses)
-        assert count == (3, 3, 4)[number] and np.isnan(found.component_losses[number, count:]).all()
+        assert count == (3, 4, 5)[number] and np.isnan(found.component_losses[number, count:]).all()
         np.testing.assert_allclose(found.component_losses[number, :count], metrics.component_losses, rtol=1e-4)
     # Shards count their own steps, and grow before the same update.
     shards = growing(environments=4, shards=2, grow=["33:300"])
