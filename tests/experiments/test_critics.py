@@ -5,6 +5,7 @@ import html
 import itertools
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -255,6 +256,19 @@ def test_the_page_says_what_was_found(done):
 
 
 # ---------------------------------------------------------------- going on
+
+
+@pytest.mark.parametrize("missing", ["truth.json", "cells/seed-*", "cells"])
+def test_a_study_in_progress_says_what_is_missing(missing, done, tmp_path):
+    shutil.copytree(done.path, tmp_path / "begun")
+    for path in [*(tmp_path / "begun").glob(missing)]:
+        if not path.name.startswith("seed-10"):  # those of tuning
+            (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+    begun = CriticStudy(tmp_path / "begun")
+    assert begun.chosen("ppo", 1).agent == "ppo"
+    for asked in (begun.summary, begun.write, lambda: begun.error_table):
+        with pytest.raises(ConfigError, match="begun has no critics of every form yet: repeat the command"):
+            asked()
 
 
 def test_a_study_goes_on_where_it_was_interrupted(done, tmp_path, monkeypatch):

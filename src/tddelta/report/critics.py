@@ -214,7 +214,13 @@ class CriticStudy:
 
     @property
     def error_table(self) -> Table:
-        """Errors of every form at every budget."""
+        """Errors of every form at every budget.
+
+        Raises:
+            ConfigError: Some form has no critic yet.
+        """
+        if not self.truth or not self.steps or any(not len(self.errors(form, 0)) for form in self.forms):
+            raise ConfigError(f"{self.path} has no critics of every form yet: repeat the command that began it")
         measure, spread = self.question["measure"], self.truth["variance"]
         records = []
         for form in self.forms:
@@ -321,10 +327,9 @@ class CriticStudy:
             The path of the page.
 
         Raises:
-            ConfigError: No critic is there yet, or nothing can be written at `out`.
+            ConfigError: Some form has no critic yet, or nothing can be written at `out`.
         """
-        if not self.truth or not self.steps or any(not len(self.errors(form, 0)) for form in self.forms):
-            raise ConfigError(f"{self.path} has no critics of every form yet: repeat the command that began it")
+        tables = [self.error_table, self.difference_table, self.tuning_table]
         content = {
             "title": f"Critics of a frozen policy on {self.question['environment']}",
             "lead": self._lead(),
@@ -335,7 +340,6 @@ class CriticStudy:
             "provenance": provenance_of(read_rows(self.path / "timing.jsonl")),
             "styles": agent_styles(self.forms),
         }
-        tables = [self.error_table, self.difference_table, self.tuning_table]
         return write_page(self.path if out is None else out, [self._figure()], tables, "critics.html.j2", content)[0]
 
     def _lead(self) -> str:
