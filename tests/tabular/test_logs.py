@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 import tddelta as tdd
-from logs_data import autoregressive, discounts, episodes_of, random_log, small
+from logs_data import SCALES, autoregressive, discounts, episodes_of, random_log, small
 from tddelta.tabular import FiniteMDP, evaluate_log, logs, sample
 
-SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
 METHODS = ("lambda", "td0", "monte_carlo")
 
 
@@ -106,43 +105,6 @@ def test_the_values_are_where_sweeps_of_the_public_targets_settle(method, time):
     np.testing.assert_allclose(result.deltas, means, atol=1e-12)
 
 
-def test_monte_carlo_is_the_mean_of_returns():
-    log = random_log(2, 50, 4)
-    ends = {episode for episode, ended in zip(log["episode"], log["terminated"], strict=True) if ended}
-    kept = np.isin(log["episode"], list(ends))
-    log = {name: column[kept] for name, column in log.items()}
-    result = evaluate_log(log, SCALES, method="monte_carlo", held_out=0)
-    for z, gamma in enumerate(SCALES.gammas):
-        returns = {state: [] for state in result.states}
-        for row, state in enumerate(log["state"].tolist()):
-            rest = log["reward"][row:][log["episode"][row:] == log["episode"][row]]
-            returns[state].append(sum(gamma**i * reward for i, reward in enumerate(rest)))
-        np.testing.assert_allclose(result.values[:, z], [np.mean(returns[s]) for s in result.states], rtol=1e-12)
-
-
-def test_td0_is_the_exact_value_of_the_counted_chain():
-    log = random_log(3, 80, 6)
-    result = evaluate_log(log, SCALES, method="td0", held_out=0)
-    size = len(result.states)
-    transition, reward = np.zeros((size, size)), np.zeros(size)
-    for row, state in enumerate(log["state"].tolist()):
-        number = result.states.index(state)
-        reward[number] += log["reward"][row] / result.visits[number]
-        if not log["terminated"][row]:
-            transition[number, result.states.index(log["next_state"][row])] += 1 / result.visits[number]
-    for z, gamma in enumerate(SCALES.gammas):
-        exact = np.linalg.solve(np.eye(size) - gamma * transition, reward)
-        np.testing.assert_allclose(result.values[:, z], exact, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_value_does_not_depend_on_the_other_scales(method):
-    log = random_log(4, 30, 5)
-    alone = evaluate_log(log, discounts(0.9, lam=0.8, rule="constant"), method=method)
-    among = evaluate_log(log, discounts(0.0, 0.5, 0.9, lam=0.8, rule="constant"), method=method)
-    np.testing.assert_allclose(alone.values[:, 0], among.values[:, 2], rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("options", [{}, {"features": ["time", "state"], "model": "tiles", "tiles": 4, "tilings": 3}])
 @pytest.mark.parametrize("lam", [0.05, 0.5, 0.9, 1.0])
 def test_many_features_are_solved_by_iteration_with_the_same_result(lam, options, monkeypatch):
@@ -193,18 +155,6 @@ def test_a_deterministic_chain_is_exact():
         np.testing.assert_allclose(result.values, mdp.exact_values(scales.gammas)[:4], rtol=1e-12)
         np.testing.assert_allclose(result.calibration.bias, 0, atol=1e-12)
         np.testing.assert_allclose(result.calibration.explained_variance[1:], 1, atol=1e-12)
-
-
-def test_the_ring_is_found_within_its_statistical_error():
-    """Over 10 logs of 4,000 steps the mean estimate of each state is within four standard errors of the exact value."""
-    mdp, scales = FiniteMDP.ring(), tdd.TimeScales.doubling(0.9375, lam=0.9)
-    runs = sample(mdp, 4000, range(10), time_limit=200)
-    logs = [log_of(type(runs)(*(np.asarray(part)[seed] for part in runs))) for seed in range(10)]
-    for method in METHODS:
-        found = np.stack([evaluate_log(log, scales, method=method, held_out=0).values for log in logs])
-        error = found.std(axis=0, ddof=1) / np.sqrt(len(logs))
-        assert (np.abs(found.mean(axis=0) - mdp.exact_values(scales.gammas)) < 4 * error + 1e-12).all()
-        assert error.max() < 0.03
 
 
 # ---------------------------------------------------------------- ends of episodes

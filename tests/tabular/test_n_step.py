@@ -124,9 +124,6 @@ def test_a_large_reward_leaves_no_rounding_behind():
     ],
 )
 def test_errors_say_what_to_do(changes, kind, text):
-    arguments = {
-        "trajectory": episodes(), "gammas": GAMMAS, "n_steps": WINDOWS, "step_sizes": [[0.1] * 3],
-        "exact_last": np.zeros(6),
-    }  # fmt: skip
+    arguments = {"trajectory": episodes(), "gammas": GAMMAS, "n_steps": WINDOWS, "step_sizes": [[0.1] * 3]}
     with pytest.raises(kind, match=text):
-        n_step.run(**arguments | changes)
+        n_step.run(**arguments | {"exact_last": np.zeros(6)} | changes)

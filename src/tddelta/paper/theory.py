@@ -52,8 +52,7 @@ def measure(*, quick: bool = False, say: Callable[[str], None] = lambda _: None)
     Raises:
         MissingExtra: numba is not installed.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContractionWarning)  # what it warns of is the subject
+    with warnings.catch_warnings(action="ignore", category=ContractionWarning):  # what it warns of is the subject
         tables: dict[str, Rows] = {}
         say("Theorem 2: contraction of the λ-return's operator")
         tables["contraction"] = contraction(seeds=range(2 if quick else 5))
@@ -248,8 +247,7 @@ def largest_differences(
         history = _written_out(own, decay, variant, stream, features, begin)
         return np.take(history, times - 1, axis=0)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContractionWarning)  # small steps are stable
+    with warnings.catch_warnings(action="ignore", category=ContractionWarning):  # small steps are stable
         singles = [TimeScales((gamma,), (decay,)) for gamma in scales.gammas]
     starts = np.split(np.cumsum(first, axis=1), len(scales), axis=1)
     alone = np.concatenate([learn(one, begin) for one, begin in zip(singles, starts, strict=True)], axis=-1)
@@ -639,8 +637,7 @@ def _contraction(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure, (axes,) = new_figure(height=3.8)
     for place, gamma in enumerate(sorted({row["gamma"] for row in rows})):
         below, above = np.linspace(0, gamma, 100), np.linspace(gamma, 0.985, 100)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ContractionWarning)  # the figure shows where it does not contract
+        with warnings.catch_warnings(action="ignore", category=ContractionWarning):  # the figure shows where it grows
             for decays, dash, text in ((below, "-", f"γ = {gamma:.2f}"), (above, "--", None)):
                 factors = [TimeScales((gamma,), (float(decay),)).contraction_factors[0] for decay in decays]
                 axes.plot(decays, factors, dash, color=colour(place), linewidth=1.4, label=text)

@@ -69,8 +69,7 @@ class Steps:
     @property
     def last(self) -> BoolArray:
         """Whether a step is the last of its episode, (T,)."""
-        ends: BoolArray = self.episodes != np.append(self.episodes[1:], -1)
-        return ends
+        return np.asarray(self.episodes != np.append(self.episodes[1:], -1))
 
     def select(self, chosen: BoolArray) -> "Steps":
         """Some of the steps, with the same observations."""
@@ -549,9 +548,8 @@ def _named_dataset(name: str) -> Any:
 
 def _minari(dataset: Any) -> _Pairs:
     """Columns of a Minari dataset, in which an episode of T steps has T + 1 observations."""
-    parts: dict[str, list[Any]] = {
-        name: [] for name in ("episode", "state", "reward", "terminated", "truncated", "next_state")
-    }
+    names = "episode", "state", "reward", "terminated", "truncated", "next_state"
+    parts: list[tuple[Any, ...]] = []
     for episode in dataset.iterate_episodes():
         seen, steps = episode.observations, len(episode.rewards)
         what = f"episode {episode.id} of the Minari dataset has"
@@ -568,7 +566,6 @@ def _minari(dataset: Any) -> _Pairs:
         seen = seen.reshape(steps + 1, -1)
         seen = seen[:, 0] if seen.shape[1] == 1 else seen
         flags = episode.terminations, episode.truncations
-        entries = np.full(steps, episode.id), seen[:-1], episode.rewards, *flags, seen[1:]
-        for part, entry in zip(parts.values(), entries, strict=True):
-            part.append(np.asarray(entry))
-    return [(name, np.concatenate(part) if part else []) for name, part in parts.items()]
+        parts.append((np.full(steps, episode.id), seen[:-1], episode.rewards, *flags, seen[1:]))
+    columns = map(np.concatenate, zip(*parts, strict=True)) if parts else [[]] * len(names)
+    return list(zip(names, columns, strict=True))

@@ -553,8 +553,7 @@ def _solve(problem: _Regression, gamma: float, decay: float) -> FloatArray:
 
     # With more features the matrix is only ever applied, and never made.
     def apply(weights: FloatArray) -> FloatArray:
-        found: FloatArray = features.T @ _backwards(carry, difference @ weights) + penalty * weights
-        return found
+        return np.asarray(features.T @ _backwards(carry, difference @ weights) + penalty * weights)
 
     # A sweep of regressions on λ-returns shrinks errors by about (γ − c)/(1 − c). With short traces solving for c = 0
     # instead leaves less, about c.
@@ -573,8 +572,7 @@ def _solve(problem: _Regression, gamma: float, decay: float) -> FloatArray:
             f"the values of {shape[0]} states or tiles at γ={gamma:.6g} did not settle within 2000 iterations: pass "
             f"{setting('method', 'td0')}, another λ, or fewer tiles"
         )
-    solution: FloatArray = weights
-    return solution
+    return np.asarray(weights)
 
 
 def _backwards(carry: FloatArray, entries: FloatArray) -> FloatArray:
@@ -586,8 +584,7 @@ def _backwards(carry: FloatArray, entries: FloatArray) -> FloatArray:
         return entries.copy()  # SciPy wants as many columns as diagonals
     bands = np.ones((2, len(carry)))
     bands[0, 0], bands[0, 1:] = 0.0, -carry[:-1]
-    solved: FloatArray = linalg.solve_banded((0, 1), bands, entries, check_finite=False)
-    return solved
+    return np.asarray(linalg.solve_banded((0, 1), bands, entries, check_finite=False))
 
 
 def _powers(base: float, durations: FloatArray | None, steps: int) -> FloatArray:
@@ -608,8 +605,7 @@ def _dense(features: Any, difference: Any, carry: FloatArray, penalty: FloatArra
 def _checked(matrix: Any, received: FloatArray, run: Callable[[], FloatArray], gamma: float) -> FloatArray:
     """The solution of a system, or an error that says why there is none."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", linalg.LinAlgWarning)
+        with warnings.catch_warnings(action="ignore", category=linalg.LinAlgWarning):
             solution = run()
     except (RuntimeError, linalg.LinAlgError):
         solution = np.full_like(received, np.nan)

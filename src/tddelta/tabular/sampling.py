@@ -197,8 +197,7 @@ class Choice:
     def __call__(self, draws: FloatArray, *index: IntArray) -> IntArray:
         """Outcomes for uniform numbers in [0, 1), one distribution each, named by its index."""
         place = (draws[..., None] >= self.bounds[index]).sum(axis=-1)
-        chosen: IntArray = self.outcomes[(*index, place)]
-        return chosen
+        return np.asarray(self.outcomes[(*index, place)])
 
     def one(self, draw: float, *index: int) -> int:
         """The same for a single number."""
