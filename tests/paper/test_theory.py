@@ -32,19 +32,11 @@ def drawings(results):
 # ---------------------------------------------------------------- Theorem 1
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_every_prefix_is_a_single_learner(variant, seed):
-    scales = TimeScales.halving(0.99, lam=0.95, rule="matched")
-    differences, sizes = largest_differences(scales, variant, steps=200, seed=seed)
-    assert differences.shape == (6,) and differences.max() < 1e-12
-    assert sizes.min() > 0.1, "nothing was learned"
-
-
 def test_theorem_one_is_measured_for_every_prefix(results):
     rows = results["theorem-1"]
     assert {(row["variant"], row["prefix"]) for row in rows} == set(itertools.product(VARIANTS, range(6)))
     assert max(row["largest_difference"] for row in rows) < 1e-12
+    assert min(row["largest_weight"] for row in rows) > 0.1, "nothing was learned"
 
 
 def test_unequal_decays_are_not_covered():
