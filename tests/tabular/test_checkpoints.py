@@ -1,10 +1,5 @@
 """Tabular learning with breaks: the same bytes as without, after whichever seed the break is."""
 
-import signal
-import subprocess
-import sys
-import time
-
 import numpy as np
 import pytest
 
@@ -169,35 +164,3 @@ def test_control_goes_on_from_seed_to_seed(options, tmp_path, breaking):
     assert learned_to_act(**saved) == learned_to_act(**saved) == whole
     with pytest.raises(ConfigError, match=r"other arguments: epsilon \[0\.1, 0\.1\] there and \[0\.2, 0\.2\] now"):
         learned_to_act(**saved, epsilon=0.2)
-
-
-LONG = """
-import sys
-import numpy as np
-from tddelta import TimeScales
-from tddelta.tabular import FiniteMDP, evaluate
-scales = TimeScales.halving(0.99, lam=0.9)
-result = evaluate(FiniteMDP.ring(), scales, method="true_online", seeds=3, steps=100_000, step_sizes=[0.01],
-                  record=(100_000,), threads=1, checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
-                  checkpoint_every=0.0)
-print(result.deltas.tobytes().hex(), result.rms_error.tobytes().hex())
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_is_gone_on_with_by_another(tmp_path):
-    def start(*arguments):
-        return subprocess.Popen([sys.executable, "-c", LONG, *arguments], stdout=subprocess.PIPE, text=True)
-
-    folder = tmp_path / "values" / "checkpoints"
-    with start(str(folder.parent)) as process:
-        while not list(folder.glob("[0-9]*")):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    assert checkpoints.latest(folder.parent).count("saves") > 0
-    results = []
-    for arguments in ([], [str(folder.parent)]):
-        with start(*arguments) as process:
-            results.append(process.communicate()[0])
-    assert results[0] == results[1] and len(results[0]) > 100

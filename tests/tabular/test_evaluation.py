@@ -55,9 +55,8 @@ def test_methods_are_what_they_say(method, kind):
     inner = ~PROCESS.terminal
     for a, rate in enumerate(map(RATE_OF.get, rates)):
         for n in range(2):
-            learner = literal.Learner(
-                SCALES.gammas, SCALES.trace_decays, SCALES.n_steps, rate, phi, start, np.zeros(count)
-            )
+            ladder = SCALES.gammas, SCALES.trace_decays, SCALES.n_steps
+            learner = literal.Learner(*ladder, rate, phi, start, np.zeros(count))
             history = np.array(list(literal.LEARNERS[method](learner, Trajectory(*(field[n] for field in steps)))))
             deltas = phi @ history
             np.testing.assert_allclose(result.deltas[a, n, inner], deltas[-1, inner], rtol=1e-10, atol=1e-10)

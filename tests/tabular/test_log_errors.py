@@ -69,10 +69,7 @@ def test_several_rows_of_a_kind_are_named_together():
 
 
 def test_an_unknown_successor_is_not_guessed():
-    message = (
-        r"^row 5: the episode ends here without having terminated, so that the value of the state after it counts, and "
-        r"that state is not known: add next_state to the log, or pass last_row='observation' to take the last row"
-    )
+    message = "^row 5: the episode ends here .* that state is not known: add next_state to the log, or pass last_row='obs"
     with pytest.raises(tdd.DataError, match=message):
         evaluate(small())
     with pytest.raises(tdd.DataError, match=message):
@@ -103,10 +100,7 @@ def test_a_flag_before_a_last_row_hints_at_final_observations():
         ({name: [] for name in small()}, "the log has no rows: pass one with at least one step"),
         ({"reward": [[1.0], [1.0, 2.0]] * 3}, "reward is no array"),
         # two kinds of time stamps; a number that is none in a column of text, which is blamed and no other
-        (
-            {"time": [f"{DAY}T00:00:00"] * 5 + [f"{DAY}T00:00:00+01:00"]},
-            f"row 6: time is '{DAY}.*', no .* like the oth",
-        ),
+        ({"time": [f"{DAY}T00:00"] * 5 + [f"{DAY}T00:00+01:00"]}, f"row 6: time is '{DAY}.*', no time stamp like the"),
         ({"time": ["nan", "1", "2", "0", "1", "2"]}, "^row 1: time is missing or not a number: correct the row"),
         ({"time": ["inf", "1", "2", "0", "1", "2"]}, "^row 1: time is inf: correct the row"),
     ],
