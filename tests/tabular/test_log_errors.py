@@ -69,7 +69,9 @@ def test_several_rows_of_a_kind_are_named_together():
 
 
 def test_an_unknown_successor_is_not_guessed():
-    message = "^row 5: the episode ends here .* that state is not known: add next_state to the log, or pass last_row='obs"
+    message = (
+        "^row 5: the episode ends here .* that state is not known: add next_state to the log, or pass last_row='obs"
+    )
     with pytest.raises(tdd.DataError, match=message):
         evaluate(small())
     with pytest.raises(tdd.DataError, match=message):
