@@ -56,7 +56,7 @@ def test_chain_closed_forms(length):
     np.testing.assert_array_equal(chain.exact_values(gammas)[-1], 0)
     walk = FiniteMDP.chain(length, forward=0.5)
     np.testing.assert_allclose(
-        walk.exact_values([1.0])[:length, 0] * (length + 1), np.arange(1, length + 1), atol=1e-12
+        walk.exact_values([1.0])[:length, 0], np.arange(1, length + 1) / (length + 1), atol=1e-12
     )
     both = FiniteMDP.chain(length, forward=0.5, left_reward=1.0)
     np.testing.assert_allclose(both.exact_values([1.0])[:length, 0], 1, atol=1e-12)
