@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -567,5 +567,5 @@ def _minari(dataset: Any) -> _Pairs:
         seen = seen[:, 0] if seen.shape[1] == 1 else seen
         flags = episode.terminations, episode.truncations
         parts.append((np.full(steps, episode.id), seen[:-1], episode.rewards, *flags, seen[1:]))
-    columns = map(np.concatenate, zip(*parts, strict=True)) if parts else [[]] * len(names)
+    columns: Iterable[Any] = map(np.concatenate, zip(*parts, strict=True)) if parts else [[]] * len(names)
     return list(zip(names, columns, strict=True))
