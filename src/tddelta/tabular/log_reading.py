@@ -32,21 +32,16 @@ _GAP = "a row is missing or out of order: put it back, or begin a new episode th
 class Names:
     """Names of the columns of a log, and how its rows are to be read; see `evaluate_log`."""
 
-    episode: str = "episode"
-    state: tuple[str, ...] = ("state",)
-    reward: str = "reward"
-    terminated: str | None = "terminated"
-    truncated: str | None = "truncated"
-    time: str | None = None
-    time_unit: float = 1.0
-    next_prefix: str = "next_"
-    last_row: LastRow = "step"
-    features: tuple[str, ...] | None = None
-
-    @property
-    def observed(self) -> tuple[str, ...]:
-        """The columns that tell where the agent is."""
-        return self.state if self.features is None else self.features
+    observed: tuple[str, ...]  # the columns that tell where the agent is
+    sensors: bool  # whether they hold numbers, not labels
+    episode: str
+    reward: str
+    terminated: str | None
+    truncated: str | None
+    time: str | None
+    time_unit: float
+    next_prefix: str
+    last_row: LastRow
 
     @property
     def following(self) -> tuple[str, ...]:
@@ -88,7 +83,7 @@ def read_steps(log: Any, names: Names) -> Steps:
     step, terminated, cut = _ends(names, columns, episode, last)
     rewards = _numbers(names.reward, columns[names.reward], step)
     inner, beyond = step & ~last & ~terminated, last & cut  # the successor is in the next row, or in none
-    read = _features if names.features is not None else _label_column
+    read = _features if names.sensors else _label_column
     now = read(names.observed, columns, np.ones(rows, bool))
     later = _beyond("that state", names.following, columns, now, read, inner, beyond)
     durations, starts = None, np.zeros(episode[-1] + 1)

@@ -322,10 +322,9 @@ def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Na
                 f"{setting('model', 'linear')}"
             )
         _refuse({"state": state}, "beside features", "features stand in its place")
-        features = _columns("features", features)
-    labels = _columns("state", "state" if state is None else state)
-    if model is not None and features is None:
-        features = labels
+        observed = _columns("features", features)
+    else:
+        observed = _columns("state", "state" if state is None else state)
     for name in ("episode", "reward", "terminated", "truncated", "time"):
         if options[name] is not None or name in ("episode", "reward"):
             (options[name],) = _columns(name, [options[name]])
@@ -343,7 +342,7 @@ def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Na
         raise ConfigError(
             f"{setting('time_unit', unit)} needs time stamps: name their column with {setting('time', '')}"
         )
-    return Names(state=labels, features=features, **options | {"time_unit": unit})
+    return Names(observed, model is not None, **options | {"time_unit": unit})
 
 
 def _columns(name: str, value: Any) -> tuple[str, ...]:
