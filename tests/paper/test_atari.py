@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import pretend
-import tddelta.deep
 from tddelta.cli import main
 from tddelta.deep import evaluation, policy
 from tddelta.deep.atari import PAPER
@@ -24,11 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarni
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace training by one that takes no time, and playing by numbers; draw no figures."""
+def pretended(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace playing by numbers, too; draw no figures."""
     monkeypatch.setattr(page, "drawings", lambda study: ())
-    monkeypatch.setitem(sys.modules, "tddelta.deep.training", pretend)
-    monkeypatch.setattr(tddelta.deep, "training", pretend, raising=False)
     monkeypatch.setattr(policy, "load", lambda run, **_: run)
     row = {"mode": "sampled", "starts": "no-ops", "return_mean": 7.0, "episodes": 30}
     monkeypatch.setattr(evaluation, "hold_out", lambda run, *, episodes: row)

@@ -57,17 +57,6 @@ def test_the_released_targets_are_those_of_their_description() -> None:
     np.testing.assert_allclose(found, spelled_out(data), rtol=2e-5, atol=2e-5)
 
 
-def test_the_fault_is_in_all_components_but_the_first_up_to_the_last_end() -> None:
-    data = rollout()
-    data["truncated"][:] = False
-    right = bootstrap_targets(**arguments(data), scales=SCALES)
-    wrong = atari.released_targets(**arguments(data), scales=SCALES)
-    differs = np.abs(np.asarray(wrong - right)) > 1e-4
-    assert not differs[..., 0].any()
-    assert differs[3:, 0, 1:].all() and not differs[:3, 0].any()  # step 2 terminated an episode there
-    assert differs[-1, :, 1:].all()
-
-
 def test_a_time_limit_is_a_termination_in_targets_and_advantages() -> None:
     data = rollout()
     ended = data | {"terminated": data["terminated"] | data["truncated"], "truncated": np.zeros((7, 3), bool)}
@@ -78,13 +67,6 @@ def test_a_time_limit_is_a_termination_in_targets_and_advantages() -> None:
     wanted = advantages(**arguments(ended), scales=SCALES, trace_decay=0.9)
     np.testing.assert_allclose(actor, wanted, rtol=1e-5, atol=1e-5)
     assert np.abs(found - bootstrap_targets(**arguments(data), scales=SCALES)).max() > 0.1
-
-
-def test_without_ends_the_published_targets_are_the_right_ones() -> None:
-    data = rollout()
-    data["terminated"][:] = data["truncated"][:] = False
-    found = atari.published_targets(**arguments(data), scales=SCALES)
-    np.testing.assert_allclose(found, bootstrap_targets(**arguments(data), scales=SCALES), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", atari.VARIANTS)

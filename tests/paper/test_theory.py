@@ -3,28 +3,20 @@
 import csv
 import itertools
 import json
-import warnings
 
 import matplotlib
 import numpy as np
 import pytest
 
 from tddelta.cli import main
-from tddelta.errors import ConfigError, ContractionWarning
+from tddelta.errors import ConfigError
 from tddelta.paper import theory as theory
 from tddelta.paper.theory import VARIANTS, largest_differences, phased_tables
 from tddelta.tabular import FiniteMDP, counterexample_probability, evaluate
 from tddelta.timescales import TimeScales
 
 # Most of them look at the numbers of one quick run.
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContractionWarning)
-        yield
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::tddelta.errors.ContractionWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +32,11 @@ def drawings(results):
 # ---------------------------------------------------------------- Theorem 1
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_every_prefix_is_a_single_learner(variant, seed):
-    scales = TimeScales.halving(0.99, lam=0.95, rule="matched")
-    differences, sizes = largest_differences(scales, variant, steps=200, seed=seed)
-    assert differences.shape == (6,) and differences.max() < 1e-12
-    assert sizes.min() > 0.1, "nothing was learned"
-
-
 def test_theorem_one_is_measured_for_every_prefix(results):
     rows = results["theorem-1"]
     assert {(row["variant"], row["prefix"]) for row in rows} == set(itertools.product(VARIANTS, range(6)))
     assert max(row["largest_difference"] for row in rows) < 1e-12
+    assert min(row["largest_weight"] for row in rows) > 0.1, "nothing was learned"
 
 
 def test_unequal_decays_are_not_covered():
@@ -118,27 +102,8 @@ def test_full_steps_grow_with_opposite_signs_until_rounding_destroys_the_sum(res
 # ---------------------------------------------------------------- phased learning
 
 
-def literal_phase(mdp, scales, table):
-    """One phase where nothing is random, by the definition of the n-step return."""
-    after = np.empty_like(table)
-    for state in range(mdp.states):
-        for z, (gamma, k) in enumerate(zip(scales.gammas, scales.n_steps, strict=True)):
-            below = scales.gammas[z - 1]
-            where, target = state, 0.0
-            for i in range(k):
-                following = int(mdp.transition[where, 0].argmax())
-                weight = gamma**i - (below**i if z else 0.0)
-                target += weight * mdp.reward[where, 0, following]
-                where = following
-            target += gamma**k * table[where, z]
-            if z:
-                target += (gamma**k - below**k) * table[where, :z].sum()
-            after[state, z] = target
-    return after
-
-
 @pytest.mark.parametrize("mdp", [FiniteMDP.ring(slip=0.0), FiniteMDP.chain(4, step_reward=-1.0)])
-def test_phased_learning_is_its_definition_where_nothing_is_random(mdp):
+def test_phased_learning_is_that_of_the_engine_where_nothing_is_random(mdp):
     ladders = [TimeScales.doubling(0.9, n_step=6), TimeScales((0.0, 0.8), n_steps=(3, 1))]
     start = [np.random.default_rng(0).normal(size=(mdp.states, len(scales))) for scales in ladders]
     for table in start:
@@ -146,27 +111,10 @@ def test_phased_learning_is_its_definition_where_nothing_is_random(mdp):
     learned = phased_tables(mdp, ladders, samples=3, phases=2, seeds=[0, 1], initial=start)
     for scales, first, tables in zip(ladders, start, learned, strict=True):
         assert tables.shape == (2, 3, mdp.states, len(scales))
-        one = literal_phase(mdp, scales, first)
-        for seed in range(2):
-            np.testing.assert_array_equal(tables[seed, 0], first)
-            np.testing.assert_allclose(tables[seed, 1], one, atol=1e-12)
-            np.testing.assert_allclose(tables[seed, 2], literal_phase(mdp, scales, one), atol=1e-12)
-        engine = evaluate(mdp, scales, method="phased", steps=2, trajectories=3, seeds=[0], initial_deltas=first)
-        np.testing.assert_allclose(tables[0, 2], engine.deltas[0, 0], atol=1e-12)
-
-
-def test_phased_learning_has_the_right_mean_and_spread():
-    """From exact values targets are unbiased; with k = 1 their variance has a closed form."""
-    mdp = FiniteMDP.random(4, 2, 3, 0)
-    scales = TimeScales.single(0.8, n_step=1)
-    exact = mdp.exact_deltas(scales.gammas)
-    (tables,) = phased_tables(mdp, [scales], samples=5, phases=1, seeds=range(1500), initial=[exact])
-    away = tables[:, 1, :, 0] - exact[:, 0]
-    chances = mdp.policy[:, :, None] * mdp.transition
-    outcomes = mdp.reward + 0.8 * exact[:, 0]
-    variance = ((chances * outcomes**2).sum((1, 2)) - (chances * outcomes).sum((1, 2)) ** 2) / 5
-    np.testing.assert_allclose(away.mean(0), 0, atol=4 * np.sqrt(variance.max() / 1500))
-    np.testing.assert_allclose(away.var(0), variance, rtol=0.2)
+        np.testing.assert_array_equal(tables[:, 0], [first] * 2)
+        for phase in (1, 2):
+            engine = evaluate(mdp, scales, method="phased", steps=phase, trajectories=3, seeds=2, initial_deltas=first)
+            np.testing.assert_allclose(tables[:, phase], engine.deltas[0], atol=1e-12)
 
 
 def test_phased_learning_is_distributed_as_that_of_the_engine():

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 import tddelta as tdd
+from tddelta.tabular import evaluate_log
 
+SCALES = tdd.TimeScales.from_gammas([0.0, 0.5, 0.9], lam=0.8)
 COLUMNS = ("episode", "state", "reward", "terminated", "truncated")
 
 # Episode 7 terminates, episode 8 is cut in a state that has steps of its own, episode 9 terminates at once.
@@ -23,6 +25,11 @@ SMALL: dict[str, list[Any]] = {
     "x": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
     "next_x": [0.2, 0.3, 0.0, 0.5, 0.7, 0.0],
 }
+
+
+def evaluate(log, **options):
+    """Values of a log, of which nothing is held out unless it is asked for."""
+    return evaluate_log(log, SCALES, **{"held_out": 0, **options})
 
 
 def small(*names: str, **changes: Any) -> dict[str, list[Any]]:
@@ -61,7 +68,7 @@ def discounts(*gammas, **options):
 
 def episodes_of(*rows):
     """A log of episodes, each a text of states and rewards such as "A0 B1", all of which terminate."""
-    log = {name: [] for name in ("episode", "state", "reward", "terminated", "truncated")}
+    log = {name: [] for name in COLUMNS}
     for number, row in enumerate(rows):
         steps = row.split()
         log["episode"] += [number] * len(steps)

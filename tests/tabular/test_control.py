@@ -1,5 +1,7 @@
 """Control in a table: literal learners, Theorem 1, the values that components become, and optimal policies."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -170,12 +172,10 @@ def test_among_equals_the_first_action_is_taken(method):
 def test_neither_threads_nor_company_change_a_byte():
     scales = make_scales(GAMMAS, (0.0, 0.5, 0.8), (2, 1, 4))
     for method in METHODS:
-        options = {"method": method, "steps": 100, "time_limit": LIMIT}
-        together = control(PROCESS, scales, seeds=[3, 7, 4], threads=2, **options)
-        np.testing.assert_array_equal(
-            together.deltas, control(PROCESS, scales, seeds=[3, 7, 4], threads=1, **options).deltas
-        )
-        np.testing.assert_array_equal(together.deltas[1], control(PROCESS, scales, seeds=[7], **options).deltas[0])
+        run = partial(control, PROCESS, scales, method=method, steps=100, time_limit=LIMIT)
+        together = run(seeds=[3, 7, 4], threads=2).deltas
+        np.testing.assert_array_equal(together, run(seeds=[3, 7, 4], threads=1).deltas)
+        np.testing.assert_array_equal(together[1], run(seeds=[7]).deltas[0])
 
 
 def test_a_policy_that_need_not_end_has_no_value_at_discount_one():
@@ -183,16 +183,12 @@ def test_a_policy_that_need_not_end_has_no_value_at_discount_one():
     transition = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]])
     stay = FiniteMDP(transition, -1.0, terminal=[False, True])
     scales = make_scales((0.5, 1.0))
-    lost = control(stay, scales, method="q_learning", steps=1, step_size=1e-9, epsilon=0.0, initial_deltas=_prefer(0))
+    table = np.zeros((2, 2, 2))
+    table[0, 0] = 1.0
+    lost = control(stay, scales, method="q_learning", steps=1, step_size=1e-9, epsilon=0.0, initial_deltas=table)
     assert np.isnan(lost.start_values[0]) and lost.optimal_start_value == -1
     found = control(stay, scales, method="q_learning", steps=500, epsilon=0.5)
     assert found.start_values[0] == -1 and repr(found) == "ControlResult(1 seeds, 2 states, 2 actions, 2 scales)"
-
-
-def _prefer(action):
-    table = np.zeros((2, 2, 2))
-    table[0, action] = 1.0
-    return table
 
 
 def test_a_ladder_grows_between_two_calls():
@@ -217,7 +213,7 @@ def test_the_best_policy_of_toy_text(environment, method):
     pytest.importorskip("gymnasium")
     process = FiniteMDP.from_gymnasium(environment)
     scales = TimeScales.doubling(0.99, lam=0.5, n_step=2)
-    deltas, result = None, None
+    deltas = None
     for step_size, epsilon, steps, begin in SETTINGS[environment]:
         if begin is not None:
             deltas = np.zeros((process.states, process.actions, len(scales)))
@@ -233,6 +229,6 @@ def test_the_best_policy_of_toy_text(environment, method):
 def test_the_name_is_the_function_whatever_was_imported_first():
     import tddelta.tabular
 
-    names: dict[str, object] = {}
+    names = {}
     exec("from tddelta.tabular import *", names)
     assert names["control"] is control and tddelta.tabular.control is control

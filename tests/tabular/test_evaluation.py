@@ -25,14 +25,6 @@ RATE_OF = {
 }
 
 
-def one_stream(steps, n):
-    return Trajectory(*(field[n] for field in steps))
-
-
-def chunk_of(method):
-    return {"chunk": 5} if method in OFFLINE else {}
-
-
 def steps_with_ends():
     steps = sample(PROCESS, STEPS, [0, 5], time_limit=7)
     assert steps.terminated.any(axis=1).all() and steps.truncated.any(axis=1).all()
@@ -47,11 +39,9 @@ def steps_with_ends():
 def test_methods_are_what_they_say(method, kind):
     generator = np.random.default_rng(0)
     steps, count = steps_with_ends(), PROCESS.states
-    if kind == "table":
-        phi, options = np.eye(count), {}
-    else:
+    phi = np.eye(count)
+    if kind != "table":
         phi = generator.normal(size=(count, 4)) * (1.0 if kind == "dense" else generator.random((count, 4)) < 0.5)
-        options = {"features": phi}
     start = generator.normal(size=(phi.shape[1], len(SCALES)))
     dirty = start.copy()
     if kind == "table":
@@ -60,15 +50,14 @@ def test_methods_are_what_they_say(method, kind):
     with np.errstate(invalid="ignore"):
         result = evaluate(
             PROCESS, SCALES, method=method, trajectory=steps, step_sizes=rates, initial_deltas=dirty, record="curve",
-            **options, **chunk_of(method),
+            features=None if kind == "table" else phi, chunk=5 if method in OFFLINE else None,
         )  # fmt: skip
     inner = ~PROCESS.terminal
     for a, rate in enumerate(map(RATE_OF.get, rates)):
         for n in range(2):
-            learner = literal.Learner(
-                SCALES.gammas, SCALES.trace_decays, SCALES.n_steps, rate, phi, start, np.zeros(count)
-            )
-            history = np.array(list(literal.LEARNERS[method](learner, one_stream(steps, n))))
+            ladder = SCALES.gammas, SCALES.trace_decays, SCALES.n_steps
+            learner = literal.Learner(*ladder, rate, phi, start, np.zeros(count))
+            history = np.array(list(literal.LEARNERS[method](learner, Trajectory(*(field[n] for field in steps)))))
             deltas = phi @ history
             np.testing.assert_allclose(result.deltas[a, n, inner], deltas[-1, inner], rtol=1e-10, atol=1e-10)
             wrong = (deltas.sum(-1) - result.exact[:, -1])[:, inner]
@@ -79,36 +68,14 @@ def test_methods_are_what_they_say(method, kind):
     assert not result.deltas[:, :, ~inner].any()
 
 
-@pytest.mark.parametrize("form", ["bootstrap", "difference"])
-def test_a_target_function_of_ones_own(form):
+@pytest.mark.parametrize(("form", "method"), [("bootstrap", "lambda_return"), ("difference", "lambda_difference")])
+def test_a_target_function_of_ones_own(form, method):
     options = {"trajectory": steps_with_ends(), "step_sizes": [*RATES, MIXED], "record": (7, 60), "chunk": 5}
-    features = np.random.default_rng(1).normal(size=(PROCESS.states, 3))
-    for extra in ({}, {"features": features}):
-        mine = evaluate(PROCESS, SCALES, method=partial(lambda_targets, form=form), **options, **extra)
-        theirs = evaluate(
-            PROCESS, SCALES, method="lambda_return" if form == "bootstrap" else "lambda_difference", **options, **extra
-        )
-        np.testing.assert_allclose(mine.deltas, theirs.deltas, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(mine.rms_error, theirs.rms_error, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(mine.abs_error, theirs.abs_error, rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(mine.visits, theirs.visits)
-
-
-@pytest.mark.parametrize("method", ["traces", "true_online"])
-def test_backward_view_is_forward_view_while_the_parameters_stand_still(method):
-    table = np.random.default_rng(4).normal(size=(PROCESS.states, 3))
-    table[PROCESS.terminal] = 0.0
-    steps, rate = sample(PROCESS, 200, [1], time_limit=7), 1e-7
-    last = np.flatnonzero((steps.terminated | steps.truncated)[0])[-1] + 1
-    steps = Trajectory(*(field[:, :last] for field in steps))
-
-    def moved(method):
-        options = {"trajectory": steps, "step_sizes": rate, "initial_deltas": table}
-        return (evaluate(PROCESS, SCALES, method=method, **options).deltas[0, 0] - table) / rate
-
-    forward = moved("lambda_return")
-    assert np.abs(forward).max() > 1
-    np.testing.assert_allclose(moved(method), forward, rtol=0, atol=1e-4 * np.abs(forward).max())
+    for features in (None, np.random.default_rng(1).normal(size=(PROCESS.states, 3))):
+        run = partial(evaluate, PROCESS, SCALES, features=features, **options)
+        mine, theirs = run(method=partial(lambda_targets, form=form)), run(method=method)
+        for name in ("deltas", "rms_error", "abs_error", "visits"):
+            np.testing.assert_allclose(getattr(mine, name), getattr(theirs, name), rtol=0, atol=1e-12)
 
 
 def test_phased_learning_is_the_mean_of_n_step_targets():
@@ -131,11 +98,8 @@ def test_phased_learning_is_the_mean_of_n_step_targets():
                     ends = np.arange(4) == length - 1 if paths.terminated[s, i] else np.zeros(4, bool)
                     assert PROCESS.terminal[at[:length]].tolist() == ends[:length].tolist()
                     no = np.zeros(4, bool)
-                    goals.append(
-                        n_step_targets(
-                            paths.rewards[s, i], table[at], table[at], terminated=ends, truncated=no, scales=SCALES
-                        )[0]
-                    )
+                    options = {"terminated": ends, "truncated": no, "scales": SCALES}
+                    goals.append(n_step_targets(paths.rewards[s, i], table[at], table[at], **options)[0])
                 means[s] = np.mean(goals, axis=0)
             table = table + rate(phase) * (means - table)
             wrong = (table.sum(-1) - result.exact[:, -1])[~PROCESS.terminal]
@@ -143,16 +107,6 @@ def test_phased_learning_is_the_mean_of_n_step_targets():
             np.testing.assert_allclose(result.abs_error[a, 0, phase], np.abs(wrong).mean(), rtol=1e-12)
         np.testing.assert_allclose(result.deltas[a, 0], table, rtol=0, atol=1e-12)
     assert paths.rewards.any() and paths.terminated.any() and not paths.terminated.all()
-
-
-def test_phased_learning_without_chance_is_the_operator():
-    chain = FiniteMDP.chain(5)  # γ^(4 − s): one phase reaches as far as the windows
-    scales = make_scales((0.5, 0.9), None, (3, 3))
-    after = [evaluate(chain, scales, method="phased", steps=phases) for phases in (1, 2)]
-    exact = chain.exact_values(scales.gammas)
-    np.testing.assert_allclose(after[0].values[0, 0, 2:], exact[2:], rtol=0, atol=1e-12)
-    assert not after[0].values[0, 0, :2].any()
-    np.testing.assert_allclose(after[1].values[0, 0], exact, rtol=0, atol=1e-12)
 
 
 def test_linear_is_traces_or_td0_by_the_scales():
@@ -169,22 +123,6 @@ def test_linear_is_traces_or_td0_by_the_scales():
     np.testing.assert_allclose(table.deltas, deltas, rtol=1e-12, atol=1e-12)
 
 
-def test_averages_of_all_returns_are_monte_carlo():
-    scales = make_scales((1.0,), (1.0,))  # λ = 1
-    walk = FiniteMDP.chain(5, forward=0.5)
-    steps = sample(walk, 4000, [3])
-    last = np.flatnonzero(steps.terminated[0])[-1] + 1
-    steps = Trajectory(*(field[:, :last] for field in steps))
-    result = evaluate(walk, scales, method="lambda_return", trajectory=steps, step_sizes="1/n")
-    returns, total = np.zeros(last), 0.0
-    for t in reversed(range(last)):
-        total = steps.rewards[0, t] + (0.0 if steps.terminated[0, t] else total)
-        returns[t] = total
-    means = [returns[steps.states[0] == s].mean() for s in range(5)]
-    np.testing.assert_allclose(result.values[0, 0, :5, 0], means, rtol=0, atol=1e-12)
-    assert result.rms_error[0, 0] < 0.05  # the exact values are 1/6 … 5/6
-
-
 @pytest.mark.parametrize("method", [*METHODS, "phased", lambda_targets])
 def test_records_agree_with_the_curve(method):
     run = partial(evaluate, PROCESS, SCALES, method=method, steps=30, seeds=[1, 2], step_sizes=[0.1, "1/n"])
@@ -197,8 +135,8 @@ def test_records_agree_with_the_curve(method):
         np.testing.assert_allclose(getattr(final, name), every[..., -1], rtol=1e-12)
         means = [every[..., :steps].mean(-1) for steps in (1, 10, 30)]
         np.testing.assert_allclose(getattr(averages, name), np.stack(means, -1), rtol=1e-12)
-    np.testing.assert_allclose(curve.deltas, final.deltas, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(curve.deltas, averages.deltas, rtol=1e-12, atol=1e-12)
+    for other in (final, averages):
+        np.testing.assert_allclose(curve.deltas, other.deltas, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", [*METHODS, "phased", lambda_targets])
@@ -257,12 +195,10 @@ def test_the_ring_experiment_of_a_line():
 
 # ---------------------------------------------------------------- ladders that grow while learning
 
-RING = FiniteMDP.ring()
 
-
-def learned(scales=None):
-    scales = scales or make_scales((0.5, 0.8, 0.9), (0.4, 0.4, 0.4), (2, 4, 4))
-    return evaluate(RING, scales, seeds=range(2), steps=300, step_sizes=[0.1, 0.2])
+def learned():
+    scales = make_scales((0.5, 0.8, 0.9), (0.4, 0.4, 0.4), (2, 4, 4))
+    return evaluate(FiniteMDP.ring(), scales, seeds=range(2), steps=300, step_sizes=[0.1, 0.2])
 
 
 def test_a_longer_scale_changes_nothing_at_that_moment():
@@ -275,34 +211,15 @@ def test_a_longer_scale_changes_nothing_at_that_moment():
     np.testing.assert_array_equal(compose(deltas)[..., 3], before.values[..., 2])
 
 
-def test_the_others_go_on_as_if_nothing_were_added():
-    for method in ("td0", "traces", "true_online", "lambda_return", "n_step"):
-        before = learned()
-        scales, deltas = add_scale(before.scales, before.deltas, 0.99, trace_decay=0.4, n_step=4)
-        options = {"method": method, "seeds": [7, 8], "steps": 100, "step_sizes": [0.1, 0.2]}
-        grown = evaluate(RING, scales, initial_deltas=deltas, **options)
-        same = evaluate(RING, before.scales, initial_deltas=before.deltas, **options)
-        np.testing.assert_allclose(grown.deltas[..., :3], same.deltas, rtol=1e-12, atol=1e-12)
-        assert grown.deltas[..., 3].any()
-
-
 def test_removing_a_scale_keeps_the_values_of_the_others():
     before = learned()
     for index in range(-3, 3):
         scales, deltas = remove_scale(before.scales, before.deltas, index)
         kept = [z for z in range(3) if z != index % 3]
-        assert scales == make_scales(
-            [before.scales.gammas[z] for z in kept], (0.4, 0.4), tuple((2, 4, 4)[z] for z in kept)
-        )
+        gammas, windows = ([ladder[z] for z in kept] for ladder in (before.scales.gammas, (2, 4, 4)))
+        assert scales == make_scales(gammas, (0.4, 0.4), windows)
         np.testing.assert_allclose(compose(deltas), before.values[..., kept], rtol=0, atol=1e-12)
     assert before.deltas.shape[-1] == 3  # what was passed is left alone
-
-
-def test_adding_and_removing_is_where_it_began():
-    before = learned(TimeScales(gammas=(0.5, 0.9), n_steps=(2, 4)))
-    scales, deltas = remove_scale(*add_scale(before.scales, before.deltas, 0.99, n_step=4), 2)
-    assert scales == before.scales
-    np.testing.assert_array_equal(deltas, before.deltas)
 
 
 def test_what_does_not_fit_is_refused():

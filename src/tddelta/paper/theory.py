@@ -23,9 +23,9 @@ from tddelta.report.tables import Table
 from tddelta.tabular.bounds import Kind, counterexample, counterexample_probability, error_bound, lambda_operator
 from tddelta.tabular.evaluation import Method, evaluate
 from tddelta.tabular.mdp import FiniteMDP
-from tddelta.tabular.sampling import Trajectory, sample
+from tddelta.tabular.sampling import Trajectory, packed, sample
 from tddelta.targets import n_step_targets, td_errors
-from tddelta.timescales import Rule, TimeScales
+from tddelta.timescales import Rule, TimeScales, needed
 
 Rows = list[dict[str, Any]]
 """A table: one dictionary per row, all with the same keys."""
@@ -52,8 +52,7 @@ def measure(*, quick: bool = False, say: Callable[[str], None] = lambda _: None)
     Raises:
         MissingExtra: numba is not installed.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContractionWarning)  # what it warns of is the subject
+    with warnings.catch_warnings(action="ignore", category=ContractionWarning):  # what it warns of is the subject
         tables: dict[str, Rows] = {}
         say("Theorem 2: contraction of the λ-return's operator")
         tables["contraction"] = contraction(seeds=range(2 if quick else 5))
@@ -243,40 +242,20 @@ def largest_differences(
 
     def learn(own: TimeScales, begin: FloatArray) -> FloatArray:
         """Weights at all times, (times, F, Z)."""
-        if variant in _METHODS:
-            return _evaluated(mdp, own, _METHODS[variant], stream, features, begin, times)
-        history = _written_out(own, decay, variant, stream, features, begin)
-        return np.take(history, times - 1, axis=0)
+        if variant not in _METHODS:
+            return np.take(_written_out(own, decay, variant, stream, features, begin), times - 1, axis=0)
+        options: dict[str, Any] = {"method": _METHODS[variant], "step_sizes": [_STEP_SIZE], "features": features}
+        options |= {"initial_deltas": begin, "chunk": _CHUNK if variant == "forward" else None}
+        # `evaluate` keeps the last weights only: so once for every number of steps
+        parts = (Trajectory._make(array[:length] for array in stream) for length in times)
+        return np.stack([np.asarray(evaluate(mdp, own, trajectory=part, **options).weights)[0, 0] for part in parts])
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ContractionWarning)  # small steps are stable
+    with warnings.catch_warnings(action="ignore", category=ContractionWarning):  # small steps are stable
         singles = [TimeScales((gamma,), (decay,)) for gamma in scales.gammas]
     starts = np.split(np.cumsum(first, axis=1), len(scales), axis=1)
     alone = np.concatenate([learn(one, begin) for one, begin in zip(singles, starts, strict=True)], axis=-1)
     parts = learn(scales, first)
     return np.abs(np.cumsum(parts, axis=-1) - alone).max(axis=(0, 1)), np.abs(alone).max(axis=(0, 1))
-
-
-def _evaluated(
-    mdp: FiniteMDP, scales: TimeScales, method: Method, stream: Trajectory, features: FloatArray, first: FloatArray,
-    times: IntArray,
-) -> FloatArray:  # fmt: skip
-    """Weights by `evaluate`, which keeps the last ones only: so once for every number of steps."""
-    history = []
-    for length in times:
-        result = evaluate(
-            mdp,
-            scales,
-            method=method,
-            step_sizes=[_STEP_SIZE],
-            trajectory=Trajectory._make(array[:length] for array in stream),
-            initial_deltas=first,
-            features=features,
-            chunk=_CHUNK if method == "lambda_return" else None,
-        )
-        assert result.weights is not None  # there are features
-        history.append(result.weights[0, 0])
-    return np.stack(history)
 
 
 def _written_out(
@@ -458,7 +437,7 @@ def phased_tables(
         ConfigError: A ladder has no windows, or windows so long that their steps do not fit into memory.
     """
     windows = [_windows(scales, phases * mdp.states**2) for scales in ladders]
-    weights = [_weights(scales) for scales in ladders]
+    weights = [_weights(scales, max(window)) for scales, window in zip(ladders, windows, strict=True)]
     tables = []
     for place, scales in enumerate(ladders):
         first = np.zeros((mdp.states, len(scales))) if initial is None else np.asarray(initial[place], np.float64)
@@ -472,23 +451,21 @@ def phased_tables(
 
 def _windows(scales: TimeScales, numbers: int) -> IntArray:
     """Windows k_z, for each step of which so many numbers are kept."""
-    if scales.n_steps is None:
-        raise ConfigError("phased learning needs n-step windows; these scales have none: pass n_step=, as in n_step=16")
-    if max(scales.n_steps) * numbers > _MOST:
+    windows = needed(scales, "n_steps", "phased learning")
+    if max(windows) * numbers > _MOST:
         raise ConfigError(
-            f"windows must be at most {_MOST // numbers} steps long here, to fit into memory; got "
-            f"{max(scales.n_steps)}: pass a shorter n_step, or fewer phases"
+            f"windows must be at most {_MOST // numbers} steps long here, to fit into memory; got {max(windows)}: "
+            "pass a shorter n_step, or fewer phases"
         )
-    return np.array(scales.n_steps)
+    return np.array(windows)
 
 
-def _weights(scales: TimeScales) -> tuple[FloatArray, FloatArray]:
-    """Weights of n-step targets for every reward, shape (K, Z), and for W_u at the window's end, shape (Z, Z).
+def _weights(scales: TimeScales, steps: int) -> tuple[FloatArray, FloatArray]:
+    """Weights of n-step targets for each of K rewards, shape (K, Z), and for W_u at the window's end, shape (Z, Z).
 
     Targets are linear in both, so `n_step_targets` of unit vectors are their weights.
     """
-    assert scales.n_steps is not None
-    steps, count = max(scales.n_steps), len(scales)
+    count = len(scales)
     none, units = np.zeros((steps, steps, count)), np.eye(steps)
     never = np.zeros((steps, steps), bool)
     received = n_step_targets(units, none, none, terminated=never, truncated=never, scales=scales)[0]
@@ -506,10 +483,7 @@ def _means(
         Per ladder the mean rewards, shape (K, P, S), and the shares of trajectories from s in x after k_z steps, shape
         (Z, P, S, S).
     """
-    chances = (mdp.policy[:, :, None] * mdp.transition).reshape(mdp.states, -1)
-    width = int((chances > 0).sum(axis=1).max())
-    outcomes = np.argsort(chances == 0, axis=1, kind="stable")[:, :width]
-    chances = np.take_along_axis(chances, outcomes, axis=1)
+    outcomes, chances = packed((mdp.policy[:, :, None] * mdp.transition).reshape(mdp.states, -1))
     gains = np.take_along_axis(mdp.reward.reshape(mdp.states, -1), outcomes, axis=1)
     arrivals = np.eye(mdp.states)[outcomes % mdp.states].reshape(-1, mdp.states)
 
@@ -639,8 +613,7 @@ def _contraction(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure, (axes,) = new_figure(height=3.8)
     for place, gamma in enumerate(sorted({row["gamma"] for row in rows})):
         below, above = np.linspace(0, gamma, 100), np.linspace(gamma, 0.985, 100)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ContractionWarning)  # the figure shows where it does not contract
+        with warnings.catch_warnings(action="ignore", category=ContractionWarning):  # the figure shows where it grows
             for decays, dash, text in ((below, "-", f"γ = {gamma:.2f}"), (above, "--", None)):
                 factors = [TimeScales((gamma,), (float(decay),)).contraction_factors[0] for decay in decays]
                 axes.plot(decays, factors, dash, color=colour(place), linewidth=1.4, label=text)

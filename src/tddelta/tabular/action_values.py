@@ -162,8 +162,7 @@ def control(
     tables = check_initial(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)), "N", "S, A, Z")
     tables[:, mdp.terminal] = 0.0
     first, move = Choice(mdp.start), Choice(mdp.transition)
-    chances = map(np.ascontiguousarray, (first.outcomes, first.bounds, move.outcomes, move.bounds))
-    process = (*chances, mdp.reward, mdp.terminal)
+    process = first.outcomes, first.bounds, move.outcomes, move.bounds, mdp.reward, mdp.terminal
     episodes: list[Any] = [None] * len(numbers)  # returns and lengths, for every seed
 
     def block(begin: int, end: int) -> None:

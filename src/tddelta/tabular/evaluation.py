@@ -29,7 +29,7 @@ from tddelta.tabular.loops import (
     seed_by_seed,
 )
 from tddelta.tabular.mdp import FiniteMDP, check_mdp
-from tddelta.tabular.sampling import Trajectory, check_seeds, check_trajectory, sample, sample_paths
+from tddelta.tabular.sampling import Trajectory, check_seeds, check_trajectory, packed, sample, sample_paths
 from tddelta.timescales import TimeScales, needed
 
 Method = Literal[
@@ -255,12 +255,7 @@ def _features(value: Any, states: int) -> tuple[IntArray, FloatArray, int]:
             f"features must have shape (S, F) with one row for each of the {states} states; got "
             f"{matrix.dtype} of shape {matrix.shape}: features[s] are the features of state s"
         )
-    matrix = numbers("features", matrix)
-    # Few features are active in a state where they come from tiles or groups, and only these are computed with.
-    active = matrix != 0
-    most = max(1, int(active.sum(axis=1).max()))
-    columns = np.ascontiguousarray(np.argsort(~active, axis=1, kind="stable")[:, :most])
-    return columns, np.ascontiguousarray(np.take_along_axis(matrix, columns, axis=1)), matrix.shape[1]
+    return *packed(numbers("features", matrix)), matrix.shape[1]
 
 
 def _visits(before: Any, shape: tuple[int, int]) -> IntArray:

@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -32,21 +32,16 @@ _GAP = "a row is missing or out of order: put it back, or begin a new episode th
 class Names:
     """Names of the columns of a log, and how its rows are to be read; see `evaluate_log`."""
 
-    episode: str = "episode"
-    state: tuple[str, ...] = ("state",)
-    reward: str = "reward"
-    terminated: str | None = "terminated"
-    truncated: str | None = "truncated"
-    time: str | None = None
-    time_unit: float = 1.0
-    next_prefix: str = "next_"
-    last_row: LastRow = "step"
-    features: tuple[str, ...] | None = None
-
-    @property
-    def observed(self) -> tuple[str, ...]:
-        """The columns that tell where the agent is."""
-        return self.state if self.features is None else self.features
+    observed: tuple[str, ...]  # the columns that tell where the agent is
+    sensors: bool  # whether they hold numbers, not labels
+    episode: str
+    reward: str
+    terminated: str | None
+    truncated: str | None
+    time: str | None
+    time_unit: float
+    next_prefix: str
+    last_row: LastRow
 
     @property
     def following(self) -> tuple[str, ...]:
@@ -69,8 +64,7 @@ class Steps:
     @property
     def last(self) -> BoolArray:
         """Whether a step is the last of its episode, (T,)."""
-        ends: BoolArray = self.episodes != np.append(self.episodes[1:], -1)
-        return ends
+        return np.asarray(self.episodes != np.append(self.episodes[1:], -1))
 
     def select(self, chosen: BoolArray) -> "Steps":
         """Some of the steps, with the same observations."""
@@ -89,7 +83,7 @@ def read_steps(log: Any, names: Names) -> Steps:
     step, terminated, cut = _ends(names, columns, episode, last)
     rewards = _numbers(names.reward, columns[names.reward], step)
     inner, beyond = step & ~last & ~terminated, last & cut  # the successor is in the next row, or in none
-    read = _features if names.features is not None else _label_column
+    read = _features if names.sensors else _label_column
     now = read(names.observed, columns, np.ones(rows, bool))
     later = _beyond("that state", names.following, columns, now, read, inner, beyond)
     durations, starts = None, np.zeros(episode[-1] + 1)
@@ -549,9 +543,8 @@ def _named_dataset(name: str) -> Any:
 
 def _minari(dataset: Any) -> _Pairs:
     """Columns of a Minari dataset, in which an episode of T steps has T + 1 observations."""
-    parts: dict[str, list[Any]] = {
-        name: [] for name in ("episode", "state", "reward", "terminated", "truncated", "next_state")
-    }
+    names = "episode", "state", "reward", "terminated", "truncated", "next_state"
+    parts: list[tuple[Any, ...]] = []
     for episode in dataset.iterate_episodes():
         seen, steps = episode.observations, len(episode.rewards)
         what = f"episode {episode.id} of the Minari dataset has"
@@ -568,7 +561,6 @@ def _minari(dataset: Any) -> _Pairs:
         seen = seen.reshape(steps + 1, -1)
         seen = seen[:, 0] if seen.shape[1] == 1 else seen
         flags = episode.terminations, episode.truncations
-        entries = np.full(steps, episode.id), seen[:-1], episode.rewards, *flags, seen[1:]
-        for part, entry in zip(parts.values(), entries, strict=True):
-            part.append(np.asarray(entry))
-    return [(name, np.concatenate(part) if part else []) for name, part in parts.items()]
+        parts.append((np.full(steps, episode.id), seen[:-1], episode.rewards, *flags, seen[1:]))
+    columns: Iterable[Any] = map(np.concatenate, zip(*parts, strict=True)) if parts else [[]] * len(names)
+    return list(zip(names, columns, strict=True))

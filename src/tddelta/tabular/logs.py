@@ -322,10 +322,9 @@ def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Na
                 f"{setting('model', 'linear')}"
             )
         _refuse({"state": state}, "beside features", "features stand in its place")
-        features = _columns("features", features)
-    labels = _columns("state", "state" if state is None else state)
-    if model is not None and features is None:
-        features = labels
+        observed = _columns("features", features)
+    else:
+        observed = _columns("state", "state" if state is None else state)
     for name in ("episode", "reward", "terminated", "truncated", "time"):
         if options[name] is not None or name in ("episode", "reward"):
             (options[name],) = _columns(name, [options[name]])
@@ -343,7 +342,7 @@ def _names(features: Any, model: Any, state: Any, options: dict[str, Any]) -> Na
         raise ConfigError(
             f"{setting('time_unit', unit)} needs time stamps: name their column with {setting('time', '')}"
         )
-    return Names(state=labels, features=features, **options | {"time_unit": unit})
+    return Names(observed, model is not None, **options | {"time_unit": unit})
 
 
 def _columns(name: str, value: Any) -> tuple[str, ...]:
@@ -553,8 +552,7 @@ def _solve(problem: _Regression, gamma: float, decay: float) -> FloatArray:
 
     # With more features the matrix is only ever applied, and never made.
     def apply(weights: FloatArray) -> FloatArray:
-        found: FloatArray = features.T @ _backwards(carry, difference @ weights) + penalty * weights
-        return found
+        return np.asarray(features.T @ _backwards(carry, difference @ weights) + penalty * weights)
 
     # A sweep of regressions on λ-returns shrinks errors by about (γ − c)/(1 − c). With short traces solving for c = 0
     # instead leaves less, about c.
@@ -573,8 +571,7 @@ def _solve(problem: _Regression, gamma: float, decay: float) -> FloatArray:
             f"the values of {shape[0]} states or tiles at γ={gamma:.6g} did not settle within 2000 iterations: pass "
             f"{setting('method', 'td0')}, another λ, or fewer tiles"
         )
-    solution: FloatArray = weights
-    return solution
+    return np.asarray(weights)
 
 
 def _backwards(carry: FloatArray, entries: FloatArray) -> FloatArray:
@@ -586,8 +583,7 @@ def _backwards(carry: FloatArray, entries: FloatArray) -> FloatArray:
         return entries.copy()  # SciPy wants as many columns as diagonals
     bands = np.ones((2, len(carry)))
     bands[0, 0], bands[0, 1:] = 0.0, -carry[:-1]
-    solved: FloatArray = linalg.solve_banded((0, 1), bands, entries, check_finite=False)
-    return solved
+    return np.asarray(linalg.solve_banded((0, 1), bands, entries, check_finite=False))
 
 
 def _powers(base: float, durations: FloatArray | None, steps: int) -> FloatArray:
@@ -608,8 +604,7 @@ def _dense(features: Any, difference: Any, carry: FloatArray, penalty: FloatArra
 def _checked(matrix: Any, received: FloatArray, run: Callable[[], FloatArray], gamma: float) -> FloatArray:
     """The solution of a system, or an error that says why there is none."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", linalg.LinAlgWarning)
+        with warnings.catch_warnings(action="ignore", category=linalg.LinAlgWarning):
             solution = run()
     except (RuntimeError, linalg.LinAlgError):
         solution = np.full_like(received, np.nan)

@@ -112,8 +112,7 @@ class FiniteMDP:
     @property
     def state_reward(self) -> FloatArray:
         """Mean reward of a step under the policy, shape (S,); 0 in terminal states."""
-        reward: FloatArray = np.einsum("sa,sat,sat->s", self.policy, self.transition, self.reward)
-        return reward
+        return np.asarray(np.einsum("sa,sat,sat->s", self.policy, self.transition, self.reward))
 
     def exact_values(self, gammas: Iterable[float]) -> FloatArray:
         """Values of the policy at every discount by a linear solve: V_z = (I − γ_z P)^{−1} R.
@@ -183,8 +182,7 @@ class FiniteMDP:
         shape = self.states, self.actions
         advice = "pass one value per state and action"
         array = numbers("action_values", action_values, shape, f"(S, A) = {shape}", advice)
-        policy: FloatArray = np.eye(self.actions)[array.argmax(axis=1)]
-        return policy
+        return np.asarray(np.eye(self.actions)[array.argmax(axis=1)])
 
     def with_policy(self, policy: npt.ArrayLike | None) -> "FiniteMDP":
         """Return the same process under another policy, as for `FiniteMDP`; the large arrays are shared."""
@@ -196,11 +194,7 @@ class FiniteMDP:
 
     @classmethod
     def ring(
-        cls,
-        reward_on: Literal["entered", "edges", "left"] = "entered",
-        *,
-        states: int = 5,
-        slip: float = 0.05,
+        cls, reward_on: Literal["entered", "edges", "left"] = "entered", *, states: int = 5, slip: float = 0.05
     ) -> "FiniteMDP":
         """Ring of the paper's tabular experiment: each step advances, or stays with probability `slip`.
 
@@ -489,8 +483,7 @@ def _stochastic(name: str, array: FloatArray, skipped: BoolArray) -> FloatArray:
             f"rows of {name} must sum to one; got {sums[place]:.9g} at {list(place[:-1])}: "
             f"divide the row by its sum{advice}"
         )
-    divided: FloatArray = np.divide(array, sums, out=array.copy(), where=checked)
-    return divided
+    return np.asarray(np.divide(array, sums, out=array.copy(), where=checked))
 
 
 def _reward(value: Any, shape: tuple[int, ...], single: bool) -> FloatArray:
@@ -554,8 +547,7 @@ def _start(value: Any, ends: BoolArray) -> FloatArray:
     if array[ends].any():
         ended = int(np.flatnonzero(ends & (array > 0))[0])
         raise ConfigError(f"an episode cannot start in a terminal state; got start in state {ended}: name another")
-    checked: FloatArray = array
-    return checked
+    return np.asarray(array)
 
 
 def _names(value: Any, states: int) -> tuple[str, ...]:

@@ -178,6 +178,16 @@ def sample_paths(mdp: FiniteMDP, trajectories: int, length: int, generator: np.r
     return Paths(rewards, successors, lengths, terminated)
 
 
+def packed(array: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Places along the last axis of the entries that are not 0, in their order, filled up with others; and the entries.
+
+    Few are in most rows, such as successors of a state or features from tiles, and only these are computed with.
+    """
+    active = array != 0
+    places = np.argsort(~active, axis=-1, kind="stable")[..., : max(1, int(active.sum(axis=-1).max()))]
+    return np.ascontiguousarray(places), np.ascontiguousarray(np.take_along_axis(array, places, axis=-1))
+
+
 class Choice:
     """Draws from many discrete distributions, over the last axis, by inverting their cumulative sums.
 
@@ -185,11 +195,7 @@ class Choice:
     """
 
     def __init__(self, probabilities: FloatArray) -> None:
-        possible = probabilities > 0
-        width = int(possible.sum(axis=-1).max())
-        # stable: the possible outcomes first, in their order
-        self.outcomes = np.argsort(~possible, axis=-1, kind="stable")[..., :width]
-        kept = np.take_along_axis(probabilities, self.outcomes, axis=-1)
+        self.outcomes, kept = packed(probabilities)
         sums = np.cumsum(kept, axis=-1)
         # the last possible outcome takes what rounding leaves of 1
         self.bounds = np.where(kept[..., 1:] > 0, sums[..., :-1], np.inf)
@@ -197,8 +203,7 @@ class Choice:
     def __call__(self, draws: FloatArray, *index: IntArray) -> IntArray:
         """Outcomes for uniform numbers in [0, 1), one distribution each, named by its index."""
         place = (draws[..., None] >= self.bounds[index]).sum(axis=-1)
-        chosen: IntArray = self.outcomes[(*index, place)]
-        return chosen
+        return np.asarray(self.outcomes[(*index, place)])
 
     def one(self, draw: float, *index: int) -> int:
         """The same for a single number."""

@@ -119,9 +119,8 @@ class TileCoding:
         # On the upper bound itself, a grid that is not shifted would begin another tile.
         last = np.where(shift > 0, self.tiles, self.tiles - 1)
         cells = np.minimum(np.floor(place[:, None, :] + shift), last).astype(np.int64)
-        place_in_grid: Any = (cells * (self.tiles + 1) ** feature).sum(axis=2)
-        result: IntArray = place_in_grid + tiling * (self.size // self.tilings)
-        return result
+        place_in_grid = (cells * (self.tiles + 1) ** feature).sum(axis=2)
+        return np.asarray(place_in_grid + tiling * (self.size // self.tilings))
 
     def matrix(self, points: npt.ArrayLike) -> FloatArray:
         """One column per tile, 1 where the point lies in it, (N, size): features for `evaluate(..., features=...)`.
