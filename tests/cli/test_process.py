@@ -160,17 +160,6 @@ def test_what_a_terminal_cannot_write_has_a_replacement(variables):
     assert len({len(line) for line in lines[:4]}) == 1 and "inf" in lines[3] and set(lines[1]) == {"-", " "}
 
 
-@pytest.mark.slow
-def test_a_sweep_goes_on_when_nobody_reads():
-    text = f'environments = ["{CATCH}"]\nagents = ["ppo"]\nseeds = 2\nsteps = 1000\n'
-    Path("study.toml").write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "tddelta", "sweep", "study.toml", "--workers", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        process.stdout.close()
-        assert process.wait(300) == 0 and process.stderr.read() == ""
-    assert [run.status["state"] for run in load_runs("study")] == ["finished"] * 2
-
-
 def test_training_goes_on_when_nobody_reads_and_when_streams_are_closed():
     process = start("compare", CATCH, "--agents", "ppo", "--seeds", "3", "--steps", "1000", "--out", "o")
     with process:

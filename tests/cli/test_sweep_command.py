@@ -16,17 +16,17 @@ import pytest
 import pretend
 import tddelta
 import tddelta.deep
+from studies import CATCH, STUDY, end, look, run_of, states, write
 from tddelta.cli import main
 from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
 from tddelta.experiments.display import Board
 from tddelta.experiments.running import Threads, train_group
 from tddelta.experiments.sweeping import slurm_script as script
-from tddelta.runs import Run, RunWriter, load_runs
+from tddelta.runs import Run, load_runs
+from told import spawned
 
 ROOT = Path(__file__).parents[2]
-CATCH = "Catch-bsuite"
-STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\nretries = 1\n'
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -43,23 +43,6 @@ def pretended(pretended, monkeypatch):
         return Threads(train, stop, count or 2, vectorized=False)
 
     monkeypatch.setattr(sweeping, "Processes", threads)
-
-
-def write(text=STUDY, name="study.toml"):
-    Path(name).write_text(text, encoding="utf-8")
-    return name
-
-
-def run_of(seed, agent="ppo"):
-    return Path("study", CATCH, agent, f"seed-{seed}")
-
-
-def look(name="study.toml"):
-    return Board(sweeping.known(Path(name))).look()
-
-
-def states(name="study.toml"):
-    return [state.state for state in look(name)]
 
 
 # ---------------------------------------------------------------- working through a study
@@ -103,8 +86,7 @@ class TestSweep:
         )
 
     def test_seeds_that_another_sweep_added_meanwhile_are_not_forgotten(self):
-        write()
-        early = sweeping.plan(Path("study.toml"))
+        early = write()
         sweeping.remember(sweeping.plan(Path("study.toml"), 3))
         with pytest.raises(ConfigError, match="another sweep added seeds meanwhile, 3 in place of 0: start it again"):
             sweeping.work(early, sweeping.trainer(early))
@@ -171,8 +153,7 @@ class TestSlurm:
         study.write_text(text)
         planned = sweeping.plan(study)
         for index in (1, 4):
-            with RunWriter(planned.plans[index].path, planned.plans[index].content, {}) as writer:
-                writer.status("finished")
+            end(planned.plans[index])
         assert main(["sweep", str(study), "--slurm"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "#!/bin/bash"
@@ -205,8 +186,7 @@ class TestSlurm:
         ]
 
     def test_more_runs_than_an_array_takes_are_several_arrays(self):
-        write()
-        planned = sweeping.plan(Path("study.toml"))
+        planned = write()
         (state,) = Board(planned.plans[:1]).look()
         states = [replace(state, state="finished" if index == 1500 else "waiting") for index in range(2500)]
         text = script(planned.study, states)
@@ -229,11 +209,9 @@ class TestSlurm:
             assert done.stdout == f"{run}\n"
 
     def test_nothing_is_left(self):
-        write()
-        planned = sweeping.plan(Path("study.toml"))
+        planned = write()
         for one in planned.plans:
-            with RunWriter(one.path, one.content, {}) as writer:
-                writer.status("finished")
+            end(one)
         with pytest.raises(ConfigError, match=r"all 2 runs of study\.toml are finished: add seeds with --add-seeds"):
             script(planned.study, Board(planned.plans).look())
 
@@ -262,9 +240,8 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
         return list(Path("study").glob("*/*/seed-*/checkpoints/[0-9]*"))
 
     pretend.wait_for(begun, process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (worker,) = (one for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes())
-    os.kill(int(worker), signal.SIGKILL)
+    (worker,) = spawned(process)
+    os.kill(worker, signal.SIGKILL)
     pretend.wait_for(lambda: "finished" in states(), process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)
