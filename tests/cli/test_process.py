@@ -117,10 +117,8 @@ def test_a_terminal_that_is_closed_leaves_a_checkpoint_to_go_on_from():
     master, slave = os.openpty()
     os.set_blocking(master, False)
     arguments = ["train", CATCH, *TINY, "--steps", "900_000_000", "--out", "o"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", ON_A_TERMINAL, *arguments],
-        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-    )  # fmt: skip
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
+    process = told.start("-c", ON_A_TERMINAL, *arguments, **streams, start_new_session=True)
     os.close(slave)
 
     def trains():

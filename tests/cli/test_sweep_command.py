@@ -24,7 +24,7 @@ from tddelta.experiments.display import Board
 from tddelta.experiments.running import Threads, train_group
 from tddelta.experiments.sweeping import slurm_script as script
 from tddelta.runs import Run, load_runs
-from told import spawned
+from told import spawned, start
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -231,10 +231,8 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
     text = (ROOT / "examples" / "study.toml").read_text(encoding="utf-8").replace("16_384", "65_536")
     text = text.replace('"ppo", "ppo-delta"', '"ppo"').replace('["ppo-delta"]', '["ppo"]')
     write(text.replace("\n[settings]", "\n[settings]\nhidden_sizes = [8]\nepochs = 1\nminibatches = 1"))
-    command = [str(Path(sys.executable).with_name("tddelta")), "sweep", "study.toml", "--workers", "1"]
-    process = subprocess.Popen(
-        [*command, "--checkpoint-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = ["sweep", "study.toml", "--workers", "1"]
+    process = start("-m", "tddelta", *command, "--checkpoint-every", "0")
 
     def begun():  # a whole checkpoint: one in the making has a hidden name
         return list(Path("study").glob("*/*/seed-*/checkpoints/[0-9]*"))
@@ -247,9 +245,9 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
     out, err = process.communicate(timeout=120)
     assert process.returncode == 143, err
     assert "signal 9 (SIGKILL)" in err and "stopping: every run saves what it has" in err
-    assert err.endswith(f"to go on: {' '.join(['tddelta', *command[1:]])} --checkpoint-every 0\n")
+    assert err.endswith(f"to go on: tddelta {' '.join(command)} --checkpoint-every 0\n")
     assert 1 <= out.count(": finished") < 5
-    assert main([*command[1:]]) == 0
+    assert main(command) == 0
     assert capsys.readouterr().out.endswith("5 of 5 runs are finished: study\n")
     runs = load_runs("study")
     assert len(runs) == 5 and not list(Path("study").rglob("*.unfinished-*"))
