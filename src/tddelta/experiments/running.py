@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import math
+import operator
 import os
 import queue
 import signal
@@ -359,8 +360,8 @@ class Threads(Trainer):
         """Start a thread for every group that there is room for."""
         self._running = [future for future in self._running if not future.done()]
         started: list[tuple[Sequence[RunPlan], Future[Any]]] = []
-        agents = [list(seeds) for _, seeds in itertools.groupby(waiting, lambda plan: plan.path.parent)]
-        groups = agents if self.vectorized else [[plan] for plan in waiting]
+        place = operator.attrgetter("path.parent" if self.vectorized else "path")
+        groups = [list(plans) for _, plans in itertools.groupby(waiting, place)]
         for group in groups[: self.count - len(self._running)]:
             future: Future[list[Outcome]] = Future()
             # Python waits for the threads of a ThreadPoolExecutor before it ends, also after a second Ctrl-C.
