@@ -23,7 +23,6 @@ from tddelta.cli import COMMANDS, main
 from tddelta.cli.reading import options_of
 from tddelta.cli.sweep import Tune
 from tddelta.cli.training import Compare, Train, with_settings
-from tddelta.cli.values import Values
 from tddelta.deep.config import Config, _made
 from tddelta.errors import ConfigError, ContractionWarning, DataError, MissingExtra, StorageError, setting
 from tddelta.runs import Run, load_runs
@@ -73,9 +72,8 @@ def test_every_setting_is_an_option_with_its_help(command, capsys):
         if field.name not in ("environment", "environment_kwargs", "agent", "steps", "network"):
             assert " ".join(field.metadata["help"].split()) in text
     assert "minatar-conv, nature-conv, or package.module:function. (default" in text  # it cannot take a function
-    assert (
-        "--learning-rate FLOAT Adam's step size (continuous). (default: 0.00025, or the environment's preset)" in text
-    )
+    rate = "--learning-rate FLOAT Adam's step size (continuous). (default: 0.00025, or the environment's preset)"
+    assert rate in text
 
 
 def test_version_and_no_arguments(capsys):
@@ -168,7 +166,7 @@ scales --scales halving n_step=5 --n-step 4 => --n-step is in --scales, too; got
 scales --scales halving gamma=0.9 --gamma 0.8 => --gamma is in --scales, too; got 0.8 and
 train Catch --scales halving lam=0.5 => got 0.5: drop it there and pass --lam 0.5$
 train Catch --horizons 10 100 => tddelta: --horizons is part of --scales now: pass, say, --scales 10 100$
-scales --horizons 10 100 => --horizons is part of --scales now: pass, say, --scales 10 100$
+
 scales --ladder doubling => --ladder is part of --scales now: pass, say, --scales doubling$
 scales --components=4 => --components is part of --scales now: pass, say, --scales halving components
 scales --factor 3 => --factor is part of --scales now: pass, say, --scales halving factor=3$
@@ -176,17 +174,14 @@ values log.csv --gammas 0.9 => --gammas is part of --scales now: pass, say, --sc
 compare Catch --shortest_horizon=4 => --shortest-horizon is part of --scales now: pass, say, --scales halving
 tune Catch --longest-horizon 9 => --scales halving longest_horizon=1000$
 train Catch --ladder-factor 3 => --ladder-factor is part of --scales now: pass, say, --scales halv
-train CartPol-v1 => unknown environment 'CartPol-v1': did you mean CartPole-v1?
 train '' => unknown environment '': name one
 train Xyz => (python -c "from tddelta.deep.environments import NAMES; print(*NAMES)" lists all; package.
 train Catch --agent ppo-delta-difference => unknown agent 'ppo-delta-difference': it is called ppo-delta now
-train Catch --agent ppo-dleta => unknown agent 'ppo-dleta': did you mean ppo-delta?
 train Catch --agent nowhere:agent => no agent at 'nowhere:agent': No module named 'nowhere'
 train Catch --gamma 2 => --gamma must be in [0, 1]; got 2.0
-train Catch --seed -1 => seeds must be
 train Catch --resume => --resume needs --out
 train Catch --out FILE => is not a folder): choose another folder with --out
-train gym:CartPol-v1 => unknown Gymnasium environment 'CartPol-v1': did you mean CartPole-v1?
+
 train Catch --eval-every 0 => --eval-every must be a whole number of at least 1; got 0: leave it out
 train Catch --env-kwargs '{1' => --env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'
 train Catch --env-kwargs rows => got 'rows': write it as rows=VALUE
@@ -195,7 +190,7 @@ train Catch --environments 1e11 => --environments must be at most 2,147,483,647;
 train Catch --hidden-sizes => --hidden-sizes must be whole numbers of at least 1; got ()
 train Catch --seed 99999999999 => seeds must be at least one whole number; got [99999999999]
 compare => compare needs an environment
-compare Catch Catch => is planned twice
+
 compare Catch --seeds 0 => --seeds must be at least one whole number; got 0
 evaluate => evaluate needs a run
 evaluate nowhere => nowhere does not exist
@@ -293,17 +288,9 @@ def test_train_writes_the_run_and_names_it(capsys):
 
 @pytest.mark.usefixtures("pretended")
 def test_environment_options_are_pairs_or_json():
-    for given in (['{"max_steps_in_episode": 7}'], ["max_steps_in_episode=7"]):
-        (name,) = given
-        assert call("train", CATCH, "--out", name[:1], "--steps", "1000", "--env-kwargs", *given) == 0
-    assert Run(next(Path("m").rglob("seed-0"))).config == Run(next(Path("{").rglob("seed-0"))).config
-
-
-@pytest.mark.usefixtures("pretended")
-def test_agents_of_ones_own_are_found_in_the_current_folder(capsys):
-    Path("my_agents.py").write_text("import tddelta\nfast = tddelta.AGENTS['ppo'].replace(name='fast')\n")
-    assert call("train", CATCH, "--agent", "my_agents:fast", "--steps", "1000", "--out", "o") == 0
-    assert load_runs("o")[0].agent == "fast"
+    for out, given in (("j", '{"max_steps_in_episode": 7}'), ("p", "max_steps_in_episode=7")):
+        assert call("train", CATCH, "--out", out, "--steps", "1000", "--env-kwargs", given) == 0
+    assert load_runs("j")[0].config == load_runs("p")[0].config
 
 
 @pytest.mark.usefixtures("pretended")
@@ -345,9 +332,7 @@ def test_a_failed_run_is_code_1_and_the_others_finish(capsys):
     assert f"tddelta: {CATCH}, ppo, seed 13 failed: step 0: reward is not a number" in err
     assert f"tddelta: {CATCH}, ppo, seed 14; {CATCH}, ppo, seed 16 failed:\n" in err
     assert err.count("Traceback") == 1 and "RuntimeError: a bug" in err  # what nobody expected keeps its traceback
-    assert "report: " in out
-    states = {run.seed: run.status["state"] for run in load_runs("o")}
-    assert states == {0: "finished", 13: "failed", 14: "failed", 16: "failed"}
+    assert "report: " in out and "seed 0: finished" in out
     assert call("train", CATCH, "--seed", "13", "--steps", "1000", "--json") == 1
     assert json.loads(capsys.readouterr().out)["state"] == "failed"
 
@@ -374,15 +359,6 @@ def test_the_table_fits_the_terminal(width):
     assert all(expected in lines[1] for expected in shown)
     assert "compiling" in lines[2] and "0 of 2 runs done" in lines[3]
     assert (f"of {plans[0].steps:,}" in lines[1]) == (width == 120)
-
-
-def test_options_come_from_the_config_alone():
-    own = {"environment", "environment_kwargs", "agent", "steps"}
-    for command in (Train, Compare):
-        (settings,) = (field for field in dataclasses.fields(with_settings(command)) if field.name == "settings")
-        fields = dataclasses.fields(settings.type)
-        assert {field.name for field in fields} == {field.name for field in dataclasses.fields(Config)} - own
-        assert all(field.default is None for field in fields)
 
 
 # ---------------------------------------------------------------- advice
@@ -432,19 +408,14 @@ def test_a_setting_in_a_message_is_in_words_of_the_reader(marked, python, comman
     error = ConfigError(f"{marked} must be known; got 'rule=a'")
     assert str(error) == str(pickle.loads(pickle.dumps(error))) == f"{python} must be known; got 'rule=a'"
     assert error.setting == python.partition("=")[0]
-    assert (
-        error.written(options_of(with_settings(Train)(environment="Catch"))) == f"{command} must be known; got 'rule=a'"
-    )
-
-
-def test_a_message_without_a_setting_is_left_alone():
-    assert DataError("row 2: reward is missing").setting is None
-    assert DataError("row 2: reward is missing").written(options_of(Values(log="x"))) == "row 2: reward is missing"
+    told = error.written(options_of(with_settings(Train)(environment="Catch")))
+    assert told == f"{command} must be known; got 'rule=a'"
 
 
 @pytest.mark.parametrize(
     ("error", "text", "attributes"),
     [
+        (DataError("row 2: reward is missing"), "row 2: reward is missing", {}),
         (ConfigError(), "", {}),
         (ConfigError("a", 3), "('a', 3)", {"args": ("a", 3)}),
         (ConfigError(KeyError("k")), "'k'", {}),
@@ -460,9 +431,10 @@ def test_errors_can_be_made_like_any_exception(error, text, attributes):
 
 
 @pytest.mark.usefixtures("pretended")
-def test_a_recorded_run_that_cannot_be_repeated_is_told_in_words_of_the_command(capsys):
+def test_an_agent_of_the_current_folder_is_found_and_a_run_of_it_cannot_be_repeated_from_its_record(capsys):
     Path("slow_agents.py").write_text("import tddelta\nslow = tddelta.AGENTS['ppo'].replace(name='slow')\n")
     assert call("train", CATCH, "--agent", "slow_agents:slow", "--steps", "1000", "--out", "mine") == 0
+    assert load_runs("mine")[0].agent == "slow"
     assert call("compare", CATCH, "--agents", "ppo", "--seeds", "2", "--steps", "1000", "--out", "two") == 0
     capsys.readouterr()
     assert call("train", "--resume", "mine") == 2

@@ -117,10 +117,8 @@ def test_a_terminal_that_is_closed_leaves_a_checkpoint_to_go_on_from():
     master, slave = os.openpty()
     os.set_blocking(master, False)
     arguments = ["train", CATCH, *TINY, "--steps", "900_000_000", "--out", "o"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", ON_A_TERMINAL, *arguments],
-        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-    )  # fmt: skip
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
+    process = told.start("-c", ON_A_TERMINAL, *arguments, **streams, start_new_session=True)
     os.close(slave)
 
     def trains():
@@ -158,17 +156,6 @@ def test_what_a_terminal_cannot_write_has_a_replacement(variables):
     lines = done.stdout.decode("ascii").splitlines()
     assert lines[0].split()[:6] == ["component", "horizon", "gamma", "lambda", "c", "="]
     assert len({len(line) for line in lines[:4]}) == 1 and "inf" in lines[3] and set(lines[1]) == {"-", " "}
-
-
-@pytest.mark.slow
-def test_a_sweep_goes_on_when_nobody_reads():
-    text = f'environments = ["{CATCH}"]\nagents = ["ppo"]\nseeds = 2\nsteps = 1000\n'
-    Path("study.toml").write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "tddelta", "sweep", "study.toml", "--workers", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        process.stdout.close()
-        assert process.wait(300) == 0 and process.stderr.read() == ""
-    assert [run.status["state"] for run in load_runs("study")] == ["finished"] * 2
 
 
 def test_training_goes_on_when_nobody_reads_and_when_streams_are_closed():

@@ -16,17 +16,17 @@ import pytest
 import pretend
 import tddelta
 import tddelta.deep
+from studies import CATCH, STUDY, end, look, run_of, states, write
 from tddelta.cli import main
 from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
 from tddelta.experiments.display import Board
 from tddelta.experiments.running import Threads, train_group
 from tddelta.experiments.sweeping import slurm_script as script
-from tddelta.runs import Run, RunWriter, load_runs
+from tddelta.runs import Run, load_runs
+from told import spawned, start
 
 ROOT = Path(__file__).parents[2]
-CATCH = "Catch-bsuite"
-STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\nretries = 1\n'
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -43,23 +43,6 @@ def pretended(pretended, monkeypatch):
         return Threads(train, stop, count or 2, vectorized=False)
 
     monkeypatch.setattr(sweeping, "Processes", threads)
-
-
-def write(text=STUDY, name="study.toml"):
-    Path(name).write_text(text, encoding="utf-8")
-    return name
-
-
-def run_of(seed, agent="ppo"):
-    return Path("study", CATCH, agent, f"seed-{seed}")
-
-
-def look(name="study.toml"):
-    return Board(sweeping.known(Path(name))).look()
-
-
-def states(name="study.toml"):
-    return [state.state for state in look(name)]
 
 
 # ---------------------------------------------------------------- working through a study
@@ -103,8 +86,7 @@ class TestSweep:
         )
 
     def test_seeds_that_another_sweep_added_meanwhile_are_not_forgotten(self):
-        write()
-        early = sweeping.plan(Path("study.toml"))
+        early = write()
         sweeping.remember(sweeping.plan(Path("study.toml"), 3))
         with pytest.raises(ConfigError, match="another sweep added seeds meanwhile, 3 in place of 0: start it again"):
             sweeping.work(early, sweeping.trainer(early))
@@ -171,8 +153,7 @@ class TestSlurm:
         study.write_text(text)
         planned = sweeping.plan(study)
         for index in (1, 4):
-            with RunWriter(planned.plans[index].path, planned.plans[index].content, {}) as writer:
-                writer.status("finished")
+            end(planned.plans[index])
         assert main(["sweep", str(study), "--slurm"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "#!/bin/bash"
@@ -205,8 +186,7 @@ class TestSlurm:
         ]
 
     def test_more_runs_than_an_array_takes_are_several_arrays(self):
-        write()
-        planned = sweeping.plan(Path("study.toml"))
+        planned = write()
         (state,) = Board(planned.plans[:1]).look()
         states = [replace(state, state="finished" if index == 1500 else "waiting") for index in range(2500)]
         text = script(planned.study, states)
@@ -229,11 +209,9 @@ class TestSlurm:
             assert done.stdout == f"{run}\n"
 
     def test_nothing_is_left(self):
-        write()
-        planned = sweeping.plan(Path("study.toml"))
+        planned = write()
         for one in planned.plans:
-            with RunWriter(one.path, one.content, {}) as writer:
-                writer.status("finished")
+            end(one)
         with pytest.raises(ConfigError, match=r"all 2 runs of study\.toml are finished: add seeds with --add-seeds"):
             script(planned.study, Board(planned.plans).look())
 
@@ -253,26 +231,23 @@ def test_the_example_survives_the_death_of_a_process_and_of_the_sweep(capsys, mo
     text = (ROOT / "examples" / "study.toml").read_text(encoding="utf-8").replace("16_384", "65_536")
     text = text.replace('"ppo", "ppo-delta"', '"ppo"').replace('["ppo-delta"]', '["ppo"]')
     write(text.replace("\n[settings]", "\n[settings]\nhidden_sizes = [8]\nepochs = 1\nminibatches = 1"))
-    command = [str(Path(sys.executable).with_name("tddelta")), "sweep", "study.toml", "--workers", "1"]
-    process = subprocess.Popen(
-        [*command, "--checkpoint-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = ["sweep", "study.toml", "--workers", "1"]
+    process = start("-m", "tddelta", *command, "--checkpoint-every", "0")
 
     def begun():  # a whole checkpoint: one in the making has a hidden name
         return list(Path("study").glob("*/*/seed-*/checkpoints/[0-9]*"))
 
     pretend.wait_for(begun, process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (worker,) = (one for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes())
-    os.kill(int(worker), signal.SIGKILL)
+    (worker,) = spawned(process)
+    os.kill(worker, signal.SIGKILL)
     pretend.wait_for(lambda: "finished" in states(), process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 143, err
     assert "signal 9 (SIGKILL)" in err and "stopping: every run saves what it has" in err
-    assert err.endswith(f"to go on: {' '.join(['tddelta', *command[1:]])} --checkpoint-every 0\n")
+    assert err.endswith(f"to go on: tddelta {' '.join(command)} --checkpoint-every 0\n")
     assert 1 <= out.count(": finished") < 5
-    assert main([*command[1:]]) == 0
+    assert main(command) == 0
     assert capsys.readouterr().out.endswith("5 of 5 runs are finished: study\n")
     runs = load_runs("study")
     assert len(runs) == 5 and not list(Path("study").rglob("*.unfinished-*"))

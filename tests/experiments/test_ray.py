@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -68,24 +67,18 @@ def test_what_a_full_disk_left_unfinished_does_not_come_back(tmp_path):
     assert _packed(tmp_path) == {"config.json": b""}
 
 
-def test_a_cluster_that_is_not_there_is_missed_at_once(capsys):
-    Path("study.toml").write_text(f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 1')
-    assert main(["sweep", "study.toml", "--ray", "127.0.0.1:1"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(
-        "tddelta: there is no Ray cluster at '127.0.0.1:1' ([Errno 111] Connection refused): start one"
-    )
-
-
 @pytest.mark.parametrize("mode", [None, "disabled"])
-def test_a_token_in_the_home_folder_is_spoken_of(mode, tmp_path, monkeypatch, capsys):
+def test_a_cluster_that_is_not_there_is_missed_at_once_and_a_token_spoken_of(mode, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_AUTH_MODE", mode) if mode else monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
     Path("study.toml").write_text(f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 1')
     assert main(["sweep", "study.toml", "--ray", "127.0.0.1:1"]) == 2
-    assert ("or set RAY_AUTH_MODE=token for one that asks for a token" in capsys.readouterr().err) == (mode is None)
+    err = capsys.readouterr().err
+    said = "tddelta: there is no Ray cluster at '127.0.0.1:1' ([Errno 111] Connection refused): start one"
+    assert err.startswith(said)
+    assert ("or set RAY_AUTH_MODE=token for one that asks for a token" in err) == (mode is None)
 
 
 # ---------------------------------------------------------------- a real cluster
@@ -152,7 +145,7 @@ def test_runs_survive_the_loss_of_a_node_and_may_come_back_over_the_network():
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         first = stack.enter_context(node(folder, "--head", f"--port={port}", "--include-dashboard=false",
                                          "--min-worker-port=20000", "--max-worker-port=20100"))  # fmt: skip
-        wait_until_there(address, first)
+        wait_for(lambda: socket.create_connection(("127.0.0.1", port), timeout=1).close() or True, first, 180)
         second = stack.enter_context(
             node(folder, f"--address={address}", "--min-worker-port=20200", "--max-worker-port=20300")
         )
@@ -179,13 +172,3 @@ def test_runs_survive_the_loss_of_a_node_and_may_come_back_over_the_network():
 
 def seeds_with(pattern):
     return {path.relative_to("study").parts[2] for path in Path("study").glob(f"*/*/seed-*/{pattern}")}
-
-
-def wait_until_there(address, process):
-    host, port = address.split(":")
-    deadline = time.monotonic() + 180
-    while True:
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)

@@ -4,15 +4,14 @@ import subprocess
 import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from studies import end
 from tddelta.deep.config import Config
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import Outcome, RunPlan
-from tddelta.experiments.running import work_through
+from tddelta.experiments.running import Trainer, work_through
 from tddelta.runs import RunWriter, is_being_written, load_runs
 from told import Told, start
 
@@ -21,48 +20,38 @@ CONTENT = {
 }  # fmt: skip
 
 
-def plan(out: Path, seed: int) -> RunPlan:
+def plan(out, seed):
     return RunPlan("E", "a", seed, out / "E" / "a" / f"seed-{seed}", Config(), CONTENT)
 
 
-class OneAtATime:
+class OneAtATime(Trainer):
     """Finishes one run whenever it is asked to start some; `before` is called just before it opens one."""
 
-    def __init__(self, before: Any = None) -> None:
-        self.trained: list[int] = []
-        self.before = before or (lambda plan: None)
+    def __init__(self, before=lambda plan: None):
+        self.trained, self.before = [], before
 
-    def open(self, wait) -> None: ...
-
-    def close(self, *, at_once: bool) -> None: ...
-
-    def start(self, waiting: Any, report: Any) -> list[Any]:
-        run, future = waiting[0], Future[Outcome]()
+    def start(self, waiting, report):
+        run, future = waiting[0], Future()
         self.before(run)
         try:
             with RunWriter(run.path, CONTENT, {}, resume=True) as writer:
                 writer.status("finished")
             self.trained.append(run.seed)
-            future.set_result(Outcome(run, "finished"))
+            future.set_result([Outcome(run, "finished")])
         except ConfigError as error:
-            future.set_result(Outcome(run, "failed", error))
+            future.set_result([Outcome(run, "failed", error)])
         return [([run], future)]
-
-    def ended(self, group: Any, future: Any) -> list[Outcome]:
-        return [future.result()]
-
-    def stop(self) -> None: ...
 
 
 class OneThatLasts(OneAtATime):
     """The same, but the run goes on for a while, in which there is no room for another."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.lasting = Future[Outcome]()
+        self.lasting = Future()
         self.lasting.cancel()
 
-    def start(self, waiting: Any, report: Any) -> list[Any]:
+    def start(self, waiting, report):
         if not self.lasting.done():
             return []
         ((group, done),) = super().start(waiting, report)
@@ -72,39 +61,36 @@ class OneThatLasts(OneAtATime):
 
 
 @pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pause(monkeypatch):
     monkeypatch.setattr("tddelta.experiments.running.LOOK_SECONDS", 0.001)
 
 
-def work(plans: list[Any], trainer: OneAtATime, stop: threading.Event | None = None) -> list[Any]:
+def work(plans, trainer, stop=None):
     display = Told()
     work_through(plans, trainer, display, shared=True, stop=stop)
     return display.ended()
 
 
-def test_what_another_machine_has_finished_is_told_and_not_trained(tmp_path: Path) -> None:
+def test_what_another_machine_has_finished_is_told_and_not_trained(tmp_path):
     plans = [plan(tmp_path, seed) for seed in range(3)]
-    with RunWriter(plans[1].path, CONTENT, {}) as writer:
-        writer.status("finished")
+    end(plans[1])
     inner = OneAtATime()
     told = work(plans, inner)
     assert inner.trained == [0, 2]
     assert sorted(told) == [(0, "finished"), (1, "finished", "skipped"), (2, "finished")]
 
 
-def test_what_another_machine_has_begun_comes_last_and_is_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_machine_has_begun_comes_last_and_is_waited_for(tmp_path, capsys, monkeypatch):
     plans = [plan(tmp_path, seed) for seed in range(3)]
     other = RunWriter(plans[0].path, CONTENT, {})
     looks = []
 
-    def being_written(path: Path) -> bool:
+    def being_written(path):
         looks.append(path)
         if len(inner.trained) == 2 and len(looks) > 20:
             other.status("finished")
             other.close()
-        return bool(is_being_written(path))
+        return is_being_written(path)
 
     monkeypatch.setattr("tddelta.experiments.running.is_being_written", being_written)
     inner = OneAtATime()
@@ -114,9 +100,7 @@ def test_what_another_machine_has_begun_comes_last_and_is_waited_for(
     assert "1 runs are in progress elsewhere: waiting for them" in capsys.readouterr().err
 
 
-def test_nobody_looks_for_runs_to_take_while_there_is_no_room_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_looks_for_runs_to_take_while_there_is_no_room_for_one(tmp_path, monkeypatch):
     looks = []
     monkeypatch.setattr("tddelta.experiments.running.is_being_written", looks.append)
     plans = [plan(tmp_path, seed) for seed in range(3)]
@@ -124,18 +108,17 @@ def test_nobody_looks_for_runs_to_take_while_there_is_no_room_for_one(
     assert looks == [one.path for count in range(3) for one in plans[count:]]
 
 
-def test_a_run_whose_machine_was_lost_is_taken_over(tmp_path: Path) -> None:
-    plans = [plan(tmp_path, 0)]
-    RunWriter(plans[0].path, CONTENT, {}).close()  # its lock went with its process
-    inner = OneAtATime()
-    assert work(plans, inner) == [(0, "finished")]
+def test_a_run_whose_machine_was_lost_is_taken_over(tmp_path):
+    run = plan(tmp_path, 0)
+    RunWriter(run.path, CONTENT, {}).close()  # its lock went with its process
+    assert work([run], OneAtATime()) == [(0, "finished")]
 
 
-def test_a_run_that_another_machine_took_a_moment_before_is_no_failure(tmp_path: Path) -> None:
+def test_a_run_that_another_machine_took_a_moment_before_is_no_failure(tmp_path):
     plans = [plan(tmp_path, seed) for seed in range(2)]
-    other: list[RunWriter] = []
+    other = []
 
-    def snatch(run: Any) -> None:
+    def snatch(run):
         if run.seed == 0 and not other:
             other.append(RunWriter(run.path, CONTENT, {}))
         elif run.seed == 1:
@@ -148,22 +131,21 @@ def test_a_run_that_another_machine_took_a_moment_before_is_no_failure(tmp_path:
     assert sorted(told) == [(0, "finished", "skipped"), (1, "finished")]
 
 
-def test_a_run_that_another_machine_took_is_no_failure_while_all_are_stopped(tmp_path: Path) -> None:
+def test_a_run_that_another_machine_took_is_no_failure_while_all_are_stopped(tmp_path):
     stop = threading.Event()
     with ExitStack() as other:
 
-        def snatch(run: Any) -> None:
+        def snatch(run):
             other.enter_context(RunWriter(run.path, CONTENT, {}))
             stop.set()
 
         assert work([plan(tmp_path, 0)], OneAtATime(snatch), stop) == [(0, "interrupted")]
 
 
-def test_a_failure_of_ones_own_stays_one(tmp_path: Path) -> None:
+def test_a_failure_of_ones_own_stays_one(tmp_path):
     (tmp_path / "E").mkdir()
     (tmp_path / "E" / "a").write_text("in the way")
-    told = work([plan(tmp_path, 0)], OneAtATime())
-    assert told == [(0, "failed")]
+    assert work([plan(tmp_path, 0)], OneAtATime()) == [(0, "failed")]
 
 
 PROGRAM = """
@@ -181,14 +163,13 @@ print(sum(not outcome.skipped for outcome in outcomes.runs), outcomes.finished)
 
 
 @pytest.mark.slow
-def test_two_processes_divide_the_runs_of_a_folder_between_them(tmp_path: Path) -> None:
+def test_two_processes_divide_the_runs_of_a_folder_between_them(tmp_path):
     with ExitStack() as stack:
         options = {"stdin": subprocess.PIPE, "stderr": None}
         both = [stack.enter_context(start("-c", PROGRAM, str(tmp_path), **options)) for _ in range(2)]
         for one in both:
-            assert one.stdout is not None and one.stdout.readline() == "ready\n"
+            assert one.stdout.readline() == "ready\n"
         for one in both:
-            assert one.stdin is not None
             one.stdin.write("go\n")
             one.stdin.flush()
         answers = [one.communicate()[0].split() for one in both]

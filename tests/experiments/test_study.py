@@ -80,12 +80,8 @@ def test_an_extension_inherits_what_it_does_not_name():
     assert {(p.environment, p.seed, p.config.epochs, p.config.gamma) for p in first} == {
         (CATCH, seed, epochs, 0.9) for seed in (0, 1) for epochs in (1, 2)
     }
-    assert (second.seed, second.config.agent.name, second.config.gamma, second.config.lam) == (
-        5,
-        "ppo-delta",
-        0.95,
-        0.8,
-    )
+    found = second.seed, second.config.agent.name, second.config.gamma, second.config.lam
+    assert found == (5, "ppo-delta", 0.95, 0.8)
     assert [(p.seed, p.config.steps, dict(p.config.environment_kwargs)) for p in third] == [
         (seed, 2000, {"max_steps_in_episode": 40}) for seed in (0, 1)
     ]
@@ -125,49 +121,34 @@ def test_what_concerns_the_whole_study():
         ("enviroments = 'Catch'", r"unknown key 'enviroments': did you mean environments\?"),
         ("seeds = 3", "environments is missing: name one or several"),
         ("environments = []", "environments must be a name or a list of names"),
-        ("environments = 'Catch'\nagents = ['ppo', 3]", "agents must be a name or a list of names"),
+        ("ONE\nagents = ['ppo', 3]", "agents must be a name or a list of names"),
         ("environments = ['Catch', 'Catch']", "environments must differ"),
-        ("environments = 'Catch'\nseeds = 'three'", "seeds must be at least one whole number; got 'three'"),
-        ("environments = 'Catch'\nretries = -1", "retries must be a whole number of at least 0; got -1"),
-        ("environments = 'Catch'\neval_every = 0", "eval_every must be a whole number above 0; got 0"),
-        ("environments = 'Catch'\ncheckpoint_every = nan", "checkpoint_every must be a number of at least 0; got nan"),
-        ("environments = 'Catch'\nsettings = 3", r"settings must be a table, as in \[settings\]; got 3"),
-        (
-            "environments = 'Catch'\n[settings]\nagent = 'ppo'",
-            r"\[settings\] agent is no setting: name it under agents",
-        ),
-        (
-            "environments = 'Catch'\n[grid]\ngamma = 0.9",
-            r"\[grid\] gamma must be a list of the values to try; got 0\.9",
-        ),
-        ("environments = 'Catch'\n[grid]\nagent = ['ppo']", r"\[grid\] agent is no setting"),
-        ("environments = 'Catch'\n[list]\ngamma = 0.9", r"list must be one table or several, each as in \[\[list\]\]"),
-        ("environments = 'Catch'\n[[extend]]\nout = 'x'", r"\[\[extend\]\] 1: unknown key 'out'"),
-        ("environments = 'Catch'\n[[extend]]\nseeds = 0", r"\[\[extend\]\] 1: seeds must be"),
-        ("environments = 'Catch'\n[resources]\ncpu = 1", r"\[resources\] unknown key 'cpu': did you mean cpus\?"),
-        (
-            "environments = 'Catch'\n[slurm]\narray = '0-3'",
-            r"\[slurm\] 'array' is no option of sbatch that a study can",
-        ),
-        ("environments = 'Catch'\n[slurm]\noutput = '../x'", r"\[slurm\] 'output' is no option of sbatch that a study"),
-        ("environments = 'Catch'\n[slurm]\n'mem\\n' = 1", r"\[slurm\] .* is no option of sbatch"),
-        ('environments = "Catch"\n[slurm]\ntime = "1\\ntouch /tmp/x"', r"\[slurm\] time must be text on one line"),
-        ("environments = 'Catch'\nout = ''", "out must be the name of a file or folder, as in out = \"runs\"; got ''"),
+        ("ONE\nseeds = 'three'", "seeds must be at least one whole number; got 'three'"),
+        ("ONE\nretries = -1", "retries must be a whole number of at least 0; got -1"),
+        ("ONE\neval_every = 0", "eval_every must be a whole number above 0; got 0"),
+        ("ONE\ncheckpoint_every = nan", "checkpoint_every must be a number of at least 0; got nan"),
+        ("ONE\nsettings = 3", r"settings must be a table, as in \[settings\]; got 3"),
+        ("ONE\n[settings]\nagent = 'ppo'", r"\[settings\] agent is no setting: name it under agents"),
+        ("ONE\n[grid]\ngamma = 0.9", r"\[grid\] gamma must be a list of the values to try; got 0\.9"),
+        ("ONE\n[grid]\nagent = ['ppo']", r"\[grid\] agent is no setting"),
+        ("ONE\n[list]\ngamma = 0.9", r"list must be one table or several, each as in \[\[list\]\]"),
+        ("ONE\n[[extend]]\nout = 'x'", r"\[\[extend\]\] 1: unknown key 'out'"),
+        ("ONE\n[[extend]]\nseeds = 0", r"\[\[extend\]\] 1: seeds must be"),
+        ("ONE\n[resources]\ncpu = 1", r"\[resources\] unknown key 'cpu': did you mean cpus\?"),
+        ("ONE\n[slurm]\narray = '0-3'", r"\[slurm\] 'array' is no option of sbatch that a study can"),
+        ("ONE\n[slurm]\noutput = '../x'", r"\[slurm\] 'output' is no option of sbatch that a study"),
+        ("ONE\n[slurm]\n'mem\\n' = 1", r"\[slurm\] .* is no option of sbatch"),
+        ('ONE\n[slurm]\ntime = "1\\ntouch /tmp/x"', r"\[slurm\] time must be text on one line"),
+        ("ONE\nout = ''", "out must be the name of a file or folder, as in out = \"runs\"; got ''"),
         ("environments = 'CartPol-v1'", r"study\.toml: unknown environment 'CartPol-v1': did you mean CartPole-v1\?"),
-        (
-            "environments = 'Catch'\n[grid]\nlearning_rte = [1]",
-            r"unknown setting 'learning_rte': did you mean learning_",
-        ),
-        ("environments = 'Catch'\n[settings]\nsteps = 1.5", "steps must be a whole number of at least 1"),
-        (
-            "environments = 'Catch'\n[settings]\ngamma = '__import__(\"os\").abort()'",
-            "gamma must be a number; got '__im",
-        ),
+        ("ONE\n[grid]\nlearning_rte = [1]", r"unknown setting 'learning_rte': did you mean learning_"),
+        ("ONE\n[settings]\nsteps = 1.5", "steps must be a whole number of at least 1"),
+        ("ONE\n[settings]\ngamma = '__import__(\"os\").abort()'", "gamma must be a number; got '__im"),
     ],
 )
 def test_mistakes_are_named(text, message):
     with pytest.raises(ConfigError, match=message):
-        plan_study(study(text))
+        plan_study(study(text.replace("ONE", f'environments = "{CATCH}"')))
     assert [path.name for path in Path().iterdir()] == ["study.toml"]
 
 
@@ -188,17 +169,14 @@ def test_runs_cannot_leave_the_folder_of_the_study(out, tmp_path):
 
 def test_nor_through_a_link_in_the_place_of_a_folder_of_runs(tmp_path):
     inside = tmp_path / "inside"
-    (inside / "runs").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     text = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 1\nout = "runs"'
-    (inside / "runs" / CATCH).symlink_to(tmp_path / "outside")
-    with pytest.raises(ConfigError, match="out of the study's folder"):
-        plan_study(study(text, "inside/study.toml"))
-    (inside / "runs" / CATCH).unlink()
-    (inside / "runs" / CATCH / "ppo").mkdir(parents=True)
-    (inside / "runs" / CATCH / "ppo" / "seed-0").symlink_to(tmp_path / "outside")
-    with pytest.raises(ConfigError, match="out of the study's folder"):
-        plan_study(study(text, "inside/study.toml"))
+    for link in (inside / "runs" / CATCH, inside / "runs" / CATCH / "ppo" / "seed-0"):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(tmp_path / "outside")
+        with pytest.raises(ConfigError, match="out of the study's folder"):
+            plan_study(study(text, "inside/study.toml"))
+        link.unlink()
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from studies import STUDY, end, look, run_of, states, write
 from tddelta.cli import main
 from tddelta.errors import CheckpointError
 from tddelta.experiments import Outcome, sweeping
@@ -17,25 +18,7 @@ from tddelta.experiments.display import Board, Display, Entry, RunState, describ
 from tddelta.runs import RunWriter
 from told import on_a_terminal
 
-CATCH = "Catch-bsuite"
-STUDY = f'environments = "{CATCH}"\nagents = "ppo"\nseeds = 2\nsteps = 1000\n'
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-def write(text=STUDY):
-    Path("study.toml").write_text(text, encoding="utf-8")
-
-
-def run_of(seed):
-    return Path("study", CATCH, "ppo", f"seed-{seed}")
-
-
-def look(name="study.toml"):
-    return Board(sweeping.known(Path(name))).look()
-
-
-def states():
-    return [state.state for state in look()]
 
 
 # ---------------------------------------------------------------- looking at it
@@ -43,8 +26,7 @@ def states():
 
 class TestStatus:
     def test_a_run_has_the_return_that_its_training_told(self):
-        write()
-        planned = sweeping.plan(Path("study.toml"))
+        planned = write()
         for plan, state in zip(planned.plans, ("finished", "running"), strict=True):
             with RunWriter(plan.path, plan.content, {}) as writer:
                 writer.metrics([{"update": 1, "steps": 1000, "return_mean": -0.625}])
@@ -56,8 +38,7 @@ class TestStatus:
         assert describe(Outcome(planned.plans[0], "finished")).endswith("return -0.75")
 
     def test_every_state_is_told_from_the_files(self, capsys):
-        write(STUDY.replace("seeds = 2", "seeds = 6"))
-        planned = sweeping.plan(Path("study.toml"))
+        planned = write(STUDY.replace("seeds = 2", "seeds = 6"))
         sweeping.remember(planned)
         counts = {"steps": 500, "updates": 1, "episodes": 3}
         for seed, state in ((1, "interrupted"), (2, "failed"), (3, "finished"), (4, "running")):
@@ -83,8 +64,7 @@ class TestStatus:
         assert "ppo, seed 4: its process ended without a word" in text and "seed 2: not a number" in text
 
     def test_it_needs_no_training_library_once_the_study_is_remembered(self):
-        write()
-        sweeping.remember(sweeping.plan(Path("study.toml")))
+        sweeping.remember(write())
         program = (
             "import sys; from tddelta.cli import main; main(['sweep', 'study.toml', '--status']);"
             "print(sorted({'jax', 'gymnax'} & set(sys.modules)))"
@@ -105,8 +85,7 @@ class TestStatus:
         ],
     )
     def test_a_strangers_status_is_a_sentence(self, changes, sentence, capsys):
-        write()
-        (path,) = (one.path for one in sweeping.plan(Path("study.toml")).plans[:1])
+        path = write().plans[0].path
         path.mkdir(parents=True)
         status = {"state": "failed", "steps": 5, "updates": 1, "episodes": 0, "message": None, **changes}
         (path / "status.json").write_text(json.dumps(status))
@@ -120,10 +99,8 @@ class TestStatus:
         assert row["state"] == "failed" and row["steps_per_second"] is None
 
     def test_a_finished_run_whose_settings_are_damaged_is_to_be_trained_again(self, capsys):
-        write()
-        for plan in sweeping.plan(Path("study.toml")).plans:
-            with RunWriter(plan.path, plan.content, {}) as writer:
-                writer.status("finished", steps=1000, updates=1, episodes=2)
+        for plan in write().plans:
+            end(plan, steps=1000, updates=1, episodes=2)
         (run_of(1) / "config.json").write_text("{")
         assert main(["sweep", "study.toml", "--status"]) == 0
         text = capsys.readouterr().out
@@ -132,8 +109,7 @@ class TestStatus:
 
     @pytest.mark.parametrize("speed", [1e-320, 0, True, 10**400])
     def test_a_speed_that_is_none_leaves_no_time(self, speed):
-        write()
-        (planned,) = sweeping.plan(Path("study.toml")).plans[:1]
+        planned = write().plans[0]
         with RunWriter(planned.path, planned.content, {}) as writer:
             writer.timing({"steps_per_second": speed})
             assert look()[0].seconds_left is None
@@ -146,8 +122,7 @@ class TestStatus:
 
     @pytest.mark.parametrize("row", [{"path": "../../x/y"}, {"path": "/a/b/c"}, {"path": "a/b"}, {}, 3])
     def test_a_strangers_memory_cannot_lead_elsewhere(self, row):
-        write()
-        sweeping.remember(sweeping.plan(Path("study.toml")))
+        sweeping.remember(write())
         memory = json.loads(Path("study/study.json").read_text())
         memory["runs"][1] = {**memory["runs"][1], **row} if isinstance(row, dict) and row else row
         Path("study/study.json").write_text(json.dumps(memory))
@@ -166,17 +141,14 @@ class TestStatus:
             with pytest.raises(CheckpointError, match=message):
                 look()
 
-    def test_looking_again_at_a_thousand_runs_reads_none_that_did_not_change(self, monkeypatch):
-        write(STUDY.replace("seeds = 2", "seeds = 1000"))
-        planned = sweeping.plan(Path("study.toml"))
-        for one in planned.plans[:300]:
-            one.path.mkdir(parents=True)
-            (one.path / "config.json").write_text(json.dumps(one.content))
-            (one.path / "status.json").write_text('{"state": "finished", "steps": 1000, "message": null}')
+    def test_looking_again_at_many_runs_reads_none_that_did_not_change(self, monkeypatch):
+        planned = write(STUDY.replace("seeds = 2", "seeds = 50"))
+        for one in planned.plans[:30]:
+            end(one)
         board = Board(planned.plans)
-        assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")
+        assert summary(board.look()).startswith("30 of 50 runs finished, 20 waiting")
         monkeypatch.delattr("tddelta.experiments.display._read")
-        assert summary(board.look()).startswith("300 of 1000 runs finished, 700 waiting")
+        assert summary(board.look()).startswith("30 of 50 runs finished, 20 waiting")
 
 
 # ---------------------------------------------------------------- on a terminal
@@ -216,8 +188,7 @@ def test_the_table_shows_what_matters_first_and_as_much_as_there_is_room_for():
 
 
 def test_a_live_table_makes_way_for_the_lines_of_runs_that_end(capsys):
-    write()
-    planned = sweeping.plan(Path("study.toml"))
+    planned = write()
     board = Board(planned.plans)
     display = Display(planned.plans, board=board, live=True, say=lambda outcome: f"over: {outcome.plan.seed}")
     display._console = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
@@ -233,11 +204,9 @@ def test_a_live_table_makes_way_for_the_lines_of_runs_that_end(capsys):
 
 
 def test_watching_ends_when_all_runs_are_over():
-    write()
-    planned = sweeping.plan(Path("study.toml"))
+    planned = write()
     sweeping.remember(planned)
     for one, state in zip(planned.plans, ("finished", "failed"), strict=True):
-        with RunWriter(one.path, one.content, {}) as writer:
-            writer.status(state)
+        end(one, state)
     shown = on_a_terminal("-m", "tddelta", "sweep", "study.toml", "--status", "--watch")
     assert "1 of 2 runs finished, 1 failed" in shown

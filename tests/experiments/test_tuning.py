@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import sqlite3
+import sys
 import types
 
 import numpy as np
@@ -24,13 +25,8 @@ from tddelta.runs import Run, find_runs
 
 POLE = "CartPole-v1"
 # 10 updates of 100 steps
-SMALL = {
-    "environments": 10,
-    "rollout_length": 10,
-    "minibatches": 1,
-    "hidden_sizes": (8,),
-    "scales": "halving components=2",
-}
+SMALL = {"environments": 10, "rollout_length": 10, "minibatches": 1, "hidden_sizes": (8,)}
+SMALL["scales"] = "halving components=2"
 OPTIONS = {"trials": 6, "steps": 1000, "search_seeds": 2, "evaluation_seeds": 3, "progress": False, **SMALL}
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -70,16 +66,13 @@ def pretended(monkeypatch):
             writer.status(state, steps=steps[-1] if steps else 0, updates=len(rows), episodes=len(rows))
 
     module.train_runs = train_runs
-    monkeypatch.setitem(__import__("sys").modules, "tddelta.deep.training", module)
+    monkeypatch.setitem(sys.modules, "tddelta.deep.training", module)
     monkeypatch.setattr(tddelta.deep, "training", module)
     return module
 
 
 def search(out, **options):
-    searched = ["learning_rate", "component_weights"]
-    given = {"search": searched, "seed": 0, "pruner": "median", "resume": False, "track": (), **OPTIONS, **options}
-    agent = given.pop("agent", "ppo-delta")
-    return tune(POLE, agent, out=out, command=[], **given)
+    return tune(POLE, out=out, command=[], **{"search": ["learning_rate", "component_weights"], **OPTIONS, **options})
 
 
 def trials(out):
@@ -143,9 +136,8 @@ def test_what_means_nothing_is_not_searched():
     assert names["ppo"] == ("learning_rate", "lam")
     assert names["ppo+"] == ("learning_rate", "lam", "components")
     assert names["ppo-delta"] == SEARCHABLE
-    assert make_space(ppo.preset(POLE, gamma=0.5), {"gamma": 0.5}, None).names == (
-        "learning_rate", "lam", "rule", "component_weights",
-    )  # fmt: skip
+    short = make_space(ppo.preset(POLE, gamma=0.5), {"gamma": 0.5}, None)
+    assert short.names == ("learning_rate", "lam", "rule", "component_weights")
     config = ppo.preset(POLE, learning_rate=1e-3)
     for asked, text in (
         (["gamma"], "'gamma' cannot be searched: choose among learning_rate"),
@@ -256,9 +248,8 @@ def test_a_search_grows_and_stays_about_one_thing(pretended, tmp_path):
     search(tmp_path / "out", trials=2, pruner="none", search=["learning_rate"])
     with pytest.raises(ConfigError, match=r"tune.db exists already: pass resume=True"):
         search(tmp_path / "out")
-    with pytest.raises(
-        ConfigError, match=r'something else, search .* there and .* now; pruner "none" there and "median"'
-    ):
+    other = r'something else, search .* there and .* now; pruner "none" there and "median"'
+    with pytest.raises(ConfigError, match=other):
         search(tmp_path / "out", resume=True)
     with pytest.raises(ConfigError, match=r"settings|gamma 0.99 there and 0.9 now"):
         search(tmp_path / "out", resume=True, pruner="none", search=["learning_rate"], gamma=0.9)
@@ -350,20 +341,14 @@ def test_a_storage_that_cannot_be_written_is_named(pretended, tmp_path, pages):
         ("a = 1", "unknown key 'a'"),
         ('environment = "E"', "must say format = 3; got None"),
         ("format = 4", "has format 4, and this tddelta reads up to 3"),
-        ('format = 1\nenvironment = "E"\nagent = "ppo"', "must name an environment, an agent and a table"),
-        (
-            'format = 1\nenvironment = "E"\nagent = "ppo"\n[settings]\ngama = 1',
-            "unknown setting 'gama': did you mean gamma",
-        ),
-        ('format = 1\nenvironment = "E"\nagent = "ppo"\n[settings]\nagent = "x:y"', "unknown setting 'agent'"),
-        (
-            'format = 1\nenvironment = "E"\nagent = "ppo"\n[settings]\nnetwork = "os:system"',
-            "network = 'os:system' names code, and a preset file holds values only",
-        ),
+        ("HEAD", "must name an environment, an agent and a table"),
+        ("HEAD\n[settings]\ngama = 1", "unknown setting 'gama': did you mean gamma"),
+        ('HEAD\n[settings]\nagent = "x:y"', "unknown setting 'agent'"),
+        ('HEAD\n[settings]\nnetwork = "os:system"', "network = 'os:system' names code, and a preset file holds values"),
     ],
 )
 def test_preset_files_with_mistakes_are_refused(tmp_path, text, message):
-    (tmp_path / "a.toml").write_text(text)
+    (tmp_path / "a.toml").write_text(text.replace("HEAD", 'format = 1\nenvironment = "E"\nagent = "ppo"'))
     with pytest.raises(ConfigError, match=message) as raised:
         read_preset(tmp_path / "a.toml")
     assert "a.toml" in str(raised.value)

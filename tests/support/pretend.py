@@ -51,14 +51,15 @@ def train_run(config, seed, writer, *, progress=None, stop=None, eval_every=None
     writer.status(state, steps=steps, updates=updates, episodes=updates)
 
 
-def wait_for(condition, process, seconds=120):
+def wait_for(condition, process=None, seconds=120):
     """Wait until something is so; a process that ends before fails the test with what it said."""
     deadline = time.monotonic() + seconds
     while True:
-        with suppress(FileNotFoundError):  # a folder that is renamed while a condition looks into it
+        with suppress(OSError):  # such as a folder that is renamed while a condition looks into it
             if condition():
                 return
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 

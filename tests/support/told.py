@@ -51,14 +51,16 @@ class Told(Display):
 
 def start(*command, **options):
     """Start Python with arguments, such as "-c" and a program."""
-    options = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-        "env": os.environ | PLACES,
-        **options,
-    }
-    return subprocess.Popen([sys.executable, *command], **options)
+    streams = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, *command], **{**streams, "text": True, "env": os.environ | PLACES, **options}
+    )
+
+
+def spawned(process):
+    """The numbers of the processes that a process has spawned to train in."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(one) for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
 def on_a_terminal(*command, columns=120):

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import tyro
 
@@ -200,17 +200,11 @@ def _complain(text: str) -> None:
 def _warning_printer(command: Any) -> Callable[..., None]:
     """Return a `warnings.showwarning` that prints our own warnings in words of a command, and others as usual."""
     said: set[str] = set()  # Python's own record of what was said is lost when a library changes the filters
+    usual = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, *where: Any) -> None:
         if not isinstance(message, CheckpointWarning | ContractionWarning | TrackingWarning):
-            print(warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end="")
+            usual(message, *where)
         elif str(message) not in said:
             said.add(str(message))
             _complain(f"warning: {message.written(options_of(command))}")

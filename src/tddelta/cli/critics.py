@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from tddelta._plain import imported
 from tddelta.cli.reading import option, print_notes, print_table
-from tddelta.cli.training import settings_of, stopped
+from tddelta.cli.training import folder_and_repetition, settings_of, stopped
 from tddelta.errors import ConfigError
 
 
@@ -73,10 +73,9 @@ class Critics:
     def run(self, command: Sequence[str]) -> int:
         """Train the critics, print, write the page."""
         from tddelta.experiments.critics import critics
-        from tddelta.experiments.plan import default_out
         from tddelta.runs.files import plain
 
-        out = default_out() if self.out is None else self.out
+        out, again = folder_and_repetition(self.out, command)
         same = ("environment", "forms", "lam", "budgets", "tuning_seeds", "measure", "states", "continuations")
         try:
             study = critics(
@@ -91,7 +90,6 @@ class Critics:
                 **settings_of(self),
             )
         except KeyboardInterrupt:
-            again = [*command, *([] if self.out else ["--out", str(out)])]
             return stopped(signal.SIGINT, f"what is finished is in {out}", again)
         page = study.write()
         if self.json:

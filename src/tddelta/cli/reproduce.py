@@ -7,10 +7,8 @@ import shlex
 import shutil
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
@@ -18,7 +16,7 @@ from tyro.conf import Positional, arg
 
 from tddelta._streams import hang_ups
 from tddelta.cli.reading import option, print_report, print_table
-from tddelta.cli.training import explain, shown, stopped
+from tddelta.cli.training import explain, folder_and_repetition, shown, stopped
 from tddelta.errors import ConfigError
 from tddelta.runs.files import ELSEWHERE, storing
 
@@ -77,17 +75,18 @@ class Reproduce:
 
     def run(self, command: Sequence[str]) -> int:
         """Run the experiment and write the folder."""
-        from tddelta.experiments.plan import default_out
+        from tddelta.experiments.plan import folder_of
+        from tddelta.experiments.running import handled
 
         self._check()
         if self.experiment not in _EXPERIMENTS:
             return reproduce_atari(self, command)
-        with _ended_by_signals():
+        with handled((signal.SIGTERM, *hang_ups()), _leave):  # nothing half-made is left
             if self.redraw is not None:
                 out = self.redraw
                 print("\n".join(_draw_ring(out)))
             else:
-                out = default_out() if self.out is None else self.out
+                out = folder_of(self.out)
                 if out.exists() or out.is_symlink():
                     raise ConfigError(
                         f"{out} exists already, and nothing is overwritten: name another folder with --out"
@@ -183,22 +182,9 @@ _EXPERIMENTS: dict[str, Callable[[Path, bool], None]] = {"ring": _ring, "theory"
 """Functions that fill the folder of an experiment."""
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the program as exceptions do, by their exit codes: nothing half-made is left."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, *hang_ups())}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _leave(number: int, _: object) -> NoReturn:
+    """End the program as an exception does, by the exit code of a signal."""
+    raise SystemExit(128 + number)
 
 
 def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
@@ -223,12 +209,12 @@ def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
 
 def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:
     """Run `reproduce atari` or `reproduce atari-variants`."""
-    from tddelta.experiments.plan import default_out, divide
+    from tddelta.experiments.plan import divide
     from tddelta.experiments.running import run_plans
     from tddelta.paper import atari as atari
 
     variants = options.experiment == "atari-variants"
-    out = default_out() if options.out is None else options.out
+    out, again = folder_and_repetition(options.out, command)
     plans = atari.plan_atari(
         options.games or (atari.VARIANT_GAMES if variants else None),
         options.agents or (atari.VARIANT_AGENTS if variants else atari.AGENTS),
@@ -245,7 +231,6 @@ def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:
     )
     explain(outcomes, options)
     if outcomes.signal is not None:
-        again = [*command, *([] if options.out else ["--out", str(out)])]
         text = f"{outcomes.finished} of {len(plans)} runs are finished; so far: tddelta report {out}"
         return stopped(outcomes.signal, text, again)
     unmeasured = atari.measure(plans, _tell)
@@ -263,9 +248,7 @@ def _show(plans: "Sequence[RunPlan]") -> None:
     from tddelta.paper import atari as atari
 
     states = atari.look(plans)
-    estimate = None
-    if any(state.state != "finished" for state in states):
-        estimate = atari.estimate(plans)
+    estimate = atari.estimate(plans) if any(state.state != "finished" for state in states) else None
     rows = []
     for environment, agent in dict.fromkeys((state.entry.environment, state.entry.agent) for state in states):
         here = [s for s in states if (s.entry.environment, s.entry.agent) == (environment, agent)]

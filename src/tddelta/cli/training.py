@@ -27,7 +27,6 @@ _WORDS = {"scales": NUMBERS_OR_LADDER, "grow": "STEP:HORIZON [...]"}  # settings
 Tracker = Literal["tensorboard", "wandb"]
 """What can follow a run."""
 
-_OF_A_CALL = ("eval_every", "checkpoint_every", "json", "track")  # options that are no settings of a run
 _NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields of Config with options of their own
 
 
@@ -148,12 +147,18 @@ def folder_and_resumption(options: Any, command: Sequence[str]) -> tuple[Path, l
     Raises:
         ConfigError: There is nothing to go on in.
     """
-    from tddelta.experiments.plan import default_out
-
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out: name the folder to go on in, as in --out runs/20260101-120000")
-    out = default_out() if options.out is None else options.out
-    return out, [*command, *([] if options.out else ["--out", str(out)]), *([] if options.resume else ["--resume"])]
+    out, again = folder_and_repetition(options.out, command)
+    return out, again if options.resume else [*again, "--resume"]
+
+
+def folder_and_repetition(given: Path | None, command: Sequence[str]) -> tuple[Path, list[str]]:
+    """Folder of a command with `--out`, and the command that writes there again."""
+    from tddelta.experiments.plan import folder_of
+
+    out = folder_of(given)
+    return out, [*command, *([] if given else ["--out", str(out)])]
 
 
 def settings_of(options: Any) -> dict[str, Any]:
@@ -175,7 +180,7 @@ def _go_on(options: Train, command: Sequence[str]) -> int:
         )
     given = dataclasses.asdict(options)
     settings = given.pop("settings", {})
-    kept = ("environment", "resume", *_OF_A_CALL)
+    kept = ("environment", "resume", "eval_every", "checkpoint_every", "json", "track")  # no settings of a run
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     changed = [name for name, value in given.items() if name not in kept and value != defaults[name]]
     changed += [name for name, value in settings.items() if value is not None]

@@ -131,13 +131,12 @@ class Values(Ladder):
     def _print(self, result: "LogValues") -> None:
         shown = _chosen(result, self.rows or _LINES)
         print(f"V of the policy that wrote {self.log}; horizons 1/(1 − γ) in {self._unit}\n")
-        heads = ["state" if result.states else "row", *(["visits"] if result.states else [])]
-        heads += [_number(horizon) for horizon in result.scales.horizons]
+        heads = ["state", "visits"] if result.states else ["row"]
         rows = []
         for place in shown:
             named = [str(result.states[place]), f"{result.visits[place]:,}"] if result.states else [str(place + 1)]
             rows.append([*named, *map(_number, result.values[place])])
-        print_table(heads, rows)
+        print_table([*heads, *map(_number, result.scales.horizons)], rows)
         if len(result.values) > len(shown):
             print(f"{len(shown)} of {len(result.values):,} {'states' if result.states else 'rows'}; --rows shows more")
         training = f"{counted(result.steps, 'step')} of {counted(result.episodes - result.held_out, 'episode')}"

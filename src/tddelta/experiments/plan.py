@@ -254,12 +254,9 @@ def folder_of(out: Any) -> Path:
 
 def default_out() -> Path:
     """A folder that does not exist yet: `runs/YYYYMMDD-HHMMSS`, with a number behind it if need be."""
-    folder = first = Path("runs", datetime.now().strftime("%Y%m%d-%H%M%S"))
-    number = 2
-    while folder.exists():
-        folder = first.with_name(f"{first.name}-{number}")
-        number += 1
-    return folder
+    first = Path("runs", datetime.now().strftime("%Y%m%d-%H%M%S"))
+    others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    return next(folder for folder in itertools.chain([first], others) if not folder.exists())
 
 
 def _several(name: str, given: Any) -> list[Any]:
@@ -405,14 +402,12 @@ def plan_study(study: Study, added: int = 0) -> list[RunPlan]:
         further = range(max(part.seeds) + 1, max(part.seeds) + 1 + added)
         turn = {seed: 1 + number for number, seed in enumerate(further)}
         for environment, agent, variant in itertools.product(part.environments, part.agents, part.variants):
-            own = [
-                file.path for file in files if file.is_for(environment, agent, variant.get("environment_kwargs", {}))
-            ]
+            keywords = variant.get("environment_kwargs", {})
+            own = [file.path for file in files if file.is_for(environment, agent, keywords)]
             unused = {path: file for path, file in unused.items() if path not in own}
+            seeds = [*part.seeds, *further]
             try:
-                plans = plan_runs(
-                    environment, agent, seeds=[*part.seeds, *further], out=study.out, presets=own, **variant
-                )
+                plans = plan_runs(environment, agent, seeds=seeds, out=study.out, presets=own, **variant)
             except ConfigError as error:
                 raise ConfigError(f"{study.path}: {error}") from error
             for plan in plans:
@@ -457,9 +452,8 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
         where = f"[[extend]] {number}: "
         _check_keys(extension, _OF_A_PART, where)
         inherited = {name: table[name] for name in _OF_A_PART[:-2] if name in table}
-        merged = {
-            name: {**_table(table, name), **_table(extension, name)} for name in ("settings", "environment_kwargs")
-        }
+        tables = ("settings", "environment_kwargs")
+        merged = {name: {**_table(table, name), **_table(extension, name)} for name in tables}
         try:
             parts.append(_part({**inherited, **extension, **merged}))
         except ConfigError as error:
@@ -491,17 +485,14 @@ def _study(path: Path, table: Mapping[str, Any], digest: str) -> Study:
 def _part(table: Mapping[str, Any]) -> Part:
     settings = dict(_table(table, "settings"))
     _check_apart(settings, "[settings]", ("environment", "agent", "environment_kwargs"))
-    shared = {**settings, **{name: table[name] for name in ("steps",) if name in table}}
+    shared = settings | ({"steps": table["steps"]} if "steps" in table else {})
     keywords = _table(table, "environment_kwargs")
     variants = []
-    for own in itertools.product(_grid(_table(table, "grid")), _list(table)):
-        merged = {**shared, **own[0], **own[1]}
+    for grid, entry in itertools.product(_grid(_table(table, "grid")), _list(table)):
+        merged = {**shared, **grid, **entry}
         if keywords or "environment_kwargs" in merged:
-            merged["environment_kwargs"] = {
-                **keywords,
-                **own[0].get("environment_kwargs", {}),
-                **own[1].get("environment_kwargs", {}),
-            }
+            of_grid, of_entry = (one.get("environment_kwargs", {}) for one in (grid, entry))
+            merged["environment_kwargs"] = {**keywords, **of_grid, **of_entry}
         variants.append(merged)
     return Part(
         _names(table, "environments"),

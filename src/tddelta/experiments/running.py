@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import math
+import operator
 import os
 import queue
 import signal
@@ -26,8 +27,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, DataError, TDDeltaError, setting
@@ -119,7 +119,7 @@ def run_plans(
         return work_through(todo, threads, display, finished, stop=stop, shared=shared)
 
 
-class Trainer(Protocol):
+class Trainer:
     """Trains runs somewhere."""
 
     def open(self, wait: Callable[["Future[Any]"], bool]) -> None:
@@ -128,11 +128,14 @@ class Trainer(Protocol):
     def close(self, *, at_once: bool) -> None:
         """Leave nothing running behind; `at_once` without waiting for runs in progress."""
 
-    def start(self, waiting: Sequence[RunPlan], report: Listener) -> Sequence[tuple[Sequence[RunPlan], "Future[Any]"]]:
+    def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
         """Start some of the waiting runs, as many as there is room for: groups, each with its future."""
+        raise NotImplementedError
 
-    def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> Sequence[Outcome]:
-        """Return how the runs of a future that is done have ended."""
+    def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> list[Outcome]:
+        """Return how the runs of a future that is done have ended: its result, unless a trainer says otherwise."""
+        outcomes: list[Outcome] = future.result()
+        return outcomes
 
     def stop(self) -> None:
         """Let every run in progress save what it has and end."""
@@ -302,27 +305,33 @@ def _may_change(outcome: Outcome) -> bool:
 @contextmanager
 def stopping(received: list[int], wake: Callable[[], None]) -> Iterator[None]:
     """Put the number of the first Ctrl-C, SIGTERM or SIGHUP into a list, and call `wake` then."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, restore: Callable[[], None]) -> None:
         received.append(number)
         restore()  # a second one does what it always does
         for one in closed:  # of which shell and system each send one
             signal.signal(one, signal.SIG_IGN)
         wake()
 
+    closed = hang_ups()
+    with handled((signal.SIGINT, signal.SIGTERM, *closed), handle):
+        yield
+
+
+@contextmanager
+def handled(numbers: Sequence[int], handle: Callable[[int, Callable[[], None]], object]) -> Iterator[None]:
+    """Call a function with the number of each signal that comes to the main thread, and what restores the handlers."""
+
     def restore() -> None:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
-    closed = hang_ups()
+    main = threading.current_thread() is threading.main_thread()
     # a handler that was not installed from Python reads as None, and could not be restored
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, *closed)}
+    found = {number: signal.getsignal(number) for number in numbers if main}
     previous = {number: handler for number, handler in found.items() if handler is not None}
     for number in previous:
-        signal.signal(number, handle)
+        signal.signal(number, lambda number, _: handle(number, restore))
     try:
         yield
     finally:
@@ -330,7 +339,7 @@ def stopping(received: list[int], wake: Callable[[], None]) -> Iterator[None]:
 
 
 @dataclass
-class Threads:
+class Threads(Trainer):
     """Trains runs in so many threads of this process, which share their programs, until `halt` is set.
 
     Where it is vectorized, a thread takes all seeds of an agent that stand together in the plan, not one run.
@@ -342,21 +351,18 @@ class Threads:
     vectorized: bool
     _running: "list[Future[list[Outcome]]]" = field(default_factory=list)
 
-    def open(self, wait: Callable[["Future[Any]"], bool]) -> None:
-        """Nothing has to be ready."""
-
     def close(self, *, at_once: bool) -> None:
         """Let the threads end, which nobody waits for."""
         if at_once:
             self.halt.set()
 
-    def start(
-        self, waiting: Sequence[RunPlan], report: Listener
-    ) -> list[tuple[list[RunPlan], "Future[list[Outcome]]"]]:
+    def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
         """Start a thread for every group that there is room for."""
         self._running = [future for future in self._running if not future.done()]
-        started = []
-        for group in _groups(waiting, vectorized=self.vectorized)[: self.count - len(self._running)]:
+        started: list[tuple[Sequence[RunPlan], Future[Any]]] = []
+        place = operator.attrgetter("path.parent" if self.vectorized else "path")
+        groups = [list(plans) for _, plans in itertools.groupby(waiting, place)]
+        for group in groups[: self.count - len(self._running)]:
             future: Future[list[Outcome]] = Future()
             # Python waits for the threads of a ThreadPoolExecutor before it ends, also after a second Ctrl-C.
             # Who does not wait for these ones knows them by "run-".
@@ -374,20 +380,9 @@ class Threads:
             outcomes = [Outcome(plan, "failed", lost) for plan in group]
         future.set_result(outcomes)
 
-    def ended(self, group: Sequence[RunPlan], future: "Future[list[Outcome]]") -> list[Outcome]:
-        """Return how the runs of a thread have ended."""
-        return future.result()
-
     def stop(self) -> None:
         """Tell every thread."""
         self.halt.set()
-
-
-def _groups(plans: Sequence[RunPlan], *, vectorized: bool) -> list[list[RunPlan]]:
-    """Runs that one thread trains at once: one, or all seeds of an agent as one program."""
-    if not vectorized:
-        return [[plan] for plan in plans]
-    return [list(seeds) for _, seeds in itertools.groupby(plans, lambda plan: plan.path.parent)]
 
 
 def train_group(
@@ -480,8 +475,6 @@ def describe_origin(command: Sequence[str]) -> dict[str, Any]:
     return origin(command, _PACKAGES, named)
 
 
-_NAMED = ("eval_every", "checkpoint_every")
-
 _FOLLOWING = ("actor_lam", "reward_discount")
 """Settings that follow others where they are None; `config.json` records the number that they come to."""
 
@@ -546,9 +539,9 @@ def _options(run: Run) -> dict[str, Any]:
     for event in reversed(run.timing):
         options = event.get("options")
         if event.get("event") in ("start", "resume") and isinstance(options, Mapping):
-            found = {name: options[name] for name in _NAMED if isinstance(options.get(name), int | float)}
-            trackers = options.get("track")
-            without = options.get("unset")
+            pauses = ("eval_every", "checkpoint_every")
+            found = {name: options[name] for name in pauses if isinstance(options.get(name), int | float)}
+            trackers, without = options.get("track"), options.get("unset")
             return found | {
                 "track": tuple(name for name in TRACKERS if isinstance(trackers, list) and name in trackers),
                 "unset": [name for name in _FOLLOWING if isinstance(without, list) and name in without],

@@ -187,10 +187,6 @@ def sweep(
     return begun(planned.plans)
 
 
-_NOTICE = 120
-"""Seconds before the end of a job's time in which it can save its run."""
-
-
 LARGEST_ARRAY = 1000
 """Jobs of one array. Clusters take indices up to 1000 unless they say otherwise (MaxArraySize 1001)."""
 
@@ -225,12 +221,14 @@ def slurm_script(study: Study, states: Sequence[RunState], further: Sequence[str
         "output": f"{study.out.absolute()}/slurm/%A_%a.out",
         "cpus-per-task": str(math.ceil(study.cpus)),
         **({"gpus-per-task": str(math.ceil(study.gpus)), "ntasks": "1"} if study.gpus else {}),
-        "signal": f"B:TERM@{_NOTICE}",
+        "signal": "B:TERM@120",  # in so many seconds a run can be saved
         "requeue": "",
         **study.slurm,
     }
     directives = [f"#SBATCH --{name}{'=' + _quoted(value) if value else ''}" for name, value in options.items()]
     several = len(left) > LARGEST_ARRAY
+    beside = Path(sys.executable).with_name("tddelta")  # which the machines of a cluster share
+    program = str(beside) if beside.exists() else "tddelta"
     opening = (
         f"# {len(left)} of {len(states)} runs; to start them: tddelta sweep {study.path.name} --slurm | "
         f"{'bash' if several else 'sbatch'}\n"
@@ -242,19 +240,13 @@ def slurm_script(study: Study, states: Sequence[RunState], further: Sequence[str
             last=len(runs) - 1,
             folder=shlex.quote(str(study.path.absolute().parent)),
             runs=_ranges(runs),
-            command=shlex.join([*_program(), "sweep", study.path.name, *further, "--only"]),
+            command=shlex.join([program, "sweep", study.path.name, *further, "--only"]),
         )
         for runs in (left[begin : begin + LARGEST_ARRAY] for begin in range(0, len(left), LARGEST_ARRAY))
     ]
     if not several:
         return arrays[0]
     return f"#!/bin/bash\n{opening}set -eu\n" + "".join(f"sbatch <<'END'\n{array}END\n" for array in arrays)
-
-
-def _program() -> list[str]:
-    """The command of this installation, which the machines of a cluster share."""
-    beside = Path(sys.executable).with_name("tddelta")
-    return [str(beside)] if beside.exists() else ["tddelta"]
 
 
 def _quoted(value: str) -> str:

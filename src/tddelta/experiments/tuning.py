@@ -32,6 +32,7 @@ from tddelta.timescales import Rule, plain_scales
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.trial import TrialState
 
     from tddelta.deep.config import Config
     from tddelta.deep.training import Progress
@@ -45,8 +46,6 @@ STORAGE = "tune.db"
 
 FORMAT = 2
 """The version of what the file remembers of the question: format 1 named none, and agents had other names."""
-
-_STUDY = "tune"  # its name within the file
 
 _NUMBERS = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
@@ -108,10 +107,8 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
             storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
             stack.callback(storage.engine.dispose)
             stack.callback(storage.remove_session)
-            study = optuna.create_study(
-                study_name=_STUDY, storage=storage, direction="maximize", load_if_exists=True,
-                pruner=_pruner(question.pruner),
-            )  # fmt: skip
+            options: dict[str, Any] = {"direction": "maximize", "pruner": _pruner(question.pruner)}
+            study = optuna.create_study(study_name="tune", storage=storage, load_if_exists=True, **options)
             begun = study.user_attrs.get("question")
             begun = None if begun is None else _upgraded_question(begun)
         asked = {"format": FORMAT, **json.loads(json.dumps(asdict(question)))}
@@ -499,10 +496,9 @@ def spawn_seeds(seed: int, search: int, evaluation: int) -> tuple[tuple[int, ...
     The first n of each do not depend on how many there are.
     """
     found = []
-    for bit, (source, count) in enumerate(
-        zip(np.random.SeedSequence(seed).spawn(2), (search, evaluation), strict=True)
-    ):
-        drawn = np.random.default_rng(source)
+    sources = np.random.SeedSequence(seed).spawn(2)
+    for bit, count in enumerate((search, evaluation)):
+        drawn = np.random.default_rng(sources[bit])
         seeds: dict[int, None] = {}  # in order, each once
         while len(seeds) < count:
             seeds[int(drawn.integers(2**31)) * 2 + bit] = None
@@ -567,9 +563,9 @@ class _Search:
                 raise error  # no fault of the setting: the trial is begun again when the search is resumed
         if errors:
             trial.set_user_attr("message", str(errors[0]))
-            self._end(trial, chosen, TrialState.FAIL, note=f"failed: {errors[0]}")
+            self._end(trial, TrialState.FAIL, f"failed: {errors[0]}")
         elif judge.reach(RUNGS):
-            self._end(trial, chosen, TrialState.PRUNED, note="given up")
+            self._end(trial, TrialState.PRUNED, "given up")
         else:
             scores = [final_score(Run(plan.path)) for plan in plans]
             if any(map(math.isnan, scores)):
@@ -579,24 +575,17 @@ class _Search:
                 )
             trial.set_user_attr("scores", scores)
             value = float(np.mean(scores))
-            self._end(trial, chosen, TrialState.COMPLETE, value, f"score {value:.5g}")
+            self._end(trial, TrialState.COMPLETE, f"score {value:.5g}", value)
 
     def _chosen(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
         """The settings of a trial; none for the preset itself, which would have the same numbers by other settings."""
         chosen = self.space.suggest(trial)
         return {} if trial.user_attrs.get("preset") else chosen
 
-    def _end(
-        self,
-        trial: "optuna.Trial",
-        chosen: Mapping[str, Any],
-        state: "optuna.trial.TrialState",
-        value: float | None = None,
-        note: str = "",
-    ) -> None:
+    def _end(self, trial: "optuna.Trial", state: "TrialState", note: str, value: float | None = None) -> None:
         self.study.tell(trial, value, state=state)
         if self.shown:
-            texts = [f"{name} {json.dumps(setting)}" for name, setting in chosen.items()]
+            texts = [f"{name} {json.dumps(setting)}" for name, setting in trial.user_attrs["settings"].items()]
             print(f"trial {trial.number}, {', '.join(texts) or 'preset'}: {note}", flush=True)
 
     def _plan(self, part: str, seeds: Sequence[int], chosen: Mapping[str, Any]) -> list[RunPlan]:

@@ -42,7 +42,7 @@ from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, setting
 from tddelta.experiments.display import Listener
 from tddelta.experiments.plan import Outcome, RunPlan, plan_runs
-from tddelta.experiments.running import available_cores, describe_origin, train_group
+from tddelta.experiments.running import Trainer, available_cores, describe_origin, train_group
 from tddelta.runs import config_hash, is_being_written, set_aside
 
 Ended = list[tuple[str, Exception | None]]
@@ -124,7 +124,6 @@ def _sendable(error: BaseException) -> Exception:
 
 # ---------------------------------------------------------------- processes of this machine
 
-_CONTEXT = multiprocessing.get_context("spawn")
 _THREADS = ("PJRT_NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _LAST_WORDS = 2000  # bytes of what a process wrote before it died
 _MANNERS = 10.0  # seconds that a process has to leave by itself
@@ -214,7 +213,7 @@ def _program(plan: RunPlan) -> Any:
     return (jax.tree.structure(plan.config),)
 
 
-class Processes:
+class Processes(Trainer):
     """Trains runs in spawned processes, each of which keeps its compiled programs between runs.
 
     There is one per core, and one where there is a GPU, unless a count is given. On a GPU the seeds of an agent that
@@ -327,7 +326,7 @@ class Processes:
         words = self._place / f"worker-{self._started}"
         words.touch()
         with _spawning({name: value for name, value in environment.items() if name not in os.environ}):
-            pool = ProcessPoolExecutor(1, _CONTEXT, _begin, (str(words),))
+            pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (str(words),))
             pool.submit(os.getpid)  # a process is started with the first job, and listed until its pool is closed
         (process,) = pool._processes.values()
         worker = _Worker(pool, process, words)
@@ -460,7 +459,7 @@ def _visible(path: Path) -> bool:
     return (path / "config.json").exists()
 
 
-class RayCluster:
+class RayCluster(Trainer):
     """Trains runs as tasks of a Ray cluster, at an address or "auto", each on so many cores and GPUs.
 
     All waiting runs are submitted at once: Ray starts as many as the cluster has room for, also on machines that join
