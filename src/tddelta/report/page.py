@@ -27,6 +27,14 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _NUMERIC = re.compile(r"(?:[+−<]?[\d∞]|n/a|–$|$)")
 
+_TEMPLATES = Environment(
+    loader=PackageLoader("tddelta.report", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -36,7 +44,6 @@ class Section:
         name: Its anchor on the page.
         title: Its heading.
         link: Its name among the contents.
-        figures: Its figures.
         tables: Its tables, below the figures.
     """
 
@@ -132,13 +139,8 @@ def write_page(
 ) -> tuple[Path, list[str]]:
     """Write a page and the folders of its figures and tables beside it; see `Report.write`.
 
-    Args:
-        out: The file to write, or a folder for `report.html`.
-        figures: Its figures.
-        tables: Its tables; those without rows are left out.
-        template: File among the templates of this package. It knows the tables, the drawn `figures` by section and the
-            names of the two `folders`.
-        content: What else it knows, by name.
+    The template, a file of this package, knows the `tables` that have rows, the drawn `figures` by section, the names
+    of the two `folders`, and the content.
 
     Returns:
         The path of the page, and sentences about files that were moved.
@@ -152,11 +154,12 @@ def write_page(
     images = {f"{each.name}.{kind}": to_bytes(each.figure, kind) for each in drawn for kind in ("png", "pdf")}
     texts = {f"{table.name}.csv": table.to_csv() for table in tables}
     texts |= {f"{table.name}.tex": table.to_latex() for table in tables}
+    known = {"palette": PALETTE, "numeric": _numeric_columns, "tables": tables, "folders": [f.name for f in folders]}
     by_section: dict[str, list[dict[str, Any]]] = {}
     for drawing in drawn:
         item = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
         by_section.setdefault(drawing.section, []).append(item)
-    html = _rendered(template, tables=tables, figures=by_section, folders=[each.name for each in folders], **content)
+    html = _TEMPLATES.get_template(template).render(**known, figures=by_section, **content)
     _write(target, html.encode(errors="backslashreplace"))
     files, notes = (images, {name: text.encode(errors="replace") for name, text in texts.items()}), []
     for folder, contents in zip(folders, files, strict=True):
@@ -221,17 +224,6 @@ def _content(runs: RunSet) -> dict[str, Any]:
         "reasons": runs.suites[1],
         "provenance": provenance_of(event for seed in runs.seeds for event in seed.run.timing[:1]),
     }
-
-
-def _rendered(template: str, **content: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("tddelta.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template).render(palette=PALETTE, numeric=_numeric_columns, **content)
 
 
 def _tables(runs: RunSet) -> dict[str, Table | list[Table]]:

@@ -109,16 +109,11 @@ class Seed:
     """One run, as far as a report needs it.
 
     Attributes:
-        run: The run directory.
-        environment: Name of the environment.
         agent: Name under which the report shows the agent.
-        number: The seed.
         state: "finished", "interrupted", "failed", "running", or "cut off": its process ended without a word.
         message: Why it failed, or "".
-        steps: Environment steps done.
         end_steps: Environment steps at the end of each training episode, shape (N,).
         returns: Returns of the training episodes, shape (N,).
-        speed: Training steps per second, or None.
         vectorized: Whether it was trained together with other seeds, as one program.
     """
 
@@ -342,9 +337,6 @@ class Comparison:
     """One agent against one baseline on one environment.
 
     Attributes:
-        environment: Name of the environment.
-        agent: The agent.
-        baseline: The agent it is compared with.
         welch: Welch's t-test of the scores over seeds.
         interval: Bootstrap interval of the difference of means, at 95 %.
         note: What a reader should know about it, else "".
@@ -400,7 +392,6 @@ class Suite:
         name: Name of the table.
         unit: What a normalised score of 0 and of 1 mean.
         source: Where the reference scores come from.
-        environments: The environments.
         scores: Per agent, one array of normalised scores per environment.
     """
 
@@ -450,8 +441,7 @@ class RunSet:
         self.groups: dict[tuple[str, str], Group] = {}
         for environment in self.environments:
             for agent in self.agents:
-                mine = tuple(s for s in self.seeds if (s.environment, s.agent) == (environment, agent))
-                if mine:
+                if mine := tuple(s for s in self.seeds if (s.environment, s.agent) == (environment, agent)):
                     self.groups[environment, agent] = Group(environment, agent, mine, self.problems)
         self.compared_with = self._resolve(baselines)
         self._references = references

@@ -93,9 +93,8 @@ def average_score(returns: npt.ArrayLike) -> float:
 def summarise(scores: npt.ArrayLike) -> Summary:
     """Mean ± standard error of one score per seed, (n,); one that is not finite makes the mean NaN."""
     values = _vector("scores", scores)
-    plain = tuple(float(value) for value in values)
-    problem = _unusable(values)
-    if problem:
+    plain = tuple(values.tolist())
+    if problem := _unusable(values):
         return Summary(plain, math.nan, None, problem)
     mean = float(values.mean())
     if len(values) == 1:
@@ -247,8 +246,7 @@ def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
     reported here as "no variance, equal".
     """
     first, second = _vector("first", first), _vector("second", second)
-    problem = _unusable(first) or _unusable(second)
-    if problem:
+    if problem := _unusable(first) or _unusable(second):
         return Welch(math.nan, note=problem)
     difference = float(first.mean() - second.mean())
     constant = _is_constant(first), _is_constant(second)
@@ -307,8 +305,7 @@ def bootstrap_difference(
     """
     _check_bootstrap(n_bootstrap, level)
     samples = [_vector("first", first), _vector("second", second)]
-    problem = _unusable(samples[0]) or _unusable(samples[1])
-    if problem:
+    if problem := _unusable(samples[0]) or _unusable(samples[1]):
         return Interval(None, None, problem)
     if min(map(len, samples)) < 2:
         return Interval(None, None, "one seed: no interval")
@@ -434,13 +431,11 @@ def probability_of_improvement(
             "leave out the environments that one of them lacks"
         )
     value = float(_improvement(_rows(ours), _rows(theirs))[0])
-    problem = _no_interval(ours) or _no_interval(theirs)
-    if problem:
+    both = [*ours, *theirs]
+    if problem := _no_interval(both):
         return Estimate(value, Interval(None, None, problem))
-    rng = np.random.default_rng(seed)
-    low, high = _percentiles(
-        _improvement(_resample(ours, n_bootstrap, rng), _resample(theirs, n_bootstrap, rng)), level
-    )
+    drawn = _resample(both, n_bootstrap, seed)
+    low, high = _percentiles(_improvement(drawn[: len(ours)], drawn[len(ours) :]), level)
     return Estimate(value, Interval(low, high, "the same in every resample" if low == high else ""))
 
 
@@ -634,7 +629,7 @@ def _no_width(arrays: list[FloatArray]) -> str:
     return "no variance: the interval has no width" if all(map(_is_constant, arrays)) else ""
 
 
-def _resample(arrays: list[FloatArray], n_bootstrap: int, seed: int | np.random.Generator) -> list[FloatArray]:
+def _resample(arrays: list[FloatArray], n_bootstrap: int, seed: int) -> list[FloatArray]:
     """Draw from each array with replacement: shape (n,) becomes (n_bootstrap, n)."""
     rng = np.random.default_rng(seed)
     return [values[rng.integers(len(values), size=(n_bootstrap, len(values)))] for values in arrays]
