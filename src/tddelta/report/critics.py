@@ -55,12 +55,8 @@ class Cell(NamedTuple):
 class Difference:
     """One form against the baseline at one budget, both as they were chosen there.
 
-    Attributes:
-        ours: Error of the form, over seeds.
-        theirs: Error of the baseline, over the same seeds.
-        test: Paired two-sided t-test of the difference, seed by seed.
-        interval: 95 % t interval of the difference.
-        corrected: p of the test with Holm's correction for all comparisons of the study; None where there is no p.
+    Errors of the form and of the baseline over the same seeds, paired two-sided t-test and 95 % t interval of their
+    difference, and p as `corrected` by Holm's method for all comparisons of the study; None where there is no p.
     """
 
     form: str

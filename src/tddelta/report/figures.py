@@ -656,7 +656,8 @@ def write_values(
     The values are V_z, (N, Z), of N states, each of which was visited so often, or of N rows of the log.
     """
     heads = ["state", "visits"] if states else ["row"]
-    places = zip(states, visits, strict=True) if states else zip(range(1, len(values) + 1), strict=True)
+    numbers = [[place] for place in range(1, len(values) + 1)]
+    places: Iterable[Sequence[Any]] = zip(states, visits, strict=True) if states else numbers
     rows = [[*place, *row] for place, row in zip(places, values.tolist(), strict=True)]
     _write_csv(folder / "values.csv", [*heads, *(f"value/gamma={label}" for label in scales.labels)], rows)
     names = [states[place] if states else f"row {place + 1}" for place in drawn]

@@ -38,14 +38,7 @@ _TEMPLATES = Environment(
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page that not every report has.
-
-    Attributes:
-        name: Its anchor on the page.
-        title: Its heading.
-        link: Its name among the contents.
-        tables: Its tables, below the figures.
-    """
+    """A section of the page that not every report has: its anchor, its heading, its link's text, and what it shows."""
 
     name: str
     title: str
@@ -154,12 +147,12 @@ def write_page(
     images = {f"{each.name}.{kind}": to_bytes(each.figure, kind) for each in drawn for kind in ("png", "pdf")}
     texts = {f"{table.name}.csv": table.to_csv() for table in tables}
     texts |= {f"{table.name}.tex": table.to_latex() for table in tables}
-    known = {"palette": PALETTE, "numeric": _numeric_columns, "tables": tables, "folders": [f.name for f in folders]}
     by_section: dict[str, list[dict[str, Any]]] = {}
     for drawing in drawn:
         item = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
         by_section.setdefault(drawing.section, []).append(item)
-    html = _TEMPLATES.get_template(template).render(**known, figures=by_section, **content)
+    known = {"tables": tables, "figures": by_section, "folders": [each.name for each in folders], **content}
+    html = _TEMPLATES.get_template(template).render(known, palette=PALETTE, numeric=_numeric_columns)
     _write(target, html.encode(errors="backslashreplace"))
     files, notes = (images, {name: text.encode(errors="replace") for name, text in texts.items()}), []
     for folder, contents in zip(folders, files, strict=True):

@@ -35,12 +35,8 @@ _ATARI_NAME = re.compile(r"(?:gym:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Determin
 class Reference:
     """Two scores of one environment that fix its scale.
 
-    Attributes:
-        suite: Name of the table; aggregates never mix two tables.
-        unit: What 0 and 1 mean.
-        random: Return of uniformly random play.
-        reference: Return that counts as 1.
-        source: Where both numbers come from.
+    They are the return of uniformly random play, and the one that counts as 1. The unit says what 0 and 1 mean, the
+    source where both numbers come from; the suite is the name of their table: aggregates never mix two.
     """
 
     suite: str
@@ -336,11 +332,8 @@ N_BOOTSTRAP = 10_000
 class Comparison:
     """One agent against one baseline on one environment.
 
-    Attributes:
-        welch: Welch's t-test of the scores over seeds.
-        interval: Bootstrap interval of the difference of means, at 95 %.
-        note: What a reader should know about it, else "".
-        corrected: p after Holm's correction over all comparisons of this measure, or None.
+    Welch's t-test of the scores over seeds, 95 % bootstrap interval of the difference of means, a note for the reader
+    or "", and p as `corrected` by Holm's method over all comparisons of this measure, or None.
     """
 
     environment: str
@@ -386,13 +379,10 @@ def verdict(difference: float, p: float | None, better: str = "better", worse: s
 
 @dataclass(frozen=True)
 class Suite:
-    """Environments that can be aggregated, since one table of reference scores covers them.
+    """Environments that can be aggregated, since one table of reference scores, `name`, covers them.
 
-    Attributes:
-        name: Name of the table.
-        unit: What a normalised score of 0 and of 1 mean.
-        source: Where the reference scores come from.
-        scores: Per agent, one array of normalised scores per environment.
+    The unit is what a normalised score of 0 and of 1 mean, the source that of the reference scores; `scores` are, per
+    agent, one array of normalised scores per environment.
     """
 
     name: str

@@ -39,7 +39,6 @@ class Column:
     """A column of a table as a reader sees it.
 
     Attributes:
-        head: Its head.
         fields: Names of the values in a record that it shows, one or several.
         text: Makes its text from these values.
         mark: Makes "better", "worse" or "" from its text, to colour it.
@@ -63,7 +62,6 @@ class Table:
     Attributes:
         name: File name without suffix.
         caption: What it shows.
-        columns: Its columns.
         records: Its rows; the first one names all fields of the CSV file.
         notes: Remarks below it.
     """
@@ -442,7 +440,7 @@ def diagnostics_table(runs: RunSet) -> Table:
             part = f"W_{z}" if len(group.scales) > 1 else "V"
             ends = {"states": int(found.states[z]), "part": part, "label": group.scales.labels[z]}
             records.append(of_group(group, z=z, gamma=gamma) | values | ends)
-    means = (Column(title, n, shown(percent if n == "share" else number)) for n, title in measures.items())
+    means = (Column(title, name, shown(percent if name == "share" else number)) for name, title in measures.items())
     notes = (
         "Held-out states, all seeds together. A part's target is the realised return at its discount less that at the "
         "one before; its bias is the mean of prediction less target, its spread the target's standard deviation. "
