@@ -182,10 +182,8 @@ class Seed:
 
 def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
     """Training steps per second: of the whole run, or of the blocks so far."""
-    for event in reversed(timing):
-        if event.get("event") == "end" and event.get("steps_per_second"):
-            return float(event["steps_per_second"])
-    return block_speed(timing)
+    ends = [event for event in timing if event.get("event") == "end" and event.get("steps_per_second")]
+    return float(ends[-1]["steps_per_second"]) if ends else block_speed(timing)
 
 
 def block_speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
