@@ -15,10 +15,7 @@ from inspect_data import SCALES, game
 from tddelta.inspector import Critic, Recording, from_observations
 from tddelta.queries import value_at
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"), pytest.mark.slow]
 
 READY = "document.documentElement.dataset.frames === 'ready'"
 STEPS = 120

@@ -230,10 +230,7 @@ class Undrawn(Counting):
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [
-        (Counting, "Plant has no render_mode rgb_array"),
-        (Undrawn, "Plant cannot draw here: no module named pygame"),
-    ],
+    [(Counting, "Plant has no render_mode rgb_array"), (Undrawn, "Plant cannot draw here: no module named pygame")],
 )
 def test_without_pictures_the_recording_says_why(kind, reason, tmp_path):
     config = tiny(host.from_factory(kind, name="Plant"))

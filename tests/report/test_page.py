@@ -42,9 +42,6 @@ class Page(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag):
         if tag not in VOID:
             assert self.open.pop() == tag
@@ -62,10 +59,8 @@ def full(tmp_path_factory):
         for (agent, final), seed in itertools.product({"ppo": 5.0, "ppo-delta": 9.0}.items(), range(2)):
             ends, returns = learning(np.random.default_rng([e, seed]), final, 100_000, 300)
             state = "interrupted" if (agent, environment, seed) == ("ppo", "Asterix-MinAtar", 1) else "finished"
-            shown = {"rollout": e == 1, "critic": e == 1}  # drawing takes long
-            write_run(
-                out, environment, agent, seed, returns=returns, end_steps=ends, steps=100_000, state=state, **shown
-            )
+            given = {"returns": returns, "end_steps": ends, "steps": 100_000, "state": state}
+            write_run(out, environment, agent, seed, **given, rollout=e == 1, critic=e == 1)  # drawing takes long
     return write_report(out)
 
 
@@ -364,24 +359,13 @@ class TestPlots:
         names = [f"agent {i}" for i in range(20)] + ["ppo-delta"]
         assert len(set(figures.agent_styles(names).values())) == 21
 
-    def test_axes_in_axes_out_without_pyplot(self):
-        figure, (axes,) = figures.new_figure()
-        curve = learning_curve([[1, 2], [1, 2]], [[0.0, 1.0], [1.0, 2.0]], [1, 2])
-        styles = figures.agent_styles(["ppo"])
-        assert figures.learning_curves(axes, {"ppo": curve}, styles) == 2
-        figure.canvas.draw()
-        assert axes.get_legend().get_title().get_text() == "mean of 2 seeds, band: 95 % t interval"
-
     def test_the_legend_names_each_band_where_they_differ(self):
         _, (axes,) = figures.new_figure()
         two = learning_curve([[1, 2]] * 2, [[0.0, 1.0], [1.0, 2.0]], [1, 2])
         one = learning_curve([[1, 2]], [[0.0, 1.0]], [1, 2])
-        figures.learning_curves(axes, {"ppo": two, "ppo+": one}, figures.agent_styles(["ppo", "ppo+"]))
+        assert figures.learning_curves(axes, {"ppo": two, "ppo+": one}, {"ppo": 0, "ppo+": 1}) == 3
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert [label.replace("\n", " ") for label in labels] == [
-            "ppo (mean of 2 seeds, band: 95 % t interval)",
-            "ppo+ (one seed, no band)",
-        ]
+        assert labels == ["ppo (mean of 2 seeds, band: 95 % t interval)", "ppo+ (one seed, no band)"]
 
     @pytest.mark.parametrize("agent", ["ppo", "ppo-delta"])
     def test_recorded_episode(self, agent):
@@ -417,13 +401,8 @@ def test_the_same_runs_give_the_same_bytes_whatever_the_users_plotting_settings(
         assert matplotlib.rcParams["font.size"] == matplotlib.rcParamsDefault["font.size"]
         files = (path for path in folder.rglob("*.*") if path.is_file())
         contents.append({path.relative_to(folder): path.read_bytes() for path in files})
-    assert contents[0] == contents[1] and {path.suffix for path in contents[0]} == {
-        ".html",
-        ".pdf",
-        ".png",
-        ".csv",
-        ".tex",
-    }
+    assert contents[0] == contents[1]
+    assert {path.suffix for path in contents[0]} == {".html", ".pdf", ".png", ".csv", ".tex"}
 
 
 CHANGED = {
@@ -434,12 +413,7 @@ CHANGED = {
 
 @pytest.mark.parametrize(
     ("module", "backend"),
-    [
-        ("report", "misspelt"),
-        ("report", "module://no_such"),
-        ("paper", "misspelt"),
-        ("inspector.video", "misspelt"),
-    ],
+    [("report", "misspelt"), ("report", "module://no_such"), ("paper", "misspelt"), ("inspector.video", "misspelt")],
 )
 def test_a_backend_that_cannot_be_loaded_does_not_matter(module, backend):
     program = f"import os, tddelta.{module}, matplotlib; print(os.environ['MPLBACKEND'], matplotlib.__name__)"

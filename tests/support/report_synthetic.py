@@ -17,16 +17,14 @@ AGENTS = {
 
 
 def agent_data(name: str) -> dict[str, Any]:
-    base = AGENTS.get(name, AGENTS["ppo-delta"])
-    form = "tddelta.targets:lambda_targets"
-    return {"name": name, **base, "targets": form, "advantages": "tddelta.targets:advantages"}
+    made = {"targets": "tddelta.targets:lambda_targets", "advantages": "tddelta.targets:advantages"}
+    return {"name": name, **AGENTS.get(name, AGENTS["ppo-delta"]), **made}
 
 
 def scales_of(name: str) -> TimeScales:
     if name in ("ppo", "ppo+"):
         return TimeScales.single(0.99, lam=0.95)
-    rule = agent_data(name)["rule"]
-    return TimeScales.halving(gamma=0.99, lam=0.95, rule=rule)
+    return TimeScales.halving(gamma=0.99, lam=0.95, rule=agent_data(name)["rule"])
 
 
 def write_run(

@@ -242,20 +242,13 @@ def _checked(arrays: dict[str, Array], place: str) -> Recording:
     for name in ("terminated", "truncated"):
         if arrays[name].dtype != np.bool_:
             raise DataError(f"{place}: {name} must be boolean; got {arrays[name].dtype}: write {name}.astype(bool)")
-    learned = arrays.get("learner_rewards")
-    as_they_are = ("terminated", "truncated", "observations", "actions", "lives")
-    rest: dict[str, Any] = {name: arrays.get(name) for name in as_they_are}
-    return Recording(
-        rewards=_floating(rewards),
-        learner_rewards=None if learned is None else _floating(learned),
-        critics=tuple(
-            _critic(arrays, prefix, steps, place) for prefix in ("", "other_") if f"{prefix}deltas" in arrays
-        ),
-        frames=None if "frames" not in arrays else _frames(arrays["frames"], place),
-        environment=_text(arrays, "environment"),
-        no_frames=_text(arrays, "no_frames"),
-        **rest,
-    )
+    critics = [_critic(arrays, prefix, steps, place) for prefix in ("", "other_") if f"{prefix}deltas" in arrays]
+    fields: dict[str, Any] = {name: arrays.get(name) for name in _SAVED}
+    fields |= {name: _floating(arrays[name]) for name in ("rewards", "learner_rewards") if name in arrays}
+    fields |= {name: _text(arrays, name) for name in ("environment", "no_frames")}
+    if "frames" in arrays:
+        fields["frames"] = _frames(arrays["frames"], place)
+    return Recording(critics=tuple(critics), **fields)
 
 
 def _critic(arrays: dict[str, Array], prefix: str, steps: int, place: str) -> Critic:
@@ -309,12 +302,11 @@ def _floating(array: Array) -> Array:
 def _frames(array: Array, place: str) -> Array:
     if array.dtype != np.uint8:
         raise DataError(f"{place}: frames must be bytes, 0 … 255; got {array.dtype}: scale and cast them to np.uint8")
-    shape, steps = array.shape, len(array)
-    if array.ndim == 3:
-        array = np.repeat(array[..., None], 3, axis=-1)
-    if array.ndim != 4 or array.shape[3] != 3 or 0 in shape:
-        raise ShapeError(f"{place}: frames must be ({steps}, H, W) or ({steps}, H, W, 3); got {shape}")
-    return array
+    steps = len(array)
+    frames = np.repeat(array[..., None], 3, axis=-1) if array.ndim == 3 else array
+    if frames.ndim != 4 or frames.shape[3] != 3 or 0 in frames.shape:
+        raise ShapeError(f"{place}: frames must be ({steps}, H, W) or ({steps}, H, W, 3); got {array.shape}")
+    return frames
 
 
 def _text(arrays: dict[str, Array], name: str) -> str:

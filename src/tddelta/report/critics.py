@@ -55,14 +55,8 @@ class Cell(NamedTuple):
 class Difference:
     """One form against the baseline at one budget, both as they were chosen there.
 
-    Attributes:
-        form: Label of the form.
-        steps: Environment steps.
-        ours: Error of the form, over seeds.
-        theirs: Error of the baseline, over the same seeds.
-        test: Paired two-sided t-test of the difference, seed by seed.
-        interval: 95 % t interval of the difference.
-        corrected: p of the test with Holm's correction for all comparisons of the study; None where there is no p.
+    Errors of the form and of the baseline over the same seeds, paired two-sided t-test and 95 % t interval of their
+    difference, and p as `corrected` by Holm's method for all comparisons of the study; None where there is no p.
     """
 
     form: str
@@ -86,7 +80,6 @@ class CriticStudy:
         path: Its folder; a study in progress has what is there so far.
 
     Attributes:
-        path: The folder.
         question: What was asked: policy, forms, grids, budgets, seeds and settings.
         truth: What V is compared with: `kind` "forked" or "realised", number of `states`, their `mean` V, `variance`
             of V over them, and `noise`, the variance of what stands for V (0 where it is not known).
@@ -144,12 +137,7 @@ class CriticStudy:
         return [Cell(given["agent"]["name"], lam, rate) for lam in given["lam"] for rate in rates]
 
     def chosen(self, form: str, budget: int) -> Cell:
-        """The critic of a form that had the least mean error on the tuning seeds.
-
-        Args:
-            form: Its label.
-            budget: Which budget, from 0.
-        """
+        """The critic of a form that had the least mean error on the tuning seeds; budgets count from 0."""
 
         def mean(cell: Cell) -> float:
             values = self._tuning_errors(cell, budget)
@@ -178,10 +166,7 @@ class CriticStudy:
     def errors(self, form: str, budget: int, measure: str | None = None) -> FloatArray:
         """Errors of a form as chosen at a budget, one for each reported seed, NaN where it diverged.
 
-        Args:
-            form: Its label.
-            budget: Which budget, from 0.
-            measure: "centred", "error" or "bias"; None is the one that was chosen by.
+        The measure is "centred", "error" or "bias"; None is the one that was chosen by.
         """
         measure = measure or self.question["measure"]
         return self._values(self.chosen(form, budget), budget, measure, self.question["seeds"])

@@ -6,10 +6,9 @@ matplotlib's global state, and nothing computes a statistic.
 
 import csv
 import io
-import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from tddelta._matplotlib import own_style
@@ -33,8 +32,8 @@ from tddelta.report.statistics import (
     performance_profile,
     probability_of_improvement,
 )
-from tddelta.report.tables import is_missing
-from tddelta.report.words import MISSING, number, sentence_of, slug, summary_text
+from tddelta.report.tables import is_missing, shown
+from tddelta.report.words import number, sentence_of, slug, summary_text
 from tddelta.timescales import TimeScales
 
 INK = "#24292f"
@@ -117,18 +116,14 @@ def panels(count: int, *, columns: int = 3, width: float = 2.7, height: float = 
     return figure, axes[:count]
 
 
-def label(axes: Axes, x: str, y: str) -> None:
+def label(axes: Axes, x: str, y: str, *, size: float = 10) -> None:
     """Label the two axes."""
-    axes.set_xlabel(x, color=INK, fontsize=10)
-    axes.set_ylabel(y, color=INK, fontsize=10)
+    axes.set_xlabel(x, color=INK, fontsize=size)
+    axes.set_ylabel(y, color=INK, fontsize=size)
 
 
 def legend_below(axes: Axes, title: str | None) -> int:
-    """Put the legend below the axis label, where it covers no data.
-
-    Returns:
-        Lines of its text, for choosing the figure's height.
-    """
+    """Put the legend below the axis label, where it covers no data, and return how many lines it has."""
     below = axes.transAxes + ScaledTranslation(0, -40 / 72, axes.figure.dpi_scale_trans)
     handles, names = axes.get_legend_handles_labels()
     texts = [textwrap.fill(name, 44) for name in names]
@@ -160,10 +155,8 @@ def legend_below(axes: Axes, title: str | None) -> int:
 def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, int]) -> int:
     """Mean return of each agent against environment steps, with the interval over seeds.
 
-    Where fewer seeds than at most have a value, since they stopped earlier, the line is thin and has no band.
-
-    Returns:
-        Lines of the legend.
+    Where fewer seeds than at most have a value, since they stopped earlier, the line is thin and has no band. Returns
+    how many lines the legend has.
     """
     labels = {curve.label for curve in curves.values()}
     for agent, curve in curves.items():
@@ -182,16 +175,8 @@ def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str
             markevery=(styles[agent] % every, every),
         )
     label(axes, "Environment steps", "Return of training episodes")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_count(value)))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 300k, 2M
     return legend_below(axes, labels.pop() if len(labels) == 1 else None)
-
-
-def _short_count(value: float) -> str:
-    """A count of steps for an axis: 300k, 2M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
 
 
 def recorded_episode(
@@ -232,7 +217,7 @@ def recorded_episode(
     last.set_ylabel("reward", rotation=0, ha="right", va="center", color=INK, fontsize=9)
     last.set_xlabel("Time step of the episode", color=INK, fontsize=9)
     last.set_yticks(sorted({0.0, float(gains.min()), float(gains.max())}))
-    last.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    last.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
 
 
 def panel_count(scales: TimeScales) -> int:
@@ -255,11 +240,9 @@ def thin(series: FloatArray, points: int) -> tuple[FloatArray, FloatArray]:
 
 def _blend(share: float) -> str:
     """A shade between two colours that both stand out on light and dark: short horizons warm, long ones cool."""
-    stops = np.array([[0xD9, 0x6B, 0x1C], [0xB0, 0x4A, 0x9A], [0x2F, 0x7D, 0xD1]], np.float64)
-    position = share * (len(stops) - 1)
-    low = min(int(position), len(stops) - 2)
-    red, green, blue = stops[low] + (stops[low + 1] - stops[low]) * (position - low)
-    return f"#{round(red):02x}{round(green):02x}{round(blue):02x}"
+    stops = ((0xD9, 0x6B, 0x1C), (0xB0, 0x4A, 0x9A), (0x2F, 0x7D, 0xD1))
+    mixed = (round(np.interp(share, (0, 0.5, 1), part)) for part in zip(*stops, strict=True))
+    return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
 def intervals(
@@ -337,8 +320,7 @@ def predicted_against_realised(
     known = np.isfinite(predicted) & np.isfinite(realised)
     if not known.any():
         axes.text(0.5, 0.5, "no return is known", transform=axes.transAxes, ha="center", color=INK, fontsize=9)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set(xticks=[], yticks=[])
         return
     both = np.concatenate([predicted[known], realised[known]])
     room = 0.05 * float(np.ptp(both)) or 0.05 * max(1.0, abs(float(both[0])))
@@ -347,10 +329,8 @@ def predicted_against_realised(
     axes.plot(predicted[known], realised[known], "o", color=colour(5), markersize=4.5)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.set_xlim(ends)
-    axes.set_ylim(ends)
-    axes.set_xlabel("Predicted", color=INK, fontsize=9)
-    axes.set_ylabel("Realised", color=INK, fontsize=9)
+    axes.set(xlim=ends, ylim=ends)
+    label(axes, "Predicted", "Realised", size=9)
 
 
 # ---------------------------------------------------------------- the figures of a set of runs
@@ -395,8 +375,7 @@ def drawings(runs: RunSet) -> Iterator[Drawing]:
         yield from _learning(runs, environment, styles)
     for suite in runs.suites[0]:
         yield from _aggregates(runs, suite, styles)
-    sections: tuple[Callable[[RunSet, str], Iterator[Drawing]], ...] = (_critics, _diagnostics, _episodes)
-    for section in sections:
+    for section in (_critics, _diagnostics, _episodes):
         for environment in runs.environments:
             yield from section(runs, environment)
 
@@ -520,8 +499,8 @@ def _critics(runs: RunSet, environment: str) -> Iterator[Drawing]:
     if low < 0:
         axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(lambda *_: "")
     label(axes, "Horizon 1/(1 − γ) in steps", "Explained variance")
     fit(figure, legend_below(axes, "mean ± standard error over seeds"))
     longest = {g.agent: [q.explained_variance[-1] for q in g.critic] for g in groups}
@@ -584,16 +563,7 @@ def _shares(group: Group, steps: FloatArray, shares: FloatArray, *, minor: bool)
     axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
     axes.xaxis.set_major_locator(MaxNLocator(4))
     label(axes, "Environment steps", "Share of all parts")
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(
-        handles[::-1],
-        labels[::-1],
-        fontsize=8.5,
-        frameon=False,
-        labelcolor=INK,
-        loc="center left",
-        bbox_to_anchor=(1, 0.5),
-    )
+    axes.legend(reverse=True, fontsize=8.5, frameon=False, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
     title, said = f"{group.agent} on {group.environment}", words.shares(shares)
     return Drawing(
         f"shares-{slug(group.environment)}-{slug(group.agent)}",
@@ -681,24 +651,15 @@ def write_values(
     drawn: Sequence[int],
     unit: str = "steps",
 ) -> None:
-    """Write values.csv, all values in full precision, and values.png, some of them against the horizon.
+    """Write values.csv, all values in full precision, and values.png, those `drawn` against the horizon in some unit.
 
-    Args:
-        folder: Where to write.
-        scales: The time scales.
-        values: V_z, (N, Z), of each state, or of each row of the log where there are no states.
-        states: What the states are called, N of them or none.
-        visits: How often each state was visited.
-        drawn: Which of the values are drawn.
-        unit: Of the horizons.
+    The values are V_z, (N, Z), of N states, each of which was visited so often, or of N rows of the log.
     """
-    heads = [f"value/gamma={label}" for label in scales.labels]
-    if states:
-        named = zip(states, visits, values.tolist(), strict=True)
-        _write_csv(folder / "values.csv", ["state", "visits", *heads], [[state, n, *row] for state, n, row in named])
-    else:
-        rows = [[place, *row] for place, row in enumerate(values.tolist(), start=1)]
-        _write_csv(folder / "values.csv", ["row", *heads], rows)
+    heads = ["state", "visits"] if states else ["row"]
+    numbers = [[place] for place in range(1, len(values) + 1)]
+    places: Iterable[Sequence[Any]] = zip(states, visits, strict=True) if states else numbers
+    rows = [[*place, *row] for place, row in zip(places, values.tolist(), strict=True)]
+    _write_csv(folder / "values.csv", [*heads, *(f"value/gamma={label}" for label in scales.labels)], rows)
     names = [states[place] if states else f"row {place + 1}" for place in drawn]
     figure, (axes,) = panels(1, width=5.2, height=3.6)
     values_by_horizon(axes, scales.horizons, values[list(drawn)], names, unit=unit)
@@ -717,23 +678,19 @@ def write_calibration(
 ) -> None:
     """Write calibration.csv, the measures per scale, and bins.csv and calibration.png, means over groups of steps.
 
-    Args:
-        folder: Where to write.
-        scales: The time scales.
-        measures: Columns of calibration.csv by name, each (Z,), `bias` and `rmse` among them.
-        predicted: Mean predicted value of each group, (Z, G).
-        realised: Mean realised return of each group, (Z, G).
-        counts: Number of steps in each group, (Z, G).
+    The measures are (Z,) each, `bias` and `rmse` among them; of G groups there are the mean predicted value, the mean
+    realised return and the number of steps, (Z, G) each.
     """
     figure, axes = panels(len(scales))
+    short = shown("{:.4g}".format)
     rows: list[list[Any]] = []
     bins: list[list[Any]] = []
     for z, (gamma, horizon) in enumerate(zip(scales.gammas, scales.horizons, strict=True)):
         rows.append([gamma, horizon, *(measure[z].item() for measure in measures.values())])
         columns = [array[z].tolist() for array in (counts, predicted, realised)]
         bins += [[gamma, g + 1, *(column[g] for column in columns)] for g in np.flatnonzero(counts[z]).tolist()]
-        title = f"horizon {_short(horizon)}"
-        remark = f"bias {_short(measures['bias'][z])}, RMSE {_short(measures['rmse'][z])}"
+        title = f"horizon {short(horizon)}"
+        remark = f"bias {short(measures['bias'][z])}, RMSE {short(measures['rmse'][z])}"
         predicted_against_realised(axes[z], predicted[z], realised[z], title=title, remark=remark)
     _write_csv(folder / "calibration.csv", ["gamma", "horizon", *measures], rows)
     _write_csv(folder / "bins.csv", ["gamma", "bin", "count", "predicted", "realised"], bins)
@@ -745,7 +702,3 @@ def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[Any]]) 
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(heads)
         writer.writerows(["" if is_missing(value) else value for value in row] for row in rows)
-
-
-def _short(value: float) -> str:
-    return "∞" if value == math.inf else f"{value:.4g}" if math.isfinite(value) else MISSING

@@ -27,18 +27,18 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _NUMERIC = re.compile(r"(?:[+−<]?[\d∞]|n/a|–$|$)")
 
+_TEMPLATES = Environment(
+    loader=PackageLoader("tddelta.report", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page that not every report has.
-
-    Attributes:
-        name: Its anchor on the page.
-        title: Its heading.
-        link: Its name among the contents.
-        figures: Its figures.
-        tables: Its tables, below the figures.
-    """
+    """A section of the page that not every report has: its anchor, its heading, its link's text, and what it shows."""
 
     name: str
     title: str
@@ -132,13 +132,8 @@ def write_page(
 ) -> tuple[Path, list[str]]:
     """Write a page and the folders of its figures and tables beside it; see `Report.write`.
 
-    Args:
-        out: The file to write, or a folder for `report.html`.
-        figures: Its figures.
-        tables: Its tables; those without rows are left out.
-        template: File among the templates of this package. It knows the tables, the drawn `figures` by section and the
-            names of the two `folders`.
-        content: What else it knows, by name.
+    The template, a file of this package, knows the `tables` that have rows, the drawn `figures` by section, the names
+    of the two `folders`, and the content.
 
     Returns:
         The path of the page, and sentences about files that were moved.
@@ -156,7 +151,8 @@ def write_page(
     for drawing in drawn:
         item = {"drawing": drawing, "svg": Markup(to_svg(drawing))}  # matplotlib escapes text in SVG
         by_section.setdefault(drawing.section, []).append(item)
-    html = _rendered(template, tables=tables, figures=by_section, folders=[each.name for each in folders], **content)
+    known = {"tables": tables, "figures": by_section, "folders": [each.name for each in folders], **content}
+    html = _TEMPLATES.get_template(template).render(known, palette=PALETTE, numeric=_numeric_columns)
     _write(target, html.encode(errors="backslashreplace"))
     files, notes = (images, {name: text.encode(errors="replace") for name, text in texts.items()}), []
     for folder, contents in zip(folders, files, strict=True):
@@ -221,17 +217,6 @@ def _content(runs: RunSet) -> dict[str, Any]:
         "reasons": runs.suites[1],
         "provenance": provenance_of(event for seed in runs.seeds for event in seed.run.timing[:1]),
     }
-
-
-def _rendered(template: str, **content: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("tddelta.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template).render(palette=PALETTE, numeric=_numeric_columns, **content)
 
 
 def _tables(runs: RunSet) -> dict[str, Table | list[Table]]:

@@ -35,12 +35,8 @@ _ATARI_NAME = re.compile(r"(?:gym:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Determin
 class Reference:
     """Two scores of one environment that fix its scale.
 
-    Attributes:
-        suite: Name of the table; aggregates never mix two tables.
-        unit: What 0 and 1 mean.
-        random: Return of uniformly random play.
-        reference: Return that counts as 1.
-        source: Where both numbers come from.
+    They are the return of uniformly random play, and the one that counts as 1. The unit says what 0 and 1 mean, the
+    source where both numbers come from; the suite is the name of their table: aggregates never mix two.
     """
 
     suite: str
@@ -109,16 +105,11 @@ class Seed:
     """One run, as far as a report needs it.
 
     Attributes:
-        run: The run directory.
-        environment: Name of the environment.
         agent: Name under which the report shows the agent.
-        number: The seed.
         state: "finished", "interrupted", "failed", "running", or "cut off": its process ended without a word.
         message: Why it failed, or "".
-        steps: Environment steps done.
         end_steps: Environment steps at the end of each training episode, shape (N,).
         returns: Returns of the training episodes, shape (N,).
-        speed: Training steps per second, or None.
         vectorized: Whether it was trained together with other seeds, as one program.
     """
 
@@ -191,10 +182,8 @@ class Seed:
 
 def _speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
     """Training steps per second: of the whole run, or of the blocks so far."""
-    for event in reversed(timing):
-        if event.get("event") == "end" and event.get("steps_per_second"):
-            return float(event["steps_per_second"])
-    return block_speed(timing)
+    ends = [event for event in timing if event.get("event") == "end" and event.get("steps_per_second")]
+    return float(ends[-1]["steps_per_second"]) if ends else block_speed(timing)
 
 
 def block_speed(timing: Sequence[Mapping[str, Any]]) -> float | None:
@@ -341,14 +330,8 @@ N_BOOTSTRAP = 10_000
 class Comparison:
     """One agent against one baseline on one environment.
 
-    Attributes:
-        environment: Name of the environment.
-        agent: The agent.
-        baseline: The agent it is compared with.
-        welch: Welch's t-test of the scores over seeds.
-        interval: Bootstrap interval of the difference of means, at 95 %.
-        note: What a reader should know about it, else "".
-        corrected: p after Holm's correction over all comparisons of this measure, or None.
+    Welch's t-test of the scores over seeds, 95 % bootstrap interval of the difference of means, a note for the reader
+    or "", and p as `corrected` by Holm's method over all comparisons of this measure, or None.
     """
 
     environment: str
@@ -394,14 +377,10 @@ def verdict(difference: float, p: float | None, better: str = "better", worse: s
 
 @dataclass(frozen=True)
 class Suite:
-    """Environments that can be aggregated, since one table of reference scores covers them.
+    """Environments that can be aggregated, since one table of reference scores, `name`, covers them.
 
-    Attributes:
-        name: Name of the table.
-        unit: What a normalised score of 0 and of 1 mean.
-        source: Where the reference scores come from.
-        environments: The environments.
-        scores: Per agent, one array of normalised scores per environment.
+    The unit is what a normalised score of 0 and of 1 mean, the source that of the reference scores; `scores` are, per
+    agent, one array of normalised scores per environment.
     """
 
     name: str
@@ -450,8 +429,7 @@ class RunSet:
         self.groups: dict[tuple[str, str], Group] = {}
         for environment in self.environments:
             for agent in self.agents:
-                mine = tuple(s for s in self.seeds if (s.environment, s.agent) == (environment, agent))
-                if mine:
+                if mine := tuple(s for s in self.seeds if (s.environment, s.agent) == (environment, agent)):
                     self.groups[environment, agent] = Group(environment, agent, mine, self.problems)
         self.compared_with = self._resolve(baselines)
         self._references = references

@@ -59,13 +59,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval, or the reason why there is none.
-
-    Attributes:
-        low: Lower end, or None.
-        high: Upper end, or None.
-        note: Why it is missing or has no width, else "".
-    """
+    """An interval; where it is missing (both ends are None) or has no width, the note says why, else it is ""."""
 
     low: float | None
     high: float | None
@@ -93,9 +87,8 @@ def average_score(returns: npt.ArrayLike) -> float:
 def summarise(scores: npt.ArrayLike) -> Summary:
     """Mean ± standard error of one score per seed, (n,); one that is not finite makes the mean NaN."""
     values = _vector("scores", scores)
-    plain = tuple(float(value) for value in values)
-    problem = _unusable(values)
-    if problem:
+    plain = tuple(values.tolist())
+    if problem := _unusable(values):
         return Summary(plain, math.nan, None, problem)
     mean = float(values.mean())
     if len(values) == 1:
@@ -247,8 +240,7 @@ def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
     reported here as "no variance, equal".
     """
     first, second = _vector("first", first), _vector("second", second)
-    problem = _unusable(first) or _unusable(second)
-    if problem:
+    if problem := _unusable(first) or _unusable(second):
         return Welch(math.nan, note=problem)
     difference = float(first.mean() - second.mean())
     constant = _is_constant(first), _is_constant(second)
@@ -270,13 +262,7 @@ def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
 
 
 class Moments(NamedTuple):
-    """Scores of an agent of which only moments are known, as in a publication.
-
-    Attributes:
-        mean: Mean over seeds.
-        standard_error: Its standard error.
-        n: Number of seeds, at least 2.
-    """
+    """Scores of an agent of which only moments over n seeds, at least 2, are known, as in a publication."""
 
     mean: float
     standard_error: float
@@ -307,8 +293,7 @@ def bootstrap_difference(
     """
     _check_bootstrap(n_bootstrap, level)
     samples = [_vector("first", first), _vector("second", second)]
-    problem = _unusable(samples[0]) or _unusable(samples[1])
-    if problem:
+    if problem := _unusable(samples[0]) or _unusable(samples[1]):
         return Interval(None, None, problem)
     if min(map(len, samples)) < 2:
         return Interval(None, None, "one seed: no interval")
@@ -349,13 +334,7 @@ Statistic = Callable[[list[FloatArray]], FloatArray]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval.
-
-    Attributes:
-        value: The point estimate.
-        interval: Its bootstrap interval, or the reason why there is none.
-        note: What a reader should know about the number, else "".
-    """
+    """A point estimate with its bootstrap interval, and a note on what a reader should know about it, else ""."""
 
     value: float
     interval: Interval
@@ -434,13 +413,11 @@ def probability_of_improvement(
             "leave out the environments that one of them lacks"
         )
     value = float(_improvement(_rows(ours), _rows(theirs))[0])
-    problem = _no_interval(ours) or _no_interval(theirs)
-    if problem:
+    both = [*ours, *theirs]
+    if problem := _no_interval(both):
         return Estimate(value, Interval(None, None, problem))
-    rng = np.random.default_rng(seed)
-    low, high = _percentiles(
-        _improvement(_resample(ours, n_bootstrap, rng), _resample(theirs, n_bootstrap, rng)), level
-    )
+    drawn = _resample(both, n_bootstrap, seed)
+    low, high = _percentiles(_improvement(drawn[: len(ours)], drawn[len(ours) :]), level)
     return Estimate(value, Interval(low, high, "the same in every resample" if low == high else ""))
 
 
@@ -634,7 +611,7 @@ def _no_width(arrays: list[FloatArray]) -> str:
     return "no variance: the interval has no width" if all(map(_is_constant, arrays)) else ""
 
 
-def _resample(arrays: list[FloatArray], n_bootstrap: int, seed: int | np.random.Generator) -> list[FloatArray]:
+def _resample(arrays: list[FloatArray], n_bootstrap: int, seed: int) -> list[FloatArray]:
     """Draw from each array with replacement: shape (n,) becomes (n_bootstrap, n)."""
     rng = np.random.default_rng(seed)
     return [values[rng.integers(len(values), size=(n_bootstrap, len(values)))] for values in arrays]

@@ -4,7 +4,8 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,6 @@ class Column:
     """A column of a table as a reader sees it.
 
     Attributes:
-        head: Its head.
         fields: Names of the values in a record that it shows, one or several.
         text: Makes its text from these values.
         mark: Makes "better", "worse" or "" from its text, to colour it.
@@ -62,10 +62,8 @@ class Table:
     Attributes:
         name: File name without suffix.
         caption: What it shows.
-        columns: Its columns.
         records: Its rows; the first one names all fields of the CSV file.
         notes: Remarks below it.
-        rows: Texts of its cells, row by row.
     """
 
     name: str
@@ -73,11 +71,11 @@ class Table:
     columns: tuple[Column, ...]
     records: Sequence[Record]
     notes: Sequence[str] = ()
-    rows: Sequence[tuple[str, ...]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        rows = [tuple(column.of(record) for column in self.columns) for record in self.records]
-        object.__setattr__(self, "rows", rows)
+    @cached_property
+    def rows(self) -> Sequence[tuple[str, ...]]:
+        """Texts of its cells, row by row."""
+        return [tuple(column.of(record) for column in self.columns) for record in self.records]
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -161,10 +159,8 @@ def shown(form: Callable[[Any], str]) -> Callable[[float | None], str]:
 
 ENVIRONMENT, AGENT, SEEDS = Column("Environment", "environment"), Column("Agent", "agent"), Column("Seeds", "seeds")
 """Columns of what was trained."""
-DIFFERENCE, INTERVAL = (
-    Column("Difference", "difference", signed),
-    Column("95 % interval", ("low", "high"), interval_text),
-)
+DIFFERENCE = Column("Difference", "difference", signed)
+INTERVAL = Column("95 % interval", ("low", "high"), interval_text)
 """Columns of a comparison."""
 P_VALUES = (Column("p", "p", p_text), Column("p (Holm)", "p_holm", p_text))
 """Columns of its test, without and with Holm's correction."""
@@ -313,9 +309,8 @@ def improvement_table(runs: RunSet, suite: Suite) -> Table:
     if any(record["low"] is not None and record["low"] == record["high"] for record in records):
         notes.append("An interval without width: the same in every resample, as with few seeds and no overlap.")
     columns = (AGENT, Column("Over", "baseline"), Column("Probability", "probability", number), INTERVAL)
-    return Table(
-        f"improvement-{slug(suite.name)}", f"{suite.name}: probability of improvement", columns, records, notes
-    )
+    caption = f"{suite.name}: probability of improvement"
+    return Table(f"improvement-{slug(suite.name)}", caption, columns, records, notes)
 
 
 # ---------------------------------------------------------------- episodes of the final policy
@@ -325,15 +320,11 @@ _RETURN = mean_column("Return", "return_mean", "standard_error")
 
 def evaluation_table(runs: RunSet) -> Table:
     """Return of the final policy in evaluation episodes, apart from training."""
-    found = [
-        (group, mode, summarise(group.evaluated(mode)))
-        for group in runs.groups.values()
-        for mode in ("sampled", "greedy")
-    ]
     records = [
         of_group(group, mode=mode, seeds=summary.n, **of_summary("return_mean", summary, "standard_error"))
-        for group, mode, summary in found
-        if summary.n
+        for group in runs.groups.values()
+        for mode in ("sampled", "greedy")
+        if (summary := summarise(group.evaluated(mode))).n
     ]
     notes = ("Mean return of the last evaluation of each seed, ± standard error over seeds.",)
     columns = (ENVIRONMENT, AGENT, Column("Actions", "mode"), _RETURN, SEEDS)
@@ -405,8 +396,8 @@ def critic_table(runs: RunSet, *, every: bool = True) -> Table:
     measures = {"rmse": "Error (RMSE)", "relative_rmse": "Relative error", "explained_variance": "Explained variance"}
     records = []
     for group in runs.groups.values():
-        last = len(group.scales) - 1
-        for z in range(last, -1 if every else last - 1, -1) if group.critic else ():
+        longest_first = range(len(group.scales))[::-1] if group.critic else ()
+        for z in longest_first if every else longest_first[:1]:
             columns = {name: [float(getattr(quality, name)[z]) for quality in group.critic] for name in measures}
             found = {name: summarise([x for x in column if np.isfinite(x)]) for name, column in columns.items()}
             record = of_group(
@@ -449,8 +440,7 @@ def diagnostics_table(runs: RunSet) -> Table:
             part = f"W_{z}" if len(group.scales) > 1 else "V"
             ends = {"states": int(found.states[z]), "part": part, "label": group.scales.labels[z]}
             records.append(of_group(group, z=z, gamma=gamma) | values | ends)
-    forms = {name: shown(percent if name == "share" else number) for name in measures}
-    means = (Column(title, name, forms[name]) for name, title in measures.items())
+    means = (Column(title, name, shown(percent if name == "share" else number)) for name, title in measures.items())
     notes = (
         "Held-out states, all seeds together. A part's target is the realised return at its discount less that at the "
         "one before; its bias is the mean of prediction less target, its spread the target's standard deviation. "

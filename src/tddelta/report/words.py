@@ -131,11 +131,8 @@ _UNFINISHED = {
 class Headline:
     """Top of the page.
 
-    Attributes:
-        title: One line.
-        lead: What was run.
-        verdict: Who is better, by how much, how sure; one sentence per environment after the first.
-        cautions: What weakens the result.
+    Title, lead (what was run), verdict (who is better, by how much, how sure; one sentence per environment after the
+    first), and cautions: what weakens the result.
     """
 
     title: str
@@ -204,14 +201,12 @@ def _compared(runs: RunSet, comparison: Comparison) -> str:
 def _cautions(runs: RunSet) -> list[str]:
     cautions = []
     for state, (one, several) in _UNFINISHED.items():
-        stopped = [seed.title for seed in runs.seeds if seed.state == state]
-        if stopped:
+        if stopped := [seed.title for seed in runs.seeds if seed.state == state]:
             names = stopped[:4] + ([f"{len(stopped) - 4} more"] if len(stopped) > 4 else [])
             verb = one if len(stopped) == 1 else several
             cautions.append(f"{counted(len(stopped), 'run')} {verb}: {'; '.join(names)}.")
     for environment in runs.environments:
-        rules = other_rules(runs.groups_on(environment))
-        if rules:
+        if rules := other_rules(runs.groups_on(environment)):
             cautions.append(
                 f"{environment} was played under different rules ({listed(rules)}): where they differ, agents are not "
                 "compared."
@@ -340,10 +335,7 @@ def critics(groups: Sequence[Group]) -> str:
 def episode(scales: TimeScales, arrays: Mapping[str, Any], *, clipped: bool = False) -> str:
     """A recorded episode: which horizons carry its value, and how that compares with what came.
 
-    Args:
-        scales: The critic's scales.
-        arrays: The recording: `deltas`, `rewards`, `terminated`, `truncated`.
-        clipped: Whether the critic learned from the signs of the rewards.
+    The arrays are `deltas`, `rewards`, `terminated`, `truncated`; a `clipped` critic learned the signs of the rewards.
     """
     deltas, paid = (np.asarray(arrays[name], np.float64) for name in ("deltas", "rewards"))
     values = compose(deltas)[:, -1]

@@ -69,11 +69,9 @@ const marks = (pen, height) => {
 
 /** Ends of what is drawn over all steps and by all critics, so that it stays put and can be compared. */
 const extent = (kind) => {
+  const lowest = (a, b) => Math.min(a, b), highest = (a, b) => Math.max(a, b);
+  if (kind === "rewards") return range(rewards.reduce(lowest, 0), rewards.reduce(highest, 0));
   let low = 0, high = 0;
-  if (kind === "rewards") {
-    for (const reward of rewards) { low = Math.min(low, reward); high = Math.max(high, reward); }
-    return range(low, high);
-  }
   for (const critic of critics) for (let t = 0; t < steps; t++) {
     let up = 0, down = 0;
     for (let z = 0; z < critic.scales; z++) {
@@ -172,7 +170,7 @@ const drawHorizons = () => {
   pen.textAlign = "center"; pen.textBaseline = "top"; pen.fillStyle = theme.soft;
   let free = -Infinity;
   for (const horizon of [...new Set(critics.flatMap((critic) => critic.horizons))].sort((a, b) => place(a) - place(b))) {
-    const name = Number.isFinite(horizon) ? text(horizon) : "∞", room = pen.measureText(name).width / 2 + 4;
+    const name = named(horizon), room = pen.measureText(name).width / 2 + 4;
     if (x(place(horizon)) - room < free) continue;
     pen.fillText(name, x(place(horizon)), height - BOTTOM + 5);
     free = x(place(horizon)) + room;
@@ -188,13 +186,11 @@ const drawHorizons = () => {
     const known = nearest(trained);
     return known && (Math.abs(known.x - across) < 8 || !between.length) ? known : nearest(between) ?? known;
   });
-  if (pointed !== null) {
-    const first = atPoint(pointed).find(Boolean);
-    if (first) {
-      pen.strokeStyle = theme.soft; pen.lineWidth = 1; pen.setLineDash([2, 3]);
-      pen.beginPath(); pen.moveTo(first.x, TOP); pen.lineTo(first.x, height - BOTTOM); pen.stroke();
-      pen.setLineDash([]);
-    }
+  const first = pointed !== null && atPoint(pointed).find(Boolean);
+  if (first) {
+    pen.strokeStyle = theme.soft; pen.lineWidth = 1; pen.setLineDash([2, 3]);
+    pen.beginPath(); pen.moveTo(first.x, TOP); pen.lineTo(first.x, height - BOTTOM); pen.stroke();
+    pen.setLineDash([]);
   }
   critics.forEach((critic, c) => {
     const at = (z) => critic.v[cursor * critic.scales + z];

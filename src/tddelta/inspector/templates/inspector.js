@@ -40,22 +40,22 @@ const drawAll = () => {
   show();
 };
 
+/** Show so many steps, with the cursor this share of them behind the first where there is room. */
+const look = (width, behind) => {
+  const start = Math.min(Math.max(cursor - width * behind, 0), Math.max(steps - 1 - width, 0));
+  view = [start, start + width];
+  drawAll();
+};
+
 const moveTo = (t) => {
   cursor = Math.min(Math.max(Math.round(t), 0), steps - 1);
-  if (cursor < view[0] || cursor > view[1]) {
-    const width = view[1] - view[0];
-    const start = Math.min(Math.max(cursor - width / 10, 0), Math.max(steps - 1 - width, 0));
-    view = [start, start + width];
-    drawAll();
-  } else show();
+  if (cursor < view[0] || cursor > view[1]) look(view[1] - view[0], 0.1);
+  else show();
 };
 
 const zoom = (factor) => {
   const whole = Math.max(steps - 1, 1);
-  const width = Math.min(Math.max((view[1] - view[0]) * factor, Math.min(20, whole)), whole);
-  const start = Math.min(Math.max(cursor - width / 2, 0), whole - width);
-  view = [start, start + width];
-  drawAll();
+  look(Math.min(Math.max((view[1] - view[0]) * factor, Math.min(20, whole)), whole), 0.5);
 };
 
 // ---------------------------------------------------------------- playing
@@ -139,8 +139,8 @@ const hover = (event) => {
     if (critics.length > 1) lines.push(critic.name);
     critic.horizons.forEach((horizon, z) => {
       if (!critic.shown[z]) return;
-      const at = t * critic.scales + z, name = Number.isFinite(horizon) ? text(horizon) : "∞";
-      lines.push(`h ${name}:  W ${text(critic.w[at])}   V ${text(critic.v[at])}`);
+      const at = t * critic.scales + z;
+      lines.push(`h ${named(horizon)}:  W ${text(critic.w[at])}   V ${text(critic.v[at])}`);
     });
   });
   say(lines, event);
@@ -162,8 +162,7 @@ const point = () => {
   atPoint(pointed).forEach((found, c) => {
     if (!found) return;
     if (critics.length > 1) lines.push(critics[c].name);
-    const end = Number.isFinite(found.horizon) ? `   γ ${text(1 - 1 / found.horizon)}` : "   γ 1";
-    lines.push(`h ${Number.isFinite(found.horizon) ? text(found.horizon) : "∞"}${end}`);
+    lines.push(`h ${named(found.horizon)}   γ ${text(1 - 1 / found.horizon)}`);
     lines.push(found.w === undefined ? `V ${text(found.v)}, between trained horizons` : `W ${text(found.w)}   V ${text(found.v)}   came ${text(found.came)}`);
   });
   say(lines, pointer);

@@ -6,14 +6,10 @@ const steps = data.steps;
 
 // ---------------------------------------------------------------- numbers
 
-const bytes = (text) => {
-  const letters = atob(text), found = new Uint8Array(letters.length);
-  for (let i = 0; i < letters.length; i++) found[i] = letters.charCodeAt(i);
-  return found;
-};
 const array = (packed) => {
-  const raw = bytes(packed.data).buffer;
-  return { f4: () => new Float32Array(raw), f8: () => new Float64Array(raw), u1: () => new Uint8Array(raw) }[packed.type]();
+  const letters = atob(packed.data), bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return new { f4: Float32Array, f8: Float64Array, u1: Uint8Array }[packed.type](bytes.buffer);
 };
 const rewards = array(data.rewards);
 const terminated = array(data.terminated);
@@ -35,6 +31,7 @@ const text = (value) => {
   const size = Math.abs(value), short = size && (size < 1e-3 || size >= 1e6);
   return (short ? value.toExponential(3) : String(Number(value.toPrecision(4)))).replaceAll("-", "−");
 };
+const named = (horizon) => (Number.isFinite(horizon) ? text(horizon) : "∞");
 const percent = (value) => (Number.isFinite(value) ? `${Math.round(100 * value)} %` : "–");
 const share = (critic, t, z) => {
   let total = 0;
