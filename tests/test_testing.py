@@ -41,7 +41,7 @@ def recursion(
     ids=["bootstrap", "difference", "n-step", "one step", "by hand"],
 )
 def test_sound_targets_pass(f):
-    check_targets(f)
+    check_targets(f, rollouts=10)
 
 
 def test_the_difference_form_telescopes_for_any_decays_and_only_it():
