@@ -233,8 +233,8 @@ def check_targets(
     for index in range(rollouts):
         size = _SIZES[index * len(_SIZES) // rollouts]
         for name in names:
-            equal = {"equal_decays": name == "telescoping", "equal_windows": "telesc" in name}
-            rollout = make_rollout(generator, *size, **equal)
+            decays, windows = name == "telescoping", "telesc" in name
+            rollout = make_rollout(generator, *size, equal_decays=decays, equal_windows=windows)
             check.identity = name
             _CHECKS[name](check, rollout, generator)
 
