@@ -18,6 +18,7 @@ from tddelta.timescales import TimeScales
 
 _ARRAYS = ("rewards", "deltas", "next_deltas", "terminated", "truncated")
 
+# Steps, streams and scales.
 _SIZES = (
     (1, (), 1),
     (2, (), 1),
@@ -230,12 +231,10 @@ def check_targets(
     check = _Check(f, asarray)
     generator = np.random.default_rng(seed)
     for index in range(rollouts):
-        steps, streams, scales = _SIZES[index * len(_SIZES) // rollouts]
+        size = _SIZES[index * len(_SIZES) // rollouts]
         for name in names:
-            equal = name == "telescoping"
-            rollout = make_rollout(
-                generator, steps, streams, scales, equal_decays=equal, equal_windows="telesc" in name
-            )
+            decays, windows = name == "telescoping", "telesc" in name
+            rollout = make_rollout(generator, *size, equal_decays=decays, equal_windows=windows)
             check.identity = name
             _CHECKS[name](check, rollout, generator)
 
@@ -253,12 +252,10 @@ class _Check:
     def targets(self, rollout: Rollout) -> np.ndarray:
         arrays = [self.asarray(getattr(rollout, name).copy()) for name in _ARRAYS]
         before = [_plain(array)[0].copy() for array in arrays]
-        rewards, deltas, next_deltas, terminated, truncated = arrays
+        *steps, terminated, truncated = arrays
         try:
             with np.errstate(all="ignore"):  # a warning about 0 · ∞ would say less than the identity
-                result = self.f(
-                    rewards, deltas, next_deltas, terminated=terminated, truncated=truncated, scales=rollout.scales
-                )
+                result = self.f(*steps, terminated=terminated, truncated=truncated, scales=rollout.scales)
         except Exception as error:
             error.add_note(f"in tddelta.testing.check_targets, {self.identity!r}, called with\n{rollout}")
             raise
@@ -273,13 +270,12 @@ class _Check:
 
     def equal(self, rollout: Rollout, got: np.ndarray, wanted: np.ndarray, when: str) -> None:
         """IdentityError with the first entry that differs."""
-        difference = self.differing(got, wanted)
-        if len(difference):
-            place = tuple(int(index) for index in difference[0])
+        differences = self.differing(got, wanted)
+        if len(differences):
+            place = tuple(differences[0])
             entry = ", ".join(map(str, place))
-            raise self.failure(
-                rollout, f"targets[{entry}] is {got[place]:.6g} where {wanted[place]:.6g} is wanted, {when}"
-            )
+            words = f"targets[{entry}] is {got[place]:.6g} where {wanted[place]:.6g} is wanted, {when}"
+            raise self.failure(rollout, words)
 
     def differing(self, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """Places where two arrays differ by more than the tolerance."""

@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import told
 from run_directories import CONFIG, arrays, begin, train
 from tddelta.errors import CheckpointError, CheckpointWarning, ConfigError, DataError, StorageError
 from tddelta.runs import Run, RunWriter, checkpoints, files, is_being_written, set_aside
@@ -71,9 +71,9 @@ def test_every_damage_is_noticed_and_the_one_before_is_taken(name, tmp_path):
     with pytest.warns(CheckpointWarning, match=f"{name} cannot be read .No such file"):
         assert checkpoints.latest(tmp_path / "run").count("updates") == 1
     (older / name).write_bytes(b"")
-    with pytest.warns(CheckpointWarning) as told:
+    with pytest.warns(CheckpointWarning) as warned:
         assert checkpoints.latest(tmp_path / "run") is None
-    assert len(told) == 2
+    assert len(warned) == 2
     (newest / name).write_bytes(content)
     assert checkpoints.latest(tmp_path / "run").count("updates") == 2
 
@@ -144,8 +144,7 @@ def test_a_writer_goes_on_where_the_checkpoint_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["metrics.jsonl", "timing.jsonl", ".status.json.tmp", "checkpoints", "tensorboard/events.out.tfevents.1.0"],
+    "name", ["metrics.jsonl", "timing.jsonl", ".status.json.tmp", "checkpoints", "tensorboard/events.out.tfevents.1.0"]
 )
 def test_a_strangers_links_lead_to_no_file_of_ones_own(name, tmp_path):
     path, mine = tmp_path / "seed-0", tmp_path / "mine"
@@ -244,9 +243,7 @@ sys.stdin.read()
 
 
 def start(program, path):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", program, path], **pipes, text=True, env=environment)
+    return told.start("-c", program, path, stdin=subprocess.PIPE)
 
 
 def test_a_lock_ends_with_its_process(tmp_path):

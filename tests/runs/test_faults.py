@@ -3,14 +3,13 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+import told
 from deep_runs import EVAL_EVERY, UPDATES, bytes_of, cartpole, go_on, trained
 from pretend import wait_for
 from run_directories import CONFIG, begin
@@ -44,8 +43,7 @@ OPTIONS = (
 
 def start(folder, *arguments):
     cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / "c"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    command, pipes = [sys.executable, "-c", PROGRAM, *arguments], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, **pipes, text=True, env=cache | os.environ, cwd=folder)
+    return told.start("-c", PROGRAM, *arguments, env=cache | os.environ, cwd=folder)
 
 
 @pytest.mark.slow

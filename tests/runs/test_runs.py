@@ -283,10 +283,7 @@ def test_damage_is_named(tmp_path):
     (path / "array.npy").rename(path / "critic.npz")
     with pytest.raises(CheckpointError, match=r"critic\.npz"):
         _ = Run(path).critic
-    for text, message in [
-        ('{"update": 1}\n{"upd\n{"update": 3}\n', 2),
-        ("3\n", "1, not a JSON object but a int"),
-    ]:
+    for text, message in [('{"update": 1}\n{"upd\n{"update": 3}\n', 2), ("3\n", "1, not a JSON object but a int")]:
         (path / "metrics.jsonl").write_text(text)
         with pytest.raises(CheckpointError, match=rf"metrics\.jsonl is damaged in line {message}"):
             _ = Run(path).metrics
@@ -298,11 +295,8 @@ def test_damage_is_named(tmp_path):
         _ = Run(path).status
     (path / "checkpoints").mkdir()
     assert Run(path).status["state"] == "interrupted"  # what is saved can go on
-    for text, message in [
-        ("{", "not JSON"),
-        ("[]", "not a JSON object but a list"),
-        ('{"format": 1}', "lacks environment"),
-    ]:
+    configs = {"{": "not JSON", "[]": "not a JSON object but a list", '{"format": 1}': "lacks environment"}
+    for text, message in configs.items():
         (path / "config.json").write_text(text)
         with pytest.raises(CheckpointError, match=rf"config\.json.*{message}"):
             load_runs(path)
@@ -434,7 +428,8 @@ def test_what_format_1_said_of_the_scales_is_read_and_keeps_its_name(tmp_path, f
     assert config_hash(run.config) == digest == config_hash(run.config | {"seed": 5})
 
 
-LAMBDA, BOOTSTRAP = "tddelta.targets:lambda_targets", "tddelta.deep.agents:bootstrap_targets"
+LAMBDA = "tddelta.targets:lambda_targets"
+BOOTSTRAP, DIFFERENCE = (f"tddelta.deep.agents:{form}_targets" for form in ("bootstrap", "difference"))
 
 
 @pytest.mark.parametrize(
@@ -443,13 +438,7 @@ LAMBDA, BOOTSTRAP = "tddelta.targets:lambda_targets", "tddelta.deep.agents:boots
         ("ppo-delta", {"rule": "capped"}, LAMBDA, "ppo-delta-bootstrap", "ppo-delta-bootstrap", BOOTSTRAP),
         ("ppo-delta-0123abcd", {"rule": "capped"}, LAMBDA, *["ppo-delta-bootstrap"] * 2, BOOTSTRAP),
         ("ppo-delta-matched", {"rule": "matched"}, LAMBDA, *["ppo-delta-matched"] * 2, BOOTSTRAP),
-        (
-            "ppo-delta-difference-0123abcd",
-            {"rule": "constant"},
-            "tddelta.deep.agents:difference_targets",
-            *["ppo-delta"] * 2,
-            LAMBDA,
-        ),
+        ("ppo-delta-difference-0123abcd", {"rule": "constant"}, DIFFERENCE, *["ppo-delta"] * 2, LAMBDA),
         ("ppo", {"heads": "one", "rule": "capped"}, LAMBDA, "ppo", "ppo", LAMBDA),
     ],
 )

@@ -78,11 +78,7 @@ class Hopper(Robots):
 
 
 def config(
-    kind: str = "tddelta.adapters.rsl_rl:DeltaPPO",
-    *,
-    recurrent: str = "",
-    normalised: bool = False,
-    **algorithm: Any,
+    kind: str = "tddelta.adapters.rsl_rl:DeltaPPO", *, recurrent: str = "", normalised: bool = False, **algorithm: Any
 ) -> dict[str, Any]:
     """A configuration as Isaac Lab hands it to rsl_rl's runner; `recurrent` is "lstm", "gru" or nothing."""
     network: dict[str, Any] = {"class_name": "MLPModel", "hidden_dims": [32, 32], "activation": "elu"}

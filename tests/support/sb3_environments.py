@@ -120,13 +120,7 @@ def vectorised(task: str, count: int = 2) -> Any:
     return make_vec_env(TASKS[task][0], n_envs=count, seed=0)
 
 
-def parameters(model: Any) -> dict[str, th.Tensor]:
-    """What a model has learned."""
-    found: dict[str, th.Tensor] = model.policy.state_dict()
-    return found
-
-
 def equal(first: Any, second: Any) -> bool:
     """Whether two models have learned the same, to the last bit."""
-    ours, theirs = parameters(first), parameters(second)
+    ours, theirs = first.policy.state_dict(), second.policy.state_dict()
     return ours.keys() == theirs.keys() and all(th.equal(ours[name], theirs[name]) for name in ours)

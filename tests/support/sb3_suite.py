@@ -278,16 +278,22 @@ def reloaded(model: Any, env: Any, **more: Any) -> Any:
     return type(model).load(file, env=env, device="cpu", **more)
 
 
-def halfway(change: Callable[[Any], Any]) -> BaseCallback:
+class Patient(BaseCallback):
+    """Lets every step pass."""
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def halfway(change: Callable[[Any], Any]) -> Callable[..., bool]:
     """A callback that changes the model once, during the second rollout or after the first updates."""
 
-    class Once(BaseCallback):
-        def _on_step(self) -> bool:
-            if self.num_timesteps == 36:
-                change(self.model)
-            return True
+    def once(found: dict[str, Any], _: Any) -> bool:
+        if found["self"].num_timesteps == 36:
+            change(found["self"])
+        return True
 
-    return Once()
+    return once
 
 
 def put(**values: Any) -> Callable[[Any], None]:

@@ -231,6 +231,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+# What NumPy raises of an archive that is cut short, damaged, of another kind, or a pickle.
+_DAMAGE = (OSError, ValueError, EOFError, LookupError, AttributeError, TypeError, RuntimeError, BadZipFile, zlib.error)
+
+
 def read_arrays(path: Path) -> Arrays | None:
     """Read an `.npz` archive without unpickling anything; None where there is no such file."""
     if not path.exists():
@@ -238,18 +242,7 @@ def read_arrays(path: Path) -> Arrays | None:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    # what NumPy raises of an archive that is cut short, damaged, of another kind, or a pickle
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        RuntimeError,
-        BadZipFile,
-        zlib.error,
-    ) as error:
+    except _DAMAGE as error:
         raise CheckpointError(f"{path} is no archive of plain arrays, or damaged ({error}): train it again") from error
 
 

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -261,9 +260,7 @@ class RunWriter:
     def __enter__(self) -> "RunWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -292,9 +289,7 @@ class Recorder:
 
     def __init__(self, writer: RunWriter, *, steps: int = 0, share: float = SHARE) -> None:
         self.writer, self.steps, self.updates, self.episodes = writer, steps, 0, 0
-        self._columns: dict[str, list[npt.NDArray[Any]]] = {
-            name: [np.zeros(0)] for name in ("steps", "returns", "lengths")
-        }
+        self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [np.zeros(0)] for name in NO_EPISODES}
         self._new: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []  # returns and lengths since the last row
         self._pauses = Pauses(EPISODES_SECONDS, at_once=True, share=share)
         if writer.restored is not None and writer.episodes_before is not None:

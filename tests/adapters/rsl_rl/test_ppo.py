@@ -14,8 +14,10 @@ from rsl_rl.algorithms import PPO
 from rsl_rl.runners import OnPolicyRunner
 from rsl_rl.storage import RolloutStorage
 
+import targets_literal
 import tddelta.adapters.rsl_rl as adapter
 from rsl_rl_environments import Hopper, Pole, Robots, config
+from targets_literal import Problem
 from tddelta import CheckpointError, ConfigError, DataError, ShapeError, TimeScales
 from tddelta.adapters.rsl_rl import DeltaPPO, ppo
 
@@ -28,12 +30,6 @@ def make(kind: Any = DeltaPPO, env: Robots | None = None, *, log: Any = None, **
     torch.manual_seed(0)
     given = ALGORITHM if kind is not PPO else {}
     return OnPolicyRunner(env or Pole(16, 9), config(kind, **{**given, **settings}), log_dir=log)
-
-
-def learn(runner: Any, iterations: int = 2) -> Any:
-    torch.manual_seed(1)
-    runner.learn(iterations)
-    return runner
 
 
 def parameters(alg: Any) -> list[torch.Tensor]:
@@ -79,8 +75,7 @@ EQUAL: list[dict[str, Any]] = [
 def test_with_one_scale_parameters_are_those_of_ppo_to_the_last_bit(settings: dict[str, Any]) -> None:
     plain, ours = changed(settings, PPO), changed(settings, DeltaPPO, scales="single", time_outs="fold")
     theirs = parameters(plain.alg)
-    for mine, yours in zip(parameters(ours.alg), theirs, strict=True):
-        assert torch.equal(mine, yours)
+    torch.testing.assert_close(parameters(ours.alg), theirs, rtol=0, atol=0)
     assert ours.alg.learning_rate == plain.alg.learning_rate
     assert not torch.equal(theirs[0], parameters(make(PPO).alg)[0])  # it has learned
 
@@ -88,48 +83,16 @@ def test_with_one_scale_parameters_are_those_of_ppo_to_the_last_bit(settings: di
 @pytest.mark.parametrize("recurrent", ["", "gru"])
 def test_with_one_scale_our_own_returns_are_those_of_ppo_but_for_rounding(recurrent: str) -> None:
     plain, ours = changed({"recurrent": recurrent}, PPO), changed({"recurrent": recurrent}, DeltaPPO, scales="single")
-    for mine, yours in zip(parameters(ours.alg), parameters(plain.alg), strict=True):
-        torch.testing.assert_close(mine, yours, rtol=0, atol=1e-6)
+    torch.testing.assert_close(parameters(ours.alg), parameters(plain.alg), rtol=0, atol=1e-6)
 
 
 def slow_returns(alg: Any, seen: dict[str, Any], finals: np.ndarray, last: np.ndarray, form: str) -> Any:
     """λ-returns of components (T, N, Z) and advantages of V (T, N), step by step from their definitions."""
-    W = alg.storage.values.double().numpy()
-    gammas, decays = SCALES.gammas, SCALES.trace_decays
-    assert decays is not None
-    steps, number, count = W.shape
-    targets, advantage = np.zeros(W.shape), np.zeros((steps, number))
-
-    def followed(column: Any, gamma: float, decay: float, below: Any = None) -> np.ndarray:
-        """Advantages of a value that is a sum of components; `below` (γ, V) is what its pseudo-reward comes from."""
-        found = np.zeros((steps, number))
-        for n in range(number):
-            running = 0.0
-            for t in reversed(range(steps)):
-                done, cut = seen["dones"][t, n], seen["dones"][t, n] and seen["time_outs"][t, n]
-                following = finals[t, n] if cut else (last[n] if t == steps - 1 else W[t + 1, n])
-                keeps = 0.0 if done and not cut else 1.0
-                reward = seen["rewards"][t, n]
-                if below is not None:
-                    reward = keeps * (gamma - below[0]) * below[1](following)
-                error = reward + keeps * gamma * column(following) - column(W[t, n])
-                running = error + (0.0 if done else decay * running)
-                found[t, n] = running
-        return found
-
-    def upto(z: int) -> Any:
-        return lambda components: components[: z + 1].sum()
-
-    for z in range(count):
-        if form == "bootstrap":
-            below = None if z == 0 else (gammas[z - 1], upto(z - 1))
-            targets[..., z] = W[..., z] + followed(lambda part, z=z: part[z], gammas[z], decays[z], below)
-        else:
-            own = followed(upto(z), gammas[z], decays[z])
-            less = followed(upto(z - 1), gammas[z - 1], decays[z - 1]) if z else 0.0
-            targets[..., z] = W[..., z] + own - less
-    advantage = followed(upto(count - 1), gammas[-1], alg.gamma * alg.lam)
-    return targets, advantage
+    deltas, cut = alg.storage.values.double().numpy(), seen["dones"] & seen["time_outs"]
+    following = np.where(cut[..., None], finals, [*deltas[1:], last])
+    steps = seen["rewards"].astype(float), deltas, following, seen["dones"] & ~cut, cut
+    problem = Problem(SCALES.gammas, SCALES.trace_decays, (1, 1, 1), *steps)
+    return targets_literal.lambda_targets(problem, form), targets_literal.advantages(problem, alg.gamma * alg.lam)
 
 
 @pytest.mark.parametrize("form", ["difference", "bootstrap"])
@@ -200,8 +163,7 @@ def test_returns_in_torch_as_on_a_gpu_are_those_in_numpy(recurrent: str, monkeyp
         runner.learn(2)  # also what is learned from them
         rollout(runner)
         found.append([runner.alg.storage.returns, runner.alg.storage.advantages, *parameters(runner.alg)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5)
 
 
 def test_advantages_are_standardised_as_in_rsl_rl_unless_by_minibatch() -> None:
@@ -232,7 +194,7 @@ def test_groups_that_rsl_rl_resolves_reach_the_runner() -> None:
 
 
 def learned(**settings: Any) -> tuple[Any, list[torch.Tensor], dict[str, float], list[torch.Tensor]]:
-    """A step of SGD over one minibatch: the algorithm, the critic's parameters before, the numbers, the gradients."""
+    """A step of SGD over one minibatch: the runner, the critic's parameters before, the numbers, the gradients."""
     once = {"num_learning_epochs": 1, "num_mini_batches": 1, "optimizer": "sgd", "schedule": "fixed"}
     runner = make(max_grad_norm=1e9, learning_rate=0.25, **once, **settings)
     rollout(runner)
@@ -284,8 +246,7 @@ def test_the_value_loss_is_the_sum_over_components_each_clipped_by_its_own_range
     sum(losses[:, z].mean() for z in range(3)).mul(coefficient).backward()
     # The networks of mixed precision have 8 bits, 0.4 %; losses are those of full precision.
     near: dict[str, Any] = {"rtol": 0.05, "atol": 0.02} if mixed else {"rtol": 1e-3, "atol": 1e-5}
-    for got, one in zip(moved, critic.parameters(), strict=True):
-        torch.testing.assert_close(got, one.grad, **near)
+    torch.testing.assert_close(moved, [one.grad for one in critic.parameters()], **near)
     rel = 0.02 if mixed else 1e-5
     assert numbers["value"] == pytest.approx(losses.sum(1).mean().item(), rel=rel)
     for z, label in enumerate(SCALES.labels):
@@ -297,11 +258,13 @@ def test_the_value_loss_is_the_sum_over_components_each_clipped_by_its_own_range
 
 
 def test_several_scales_leave_the_one_range_of_rsl_rl_out_and_one_scale_keeps_it() -> None:
-    clipped, not_clipped = (learn(make(use_clipped_value_loss=flag, clip_param=1e-6)) for flag in (True, False))
-    assert all(map(torch.equal, parameters(clipped.alg), parameters(not_clipped.alg)))
-    assert clipped.alg.use_clipped_value_loss and clipped.alg.value_loss_coef == 1.0  # as they were
-    single = [learn(make(scales="single", use_clipped_value_loss=flag, clip_param=1e-6)) for flag in (True, False)]
-    assert not all(map(torch.equal, parameters(single[0].alg), parameters(single[1].alg)))
+    for scales, alike in ((SCALES, True), ("single", False)):
+        clipped, free = (make(scales=scales, use_clipped_value_loss=flag, clip_param=1e-6) for flag in (True, False))
+        for runner in (clipped, free):
+            torch.manual_seed(1)
+            runner.learn(2)
+        assert all(map(torch.equal, parameters(clipped.alg), parameters(free.alg))) == alike
+        assert clipped.alg.use_clipped_value_loss and clipped.alg.value_loss_coef == 1.0  # as they were
 
 
 RND = {"weight": 50.0, "predictor_hidden_dims": [8], "target_hidden_dims": [8], "num_outputs": 4}
@@ -312,12 +275,7 @@ def test_an_intrinsic_reward_is_a_reward_like_any() -> None:
     runner = make(rnd_cfg=RND, env=Hopper(8, 50))
     found: list[torch.Tensor] = []
     ask = runner.alg.rnd.get_intrinsic_reward
-
-    def kept(obs: Any) -> torch.Tensor:
-        found.append(ask(obs))
-        return found[-1]
-
-    runner.alg.rnd.get_intrinsic_reward = kept
+    runner.alg.rnd.get_intrinsic_reward = lambda obs: found.append(ask(obs)) or found[-1]
     seen = rollout(runner)
     intrinsic = torch.stack(found).numpy()
     assert intrinsic.min() > 0
@@ -336,19 +294,14 @@ def twice(env: Any, obs: Any, actions: Any) -> tuple[Any, Any]:
 
 
 def test_a_symmetry_that_changes_nothing_changes_nothing() -> None:
-    symmetry = {"data_augmentation_func": twice, "use_data_augmentation": True}
-    plain, mirrored = (
-        make(value_clip=0.5, schedule="fixed"),
-        make(value_clip=0.5, schedule="fixed", symmetry_cfg=symmetry),
-    )
-    numbers = []
+    symmetry, numbers = {"data_augmentation_func": twice, "use_data_augmentation": True}, []
+    plain, mirrored = (make(value_clip=0.5, schedule="fixed", **more) for more in ({}, {"symmetry_cfg": symmetry}))
     for runner in (plain, mirrored):
         rollout(runner)
         numbers.append(runner.alg.update())
     assert numbers[1].pop("symmetry") == 0
     assert numbers[1] == pytest.approx(numbers[0], rel=1e-3, abs=1e-5)
-    for one, other in zip(parameters(plain.alg), parameters(mirrored.alg), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    torch.testing.assert_close(parameters(plain.alg), parameters(mirrored.alg), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("recurrent", ["", "gru", "lstm"])
@@ -363,18 +316,16 @@ def test_components_are_predicted_without_touching_the_memory(recurrent: str) ->
 
 def test_the_critic_may_share_nothing_with_the_runner() -> None:
     env = Pole(6, 9)
-    obs = env.get_observations()
-    torch.manual_seed(0)
-    runner = make(env=env)
-    store = RolloutStorage("rl", 6, 16, obs, [1])
-    alg = DeltaPPO(runner.alg.actor, runner.alg.critic, store, gamma=0.98, scales=SCALES)
-    assert alg.act(obs).shape == (6, 1)
+    obs, runner = env.get_observations(), make(env=env)
+
+    def own(scales: Any) -> DeltaPPO:
+        store = RolloutStorage("rl", 6, 16, obs, [1])
+        return DeltaPPO(runner.alg.actor, runner.alg.critic, store, gamma=0.98, scales=scales)
+
+    assert own(SCALES).act(obs).shape == (6, 1)
     for scales in ("single", [0.5, 0.98]):
-        other = DeltaPPO(
-            runner.alg.actor, runner.alg.critic, RolloutStorage("rl", 6, 16, obs, [1]), gamma=0.98, scales=scales
-        )
         with pytest.raises(ConfigError, match=r"one output for each of the \d scales.*got values of shape \(6, 3\)"):
-            other.act(obs)
+            own(scales).act(obs)
 
 
 def test_a_ladder_follows_discount_and_decay() -> None:
@@ -388,7 +339,6 @@ def test_a_ladder_follows_discount_and_decay() -> None:
     [
         ({"scales": 3}, "scales must name time scales; got 3"),
         ({"scales": [0.5, 0.9]}, "gamma must be the largest discount"),
-        ({"scales": "thirding"}, "a ladder that is known; got 'thirding'"),
         ({"scales": None, "gamma": 1.0}, "pass scales='halving longest_horizon=1000'"),
         ({"form": "other"}, "form must be 'bootstrap' or 'difference'; got 'other'"),
         ({"time_outs": "ignore"}, "time_outs must be 'bootstrap' or 'fold'; got 'ignore'"),
@@ -419,26 +369,16 @@ def test_configurations_of_older_versions_are_refused_by_name() -> None:
 def test_answers_of_the_environment_that_do_not_fit_are_refused() -> None:
     runner = make(env=Pole(5, 2, hands_out="final_obs"))
     alg, env = runner.alg, runner.env
-    for extras, kind, words in (
-        ({"time_outs": torch.zeros(5, 1)}, ShapeError, r"time_outs'\] must be a tensor of shape \(5,\).*got \(5, 1\)"),
-        ({"time_outs": [False] * 5}, ShapeError, "one flag per environment; got list"),
-        ({"time_outs": torch.ones(5), "final_obs": torch.zeros(5, 4)}, DataError, "TensorDict or dict.*got Tensor"),
-        (
-            {"time_outs": torch.ones(5), "final_obs": {"critic": torch.zeros(2, 4)}},
-            DataError,
-            r"batch size \(5,\); got \(2,\)",
-        ),
-        (
-            {"time_outs": torch.ones(5), "final_obs": env.get_observations()[:2]},
-            DataError,
-            r"batch size \(5,\); got \(2,\)",
-        ),
-        (
-            {"time_outs": torch.ones(5), "final_obs": {"_env_ids": torch.arange(5), "obs": env.get_observations()}},
-            DataError,
-            r"the groups of the critic, critic; got _env_ids, obs: .* drop the key",
-        ),
+    unnamed = {"_env_ids": torch.arange(5), "obs": env.get_observations()}
+    for name, answer, kind, words in (
+        ("time_outs", torch.zeros(5, 1), ShapeError, r"time_outs'\] must be a tensor of shape \(5,\).*got \(5, 1\)"),
+        ("time_outs", [False] * 5, ShapeError, "one flag per environment; got list"),
+        ("final_obs", torch.zeros(5, 4), DataError, "TensorDict or dict.*got Tensor"),
+        ("final_obs", {"critic": torch.zeros(2, 4)}, DataError, r"batch size \(5,\); got \(2,\)"),
+        ("final_obs", env.get_observations()[:2], DataError, r"batch size \(5,\); got \(2,\)"),
+        ("final_obs", unnamed, DataError, r"the groups of the critic, critic; got _env_ids, obs: .* drop the key"),
     ):
+        extras = {"time_outs": torch.ones(5), name: answer}
         alg.act(env.get_observations())
         with pytest.raises(kind, match=words):
             alg.process_env_step(env.get_observations(), torch.zeros(5), torch.ones(5), extras)
@@ -465,30 +405,27 @@ def test_another_version_gets_a_warning_that_says_so() -> None:
 
 
 def test_files_hold_the_scales_and_load_into_the_same_ones(tmp_path: Any) -> None:
-    runner = make()
+    runner, other, file = make(), make(), str(tmp_path / "model.pt")
     runner.learn(2)
-    runner.save(str(tmp_path / "model.pt"))
-    other = make()
-    other.load(str(tmp_path / "model.pt"))
+    runner.save(file)
+    other.load(file)
     assert all(map(torch.equal, parameters(runner.alg), parameters(other.alg)))
     assert other.current_learning_iteration == runner.current_learning_iteration == 1
     wrong = make(scales=[0.5, 0.8, 0.98])
     with pytest.raises(
         CheckpointError, match=r"discounts \(0\.5, 0\.8, 0\.98\); got \(0\.5, 0\.9, 0\.98\): pass scales="
     ):
-        wrong.load(str(tmp_path / "model.pt"))
-    wrong.load(str(tmp_path / "model.pt"), load_cfg={"actor": True})
+        wrong.load(file)
+    wrong.load(file, load_cfg={"actor": True})
     assert torch.equal(parameters(wrong.alg)[0], parameters(runner.alg)[0])
 
 
 def test_files_of_a_plain_ppo_load_into_one_scale_and_the_policy_into_several(tmp_path: Any) -> None:
-    plain = make(PPO)
+    plain, single, several, file = make(PPO), make(scales="single"), make(), str(tmp_path / "model.pt")
     plain.learn(1)
-    plain.save(str(tmp_path / "model.pt"))
-    single = make(scales="single")
-    single.load(str(tmp_path / "model.pt"))
+    plain.save(file)
+    single.load(file)
     assert all(map(torch.equal, parameters(plain.alg), parameters(single.alg)))
-    several = make()
     with pytest.raises(CheckpointError, match=r"one of a PPO without components: pass load_cfg=\{'actor': True\}"):
-        several.load(str(tmp_path / "model.pt"))
-    several.load(str(tmp_path / "model.pt"), load_cfg={"actor": True})
+        several.load(file)
+    several.load(file, load_cfg={"actor": True})

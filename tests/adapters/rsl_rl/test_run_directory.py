@@ -135,15 +135,10 @@ def test_a_training_that_breaks_off_says_how(error: BaseException, state: str, t
 
 
 def test_settings_out_of_range_are_refused_and_no_run_is_overwritten(tmp_path: Path) -> None:
-    runner = make()
-    for options, words in (
-        ({"seed": -1}, "seed must be a whole number of at least 0; got -1"),
-        ({"streams": 0}, "streams must be a whole number of at least 1; got 0"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            recorded(tmp_path, runner, **options)
-    with pytest.raises(ConfigError, match="iterations must be a whole number of at least 1; got 0"):
-        recorded(tmp_path, runner, 0)
+    runner, options = make(), {"seed": -1, "streams": 0, "iterations": 0}
+    for name, value in options.items():
+        with pytest.raises(ConfigError, match=rf"{name} must be a whole number of at least \d; got {value}"):
+            recorded(tmp_path, runner, **{name: value})
     assert recorded(tmp_path, runner, seed=5, agent="mine").path == tmp_path / "pole" / "mine" / "seed-5"
     with pytest.raises(ConfigError, match="exists already, and a run is never overwritten"):
         recorded(tmp_path, runner, seed=5, agent="mine")

@@ -62,8 +62,7 @@ def test_the_exported_policy_acts_as_the_runners(recurrent: str, normalised: boo
     runner.export_policy_to_jit(str(tmp_path))
     policy = torch.jit.load(tmp_path / "policy.pt")
     with torch.inference_mode():
-        for one, action in zip(observations, wanted, strict=True):
-            torch.testing.assert_close(policy(one), action)
+        torch.testing.assert_close(list(map(policy, observations)), wanted)
 
 
 @pytest.mark.slow
@@ -150,11 +149,8 @@ else:
 def test_two_processes_learn_the_same_parameters_and_one_scale_those_of_ppo(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "support")])
     environment = {**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PROCESS]
-    both = [
-        subprocess.Popen([*command, str(rank), str(tmp_path)], env=environment, stdout=subprocess.DEVNULL)
-        for rank in range(2)
-    ]
+    command, quiet = [sys.executable, "-c", PROCESS], {"env": environment, "stdout": subprocess.DEVNULL}
+    both = [subprocess.Popen([*command, str(rank), str(tmp_path)], **quiet) for rank in range(2)]
     assert [one.wait(timeout=240) for one in both] == [0, 0]
     found: dict[str, Any] = {}
     for kind in ("PPO", "one", "six"):

@@ -56,13 +56,11 @@ def test_the_form_of_the_return_is_a_setting_like_others(tmp_path: Path) -> None
     assert not hasattr(plain, "form") and DeltaPPO.from_ppo(plain, SCALES).form == "difference"
     assert DeltaPPO.from_ppo(plain, SCALES, form="bootstrap").rollout_buffer.form == "bootstrap"
     simple = suite.make(DeltaA2C, form="bootstrap")
-    assert (
-        simple.rollout_buffer.form == DeltaA2C.from_a2c(simple.to_a2c(), SCALES, form="bootstrap").form == "bootstrap"
-    )
-    with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):
-        make(form="sum")
-    with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):
-        DeltaPPO.load(tmp_path / "model", device="cpu", form="sum")
+    again = DeltaA2C.from_a2c(simple.to_a2c(), SCALES, form="bootstrap")
+    assert simple.rollout_buffer.form == again.form == "bootstrap"
+    for make_one in (make, partial(DeltaPPO.load, tmp_path / "model", device="cpu")):
+        with pytest.raises(ConfigError, match="form must be 'bootstrap' or 'difference'; got 'sum'"):
+            make_one(form="sum")
 
 
 def test_a_loaded_ladder_follows_discount_and_decay(tmp_path: Path) -> None:
@@ -70,7 +68,8 @@ def test_a_loaded_ladder_follows_discount_and_decay(tmp_path: Path) -> None:
     again = DeltaPPO.load(tmp_path / "model", device="cpu", gamma=0.9, gae_lambda=0.5)
     assert again.scales == again.rollout_buffer.scales == TimeScales.halving(0.9, components=3, lam=0.5)
     make(scales=None).save(tmp_path / "model")
-    with pytest.raises(CheckpointError, match=r"whose critic has 3 components .* load them with the scales, gamma"):
+    words = r"whose critic has 3 components \(0.600, 0.800, 0.900\).* load them with the scales, gamma"
+    with pytest.raises(CheckpointError, match=words):
         DeltaPPO.load(tmp_path / "model", device="cpu", gamma=0.9)
 
 
@@ -78,11 +77,6 @@ def test_custom_objects_replace_the_scales_of_a_file(tmp_path: Path) -> None:
     make().save(tmp_path / "model")
     made = DeltaPPO.load(tmp_path / "model", device="cpu", custom_objects={"scales": [0.6, 0.9, 0.99]})
     assert made.scales.gammas == made.rollout_buffer.scales.gammas == (0.6, 0.9, 0.99)
-
-
-def test_parameters_of_another_ladder_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"critic has 2 components \(0.900, 0.990\)"):
-        make(scales=[0.9, 0.99]).set_parameters(make().get_parameters())
 
 
 def test_load_on_an_instance_warns_and_leaves_it_as_it_is(tmp_path: Path) -> None:
@@ -169,8 +163,7 @@ def test_models_are_converted_back_and_forth(
     back = getattr(model, f"to_{name}")()
     assert th.equal(numbers, th.get_rng_state()), "converting draws no random numbers"
     assert type(back) is plain and back.num_timesteps == model.num_timesteps == steps
-    for key, tensor in before.items():
-        th.testing.assert_close(tensor, back.policy.state_dict()[key], rtol=1e-5, atol=1e-5)
+    th.testing.assert_close(before, dict(back.policy.state_dict()), rtol=1e-5, atol=1e-5)
     assert scales != "single" or equal(start, back)
     observations = start.env.reset()
     acted, _ = start.predict(observations, deterministic=True)
@@ -195,9 +188,8 @@ def test_what_cannot_be_converted_is_said(plain: Any) -> None:
     name = plain.__name__
     convert = getattr(OURS[plain], f"from_{name.lower()}")
     for given, got in (("model.zip", "'model"), (None, "None"), (suite.make(DQN if plain is SAC else SAC), "<stable")):
-        with pytest.raises(
-            ConfigError, match=f"must be of the class {name}; got {got}.*: a file is read by {name}.load"
-        ):
+        words = f"must be of the class {name}; got {got}.*: a file is read by {name}.load"
+        with pytest.raises(ConfigError, match=words):
             convert(given)
     words = rf"a plain {name}; got a Delta{name}, which has components already: .* by to_{name.lower()}\(\) first"
     with pytest.raises(ConfigError, match=words):
@@ -297,15 +289,8 @@ def test_an_exported_network_takes_any_number_of_observations(kind: Any, tmp_pat
 
     module, observations = exportable(kind, "pendulum" if kind is DeltaSAC else "cartpole")
     place = str(tmp_path / "network.onnx")
-    th.onnx.export(
-        module,
-        (observations[:2],),
-        place,
-        opset_version=18,
-        input_names=["input"],
-        dynamic_shapes=({0: th.export.Dim("batch")},),
-        verbose=False,
-    )
+    sizes = {"dynamic_shapes": ({0: th.export.Dim("batch")},), "input_names": ["input"]}
+    th.onnx.export(module, (observations[:2],), place, opset_version=18, verbose=False, **sizes)
     for size in (1, 2, 5):
         given = observations[:size]
         found = onnx.reference.ReferenceEvaluator(place).run(None, {"input": given.numpy()})

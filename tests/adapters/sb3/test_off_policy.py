@@ -14,7 +14,6 @@ import torch as th
 from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.save_util import save_to_pkl
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from sb3_environments import Scripted, equal
 from sb3_suite import OURS, SCALES, derived, environments, halfway, kinds, make, off_policy, put
@@ -29,17 +28,23 @@ from tddelta.adapters.sb3 import (
 )
 
 
+def watched(model: Any, batch: int) -> tuple[Any, th.Tensor, th.Tensor]:
+    """An update: its samples, the components at the successors, and the targets."""
+    seen: list[Any] = []
+    targets = model._targets
+    model._targets = lambda *given: seen.append((*given, targets(*given))) or seen[-1][-1]
+    model.train(1, batch)
+    (found,) = seen
+    return found
+
+
 def test_training_takes_the_greedy_action_of_the_sum_for_all_components() -> None:
     model = make(DeltaDQN, gamma=0.99).learn(20)
     # Weights at random, where the components disagree about the best action.
     with th.no_grad():
         for parameter in model.q_net_target.parameters():
             parameter.normal_()
-    seen: list[Any] = []
-    targets = model._targets
-    model._targets = lambda *given: seen.append((*given, targets(*given))) or seen[-1][-1]
-    model.train(1, 64)
-    ((samples, following, found),) = seen
+    samples, following, found = watched(model, 64)
     with th.no_grad():
         each = model.q_net_target.components(samples.next_observations)
     greedy = each.sum(-1).argmax(1)
@@ -59,9 +64,7 @@ def test_the_loss_of_a_critic_is_the_sum_over_components(plain: Any, weights: li
     model = make(OURS[plain], component_weights=weights).learn(40)
     rows = th.tensor([[1.0, 2.0, 4.0], [0.0, 0.0, 0.0]])
     summed = model._loss(th.nn.functional.mse_loss, rows, th.zeros(2, 3))
-    assert float(summed) == pytest.approx(
-        sum(w * half for w, half in zip(weights or [1, 1, 1], (0.5, 2, 8), strict=True))
-    )
+    assert float(summed) == pytest.approx(np.dot(weights or [1, 1, 1], [0.5, 2, 8]))
     taken: list[th.Tensor] = []
     loss = model._loss
     model._loss = lambda *given: taken.append(loss(*given)) or taken[-1]
@@ -85,39 +88,21 @@ def test_the_q_network_gives_sums_and_components() -> None:
 
 
 def test_the_smaller_twin_is_chosen_by_its_sum_and_the_entropy_goes_into_component_0() -> None:
-    model = make(DeltaSAC, ent_coef=0.5)
-    model.learn(20)
-    seen: dict[str, Any] = {}
-    targets = model._targets
-
-    def watched(samples: ReplayBufferSamples, following: th.Tensor) -> Any:
-        seen.update(samples=samples, following=following.clone())
-        seen["targets"] = targets(samples, following)
-        return seen["targets"]
-
-    twins = model.critic_target.components
-    log_prob = model.actor.action_log_prob
-    model.critic_target.components = lambda *given: seen.setdefault("twins", twins(*given))
-
-    def remembered(observations: Any) -> Any:
-        seen["log_prob"] = log_prob(observations)
-        return seen["log_prob"]
-
-    model.actor.action_log_prob, model._targets = remembered, watched
-    model.train(1, 16)
-    both, (_, entropy) = seen["twins"], seen["log_prob"]
-    smaller = both.sum(-1).argmin(1)
-    chosen = both[th.arange(16), smaller]
-    np.testing.assert_allclose(seen["following"][:, 1:], chosen[:, 1:], rtol=1e-5)
-    np.testing.assert_allclose(
-        seen["following"][:, 0], (chosen[:, 0] - 0.5 * entropy.detach().reshape(-1)), rtol=1e-5, atol=1e-5
-    )
+    model = make(DeltaSAC, ent_coef=0.5).learn(20)
+    twins, log_prob = model.critic_target.components, model.actor.action_log_prob
+    asked: list[Any] = []
+    model.critic_target.components = lambda *given: asked.append(twins(*given).clone()) or asked[-1]
+    model.actor.action_log_prob = lambda seen: asked.append(log_prob(seen)) or asked[-1]
+    samples, following, found = watched(model, 16)
+    _, (_, entropy), both = asked  # of the actor's own actions first
+    chosen, soft = both[th.arange(16), both.sum(-1).argmin(1)], -0.5 * entropy.detach().reshape(-1)
+    np.testing.assert_allclose(following[:, 1:], chosen[:, 1:], rtol=1e-5)
+    np.testing.assert_allclose(following[:, 0], chosen[:, 0] + soft, rtol=1e-5, atol=1e-5)
     # Soft values of every discount: prefixes telescope.
-    samples = seen["samples"]
-    alive, soft = (1 - samples.dones).squeeze(), -0.5 * entropy.detach().reshape(-1)
+    rewards, alive = samples.rewards.squeeze(), (1 - samples.dones).squeeze()
     for z, gamma in enumerate(SCALES):
-        expected = samples.rewards.squeeze() + alive * gamma * (chosen[:, : z + 1].sum(-1) + soft)
-        np.testing.assert_allclose(seen["targets"][:, : z + 1].sum(-1), expected, rtol=1e-5, atol=1e-5)
+        expected = rewards + alive * gamma * (chosen[:, : z + 1].sum(-1) + soft)
+        np.testing.assert_allclose(found[:, : z + 1].sum(-1), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_components_of_sac_are_predicted_at_actions_of_the_environment() -> None:
@@ -251,11 +236,7 @@ def test_targets_stay_whole_where_networks_are_halved(plain: Any) -> None:
     assert equal(make(derived(plain, InHalf)).learn(40), make(halved, scales="single").learn(40))
     model = make(halved, scales=[0.9, 0.999], gamma=0.999).learn(20)
     model.replay_buffer.rewards[:] = 1000.7
-    seen: list[Any] = []
-    targets = model._targets
-    model._targets = lambda *given: seen.append((*given, targets(*given))) or seen[-1][-1]
-    model.train(1, 16)
-    ((samples, following, found),) = seen
+    samples, following, found = watched(model, 16)
     assert found.dtype == th.float32
     with th.autocast("cpu", dtype=th.bfloat16):
         acted = (model.action_space.sample(),) if plain is SAC else ()
@@ -363,9 +344,3 @@ def test_observations_and_actions_count_from_0(plain: Any, start: int) -> None:
     moved = gym.wrappers.TransformAction(acted, lambda action: action + start, gym.spaces.Discrete(3))
     make(kind, env=moved, policy="MlpPolicy").learn(64)
     assert taken == {None, start, start + 1, start + 2}, "None at the reset"
-
-
-def test_weights_of_one_are_no_weights() -> None:
-    first, second = (make(DeltaDQN, component_weights=w).learn(40) for w in (None, [1.0] * 3))
-    for name, tensor in first.policy.state_dict().items():
-        th.testing.assert_close(tensor, second.policy.state_dict()[name], rtol=1e-4, atol=1e-5)

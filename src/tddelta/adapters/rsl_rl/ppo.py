@@ -50,10 +50,9 @@ class DeltaPPO(PPO):
     With one scale and `time_outs="fold"` parameters are those of `PPO`, bit by bit.
 
     Args:
-        actor: As in rsl_rl.
+        actor: As in rsl_rl, like `*args` and `**settings`.
         critic: As in rsl_rl, with one output per time scale.
         storage: As in rsl_rl; its `values` and `returns` become those of components, (T, N, Z).
-        *args: As in rsl_rl.
         scales: The time scales, see `tddelta.TimeScales.of`: None is the halving ladder of `gamma`.
         form: Of the critic's λ-return, see `tddelta.lambda_targets`. "difference" makes the targets add up to rsl_rl's
             return whatever the trace decays; "bootstrap" is the paper's.
@@ -61,7 +60,6 @@ class DeltaPPO(PPO):
         value_clip: How far a component may move from its old value in the value loss, in deviations of its targets over
             the rollout, > 0; None does not clip. Several scales ignore `use_clipped_value_loss`, whose one range,
             `clip_param` in units of the reward, holds components of long horizons back and does nothing to short ones.
-        **settings: As in rsl_rl.
 
     Attributes:
         scales: The time scales, for `gamma` and `lam` as they are now.
@@ -307,9 +305,7 @@ def _check_config(cfg: Mapping[str, Any]) -> None:
     wanted = ("algorithm", "actor", "critic", "obs_groups", "num_steps_per_env")
     missing = [name for name in wanted if name not in cfg]
     if missing:
-        old = "policy" in cfg
-        raise ConfigError(
-            f"the configuration must have {', '.join(wanted)}; got none of {', '.join(missing)}"
-            + (": 'policy' is how rsl_rl before version 4 named actor and critic, split it in two" if old else "")
-            + ("" if old else f" among {', '.join(map(str, cfg))}: add them, see rsl_rl's guide to its configuration")
-        )
+        advice = f" among {', '.join(map(str, cfg))}: add them, see rsl_rl's guide to its configuration"
+        if "policy" in cfg:
+            advice = ": 'policy' is how rsl_rl before version 4 named actor and critic, split it in two"
+        raise ConfigError(f"the configuration must have {', '.join(wanted)}; got none of {', '.join(missing)}{advice}")

@@ -146,12 +146,9 @@ class DeltaModel(BaseAlgorithm):
     """Mixed into an algorithm of SB3, before its class.
 
     Args:
-        policy: As in SB3.
-        env: As in SB3.
-        *args: As in SB3.
+        policy: As in SB3, like `env`, `*args` and `**kwargs`.
         scales: The time scales, see `tddelta.TimeScales.of`: None is the halving ladder of `gamma`.
         component_weights: Weight ≥ 0 of every component in the loss of the critic; None weighs all by 1.
-        **kwargs: As in SB3.
 
     Raises:
         ConfigError: Scales or weights are no such thing or do not fit, `gamma` is not the largest discount, or
@@ -173,17 +170,14 @@ class DeltaModel(BaseAlgorithm):
         *args: Any,
         scales: Any = None,
         component_weights: Sequence[float] | None = None,
-        _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        # In the dictionary, since it is an argument of every algorithm but not of their common base class.
-        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
+        # Before SB3's constructor, which makes the networks.
         self._ladder = Ladder(scales)
         # What a save file holds: names and numbers, whatever becomes of our classes.
         self._scales = self._ladder.given
         self.component_weights = component_weights
-        if _init_setup_model:
-            self._setup_model()
+        super().__init__(policy, env, *args, **kwargs)
 
     def _settle(self) -> None:
         """Check what was given; again after loading, where settings may have been replaced."""

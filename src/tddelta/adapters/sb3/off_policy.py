@@ -24,11 +24,8 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
     SB3's replay buffers keep rewards as they are, and tell terminated from truncated: nothing has to be undone.
     """
 
-    _learned: ClassVar[tuple[type[Any], str, tuple[str, ...]]]
-    """The class of the critic, its method that losses are made of, and those that follow from it."""
-
-    def _critic(self) -> Any:
-        raise NotImplementedError
+    _learned: ClassVar[tuple[str, type[Any], str, tuple[str, ...]]]
+    """The attribute with the critic, its class, its method that losses are made of, and those that follow from it."""
 
     def _settle(self) -> None:
         super()._settle()
@@ -37,8 +34,8 @@ class DeltaOffPolicy(DeltaModel, OffPolicyAlgorithm):
     def _setup_model(self) -> None:
         super()._setup_model()
         self._check_buffer()
-        kind, learned, others = self._learned
-        network = type(self._critic())
+        critic, kind, learned, others = self._learned
+        network = type(getattr(self, critic))
         if not issubclass(network, kind) or (
             getattr(network, learned) is getattr(kind, learned)
             and any(getattr(network, other) is not getattr(kind, other) for other in others)
@@ -149,10 +146,7 @@ class DeltaDQN(DeltaOffPolicy, DQN):
         "CnnPolicy": q_policies.DeltaDQNCnnPolicy,
         "MultiInputPolicy": q_policies.DeltaDQNMultiInputPolicy,
     }
-    _learned = q_policies.DeltaQNetwork, "components", ("forward",)
-
-    def _critic(self) -> Any:
-        return self.q_net
+    _learned = "q_net", q_policies.DeltaQNetwork, "components", ("forward",)
 
     @classmethod
     def from_dqn(cls, model: DQN, scales: Any = None) -> "DeltaDQN":
@@ -228,10 +222,7 @@ class DeltaSAC(DeltaOffPolicy, SAC):
         "CnnPolicy": q_policies.DeltaSACCnnPolicy,
         "MultiInputPolicy": q_policies.DeltaSACMultiInputPolicy,
     }
-    _learned = q_policies.DeltaContinuousCritic, "each", ("forward", "components")
-
-    def _critic(self) -> Any:
-        return self.critic
+    _learned = "critic", q_policies.DeltaContinuousCritic, "each", ("forward", "components")
 
     @classmethod
     def from_sac(cls, model: SAC, scales: Any = None) -> "DeltaSAC":

@@ -22,13 +22,10 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
     """The base of `DeltaPPO` and `DeltaA2C`.
 
     Args:
-        policy: As in SB3.
-        env: As in SB3.
-        *args: As in SB3.
+        policy: As of `DeltaModel`, like `env`, `*args` and `**kwargs`.
         form: Of the critic's λ-return, see `tddelta.lambda_targets`. With "difference" the targets add up to SB3's
             own return whatever the trace decays; "bootstrap" is the paper's form, in which errors of short components
             grow along the ladder, see `TimeScales.error_gains`.
-        **kwargs: As in SB3, and those of `DeltaModel`.
 
     Raises:
         ConfigError: As of `DeltaModel`, or `form` is unknown.
@@ -41,19 +38,9 @@ class DeltaOnPolicy(DeltaModel, OnPolicyAlgorithm):
     }
     own_callbacks = (StepChecker, StepRecorder)
 
-    def __init__(
-        self,
-        policy: Any,
-        env: Any,
-        *args: Any,
-        form: Form = "difference",
-        _init_setup_model: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(policy, env, *args, **{**kwargs, "_init_setup_model": False})
+    def __init__(self, policy: Any, env: Any, *args: Any, form: Form = "difference", **kwargs: Any) -> None:
         self.form = form
-        if _init_setup_model:
-            self._setup_model()
+        super().__init__(policy, env, *args, **kwargs)
 
     def _lam(self) -> float:
         return self.gae_lambda

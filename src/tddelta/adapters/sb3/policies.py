@@ -4,11 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch as th
-from stable_baselines3.common.policies import (
-    ActorCriticCnnPolicy,
-    ActorCriticPolicy,
-    MultiInputActorCriticPolicy,
-)
+from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy, MultiInputActorCriticPolicy
 from torch import nn
 
 from tddelta.adapters.sb3.model import Learning, OfComponents, whole

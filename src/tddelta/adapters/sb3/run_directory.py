@@ -12,7 +12,6 @@ from inspect import signature
 from itertools import count
 from pathlib import Path
 from traceback import walk_tb
-from types import TracebackType
 from typing import Any
 
 import gymnasium
@@ -464,9 +463,7 @@ class RunDirectory(BaseCallback):
     def __enter__(self) -> "RunDirectory":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.on_training_error(error)
         elif self._record is not None:

@@ -17,12 +17,6 @@ try:
 except ImportError as error:
     raise MissingExtra('tddelta.adapters.torchrl needs torchrl and PyTorch: pip install "tddelta[torchrl]"') from error
 
-from tddelta.adapters.torchrl.estimator import (
-    DeltaGAE,
-    delta_critic,
-    loss_settings,
-    predict_components,
-    predict_values,
-)
+from tddelta.adapters.torchrl.estimator import DeltaGAE, delta_critic, loss_settings, predict_components, predict_values
 
 __all__ = ["DeltaGAE", "delta_critic", "loss_settings", "predict_components", "predict_values"]
