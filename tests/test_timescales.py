@@ -34,13 +34,6 @@ def test_halving_ladder_is_exact():
     assert scales.n_steps is None
 
 
-def test_doubling_ladder_is_exact():
-    scales = TimeScales.doubling(gamma=0.9375, n_step=16)
-    assert scales.gammas == (0.0, 0.5, 0.75, 0.875, 0.9375)
-    assert scales.horizons == (1, 2, 4, 8, 16)
-    assert scales.n_steps == (1, 2, 4, 8, 16)
-
-
 @pytest.mark.parametrize(
     ("gamma", "wanted"),
     [(0.0, (0.0,)), (0.5, (0.0, 0.5)), (0.6, (0.0, 0.5, 0.6)), (0.9, (0.0, 0.5, 0.75, 0.875, 0.9))],

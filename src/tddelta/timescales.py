@@ -378,11 +378,9 @@ class TimeScales:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain lists and numbers for JSON; `from_dict` restores an equal object."""
-        plain: dict[str, Any] = {
-            name: values and list(values) for name, values in vars(self).items() if name != "actor_trace_decay"
-        }
-        if self.actor_trace_decay is not None:
-            plain["actor_trace_decay"] = self.actor_trace_decay
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        if self.actor_trace_decay is None:
+            del plain["actor_trace_decay"]
         return plain
 
     @classmethod

@@ -74,7 +74,3 @@ def test_in_host_environments(mode):
 def test_its_deviation_is_a_number(wrong):
     with pytest.raises(ConfigError, match="reward_noise must be at least 0 and finite; got"):
         tiny(reward_noise=wrong)
-
-
-def test_runs_without_it_are_recorded_as_before():
-    assert "reward_noise" not in tiny().to_dict() and tiny(reward_noise=1).to_dict()["reward_noise"] == 1.0

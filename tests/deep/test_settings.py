@@ -135,6 +135,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"actor_lam": 1.1}, r"actor_lam must be in \[0, 1\]; got 1.1"),
         ({"reward_discount": 2.0, "normalize_rewards": True}, r"reward_discount must be in \[0, 1\]; got 2.0"),
         ({"component_scale": "big"}, "component_scale must be one of none, horizon, running; got 'big'"),
+        ({"reward_clipping": "clip"}, "reward_clipping must be one of none, sign; got 'clip'"),
         ({"time_limit": "stop"}, "time_limit must be one of truncate, terminate; got 'stop'"),
         ({"rule": "caped"}, "rule must be one of capped, matched, constant, proportional; got 'caped'"),
         ({"activation": "rel"}, "unknown activation 'rel': did you mean relu"),
@@ -143,7 +144,6 @@ def test_the_rule_of_the_agent_and_another():
         ({"network": "minatar-conv"}, r"convolution needs images .*got \(4,\): use network mlp"),
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes must be whole numbers of at least 1; got \(64, 0\)"),
         ({"scales": "halving factor=1"}, "factor in scales must be a finite number above 1; got 1.0"),
-        ({"scales": "halved"}, "scales must be numbers, or name a ladder that is known; got 'halved'"),
         ({"scales": {"ladder": "halving", "rule": "constant"}, "rule": "capped"}, "rule is for scales without traces"),
         ({"scales": "halving lam=0.5"}, "beside scales, not in it; got 0.5: drop it there and pass lam=0.5"),
         (
@@ -169,8 +169,6 @@ def test_the_rule_of_the_agent_and_another():
             {"gamma": 1.0, "scales": "halving longest_horizon=100", "component_scale": "horizon"},
             "component_scale horizon needs finite horizons; got gamma 1: use running",
         ),
-        ({"scales": (100, 10)}, "increasing"),
-        ({"scales": 50}, "scales must name time scales; got 50"),
         ({"hidden_sizes": 64}, "hidden_sizes must be several whole numbers, as in .* got 64"),
         ({"hidden_sizes": (64.5,)}, r"hidden_sizes must be several whole numbers, as in .* got \(64.5,\)"),
         ({"learning_rate": None}, "learning_rate must be a number; got None"),
@@ -444,3 +442,20 @@ def test_the_precision_is_part_of_what_a_run_is():
         double = run_config(tiny(), 0)
     assert differences(single, double) == ['precision null there and "float64" now']
     assert config_hash(single) != config_hash(double) and "precision" not in single
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("shards", 3),
+        ("component_trunks", True),
+        ("reward_clipping", "sign"),
+        ("reward_noise", 1.0),
+        ("grow", [[30, 300.0]]),
+        ("anchor", 3),
+    ],
+)
+def test_a_new_setting_leaves_the_record_of_other_runs_as_it_was(name, value):
+    plain, changed = run_config(tiny(), 0), run_config(tiny(**{name: value}), 0)
+    assert name not in plain["settings"] and changed["settings"][name] == value
+    assert config_hash(plain) != config_hash(changed)
