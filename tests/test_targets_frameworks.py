@@ -13,7 +13,7 @@ import pytest
 
 from targets_cases import assert_same_bytes
 from targets_cases import everything as targets_of
-from targets_literal import Problem, make_scales
+from targets_literal import Problem
 from tddelta.decomposition import compose, decompose
 from tddelta.queries import compose_discount, scale_advantages, value_at
 from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors
@@ -358,14 +358,6 @@ def test_tensors_stay_on_their_device(torch):
     problem = make_problem(durations=True).pick(torch.asarray).pick(lambda tensor: tensor.to("meta"))
     for name, result in everything(problem).items():
         assert result.device.type == "meta", name
-
-
-def test_scales_are_static_under_jit():
-    in_numpy = make_problem(dtype="float32")
-    problem, scales = in_numpy.pick(jnp.asarray), make_scales(*LADDER)
-    run = jax.jit(lambda_targets, static_argnames=("scales", "form"))
-    got = run(*problem.arrays, terminated=problem.terminated, truncated=problem.truncated, scales=scales)
-    np.testing.assert_allclose(got, everything(in_numpy)["difference"], rtol=1e-5, atol=1e-5)
 
 
 def test_targets_of_traced_discounts_have_the_slope_of_finite_differences():

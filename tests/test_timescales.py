@@ -250,13 +250,6 @@ def test_the_warning_names_the_callers_line_and_comes_once():
         assert caught[0].lineno == make.__code__.co_firstlineno
 
 
-def test_the_warning_obeys_ordinary_filters():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ContractionWarning)
-        with pytest.raises(ContractionWarning):
-            TimeScales((0.1, 0.9), (0.9, 0.9))
-
-
 def test_factors_at_the_limits():
     scales = quietly(TimeScales, (0.5, 0.9, 1.0), (1.0, 0.9, 1.0))
     assert scales.contraction_factors == (math.inf, 0.0, 0.0)

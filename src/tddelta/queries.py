@@ -372,7 +372,6 @@ def _integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]
 
 
 def _called(name: str, function: Density, points: npt.NDArray[np.float64], what: str) -> npt.NDArray[np.float64]:
-    """A function of a user's at some discounts or times."""
     found = np.asarray(function(points), np.float64)
     if found.shape != points.shape or not np.isfinite(found).all():
         raise ConfigError(
@@ -383,7 +382,6 @@ def _called(name: str, function: Density, points: npt.NDArray[np.float64], what:
 
 
 def _finite_gammas(scales: TimeScales) -> tuple[float, ...]:
-    """The discounts below 1."""
     finite = tuple(gamma for gamma in scales.gammas if gamma < 1)
     if not finite:
         raise ConfigError(f"scales must have a discount below 1; got {scales.gammas}: no horizon is known")
@@ -391,6 +389,5 @@ def _finite_gammas(scales: TimeScales) -> tuple[float, ...]:
 
 
 def _horizons_text(scales: TimeScales) -> str:
-    """The range of finite horizons, for messages."""
     finite = [1 / (1 - gamma) for gamma in _finite_gammas(scales)]
     return f"{finite[0]:.4g} … {finite[-1]:.4g}" if len(finite) > 1 else f"{finite[0]:.4g}"

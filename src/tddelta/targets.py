@@ -357,7 +357,6 @@ def _compiled(core: Callable[..., Any], static: tuple[str, ...]) -> Callable[...
 
 
 def _one_step_errors(steps: _Steps, *, scales: TimeScales) -> Float[Array, "T *batch Z"]:
-    """TD errors δ^z of all scales."""
     deltas = steps.deltas
     xp = array_namespace(deltas)
     rewards, durations = _cast(steps.rewards, deltas, xp), _cast(steps.durations, deltas, xp)
@@ -474,7 +473,6 @@ def _weights_of_each(own: Any, below: Any, entries: Any, xp: ModuleType) -> list
 
 
 def _written_out(start: Any, entries: Any, weights: Sequence[Any]) -> Any:
-    """The sum of `mix`, term by term."""
     total = start
     for index, weight in enumerate(weights):
         total = total + weight * entries[..., index : index + 1]

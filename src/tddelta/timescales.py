@@ -621,7 +621,6 @@ def unit_numbers(name: str, values: Any) -> tuple[float, ...]:
 
 
 def _horizon(name: str, value: Any) -> float:
-    """A horizon in steps, at least 1."""
     number = _plain.number(name, value)
     if not number >= 1:
         raise ConfigError(f"{setting(name)} must be at least 1 step; got {number}: the discount 0 has horizon 1")

@@ -237,23 +237,6 @@ def test_every_component_has_a_trunk_of_its_own():
     assert not any(np.any(leaf) for leaf in map(np.asarray, jax.tree.leaves((gradient.policy_trunk, gradient.policy))))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"environments": 6, "shards": 4}, "shards must divide environments = 6; got 4: use 3"),
-        ({"shards": 0}, "shards must be a whole number of at least 1; got 0"),
-        (
-            {"environments": 6, "shards": 6, "minibatches": 3},
-            r"shards × rollout_length = 8; got 3: use 2, or fewer shards",
-        ),
-        ({"component_trunks": True, "shared_trunk": True}, "got shared_trunk too: drop one"),
-    ],
-)
-def test_what_cannot_be_split_is_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        tiny(**settings)
-
-
 def test_calls_that_cannot_be_spread_say_what_to_do():
     key = jax.random.key(0)
     with pytest.raises(ConfigError, match="got shards 1: set it to a multiple of the number of devices"):

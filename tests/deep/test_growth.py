@@ -25,7 +25,7 @@ from tddelta.experiments.plan import plan_study, read_study
 from tddelta.report import Report
 from tddelta.runs import Run
 
-AGENTS = ("ppo", "ppo+", "ppo-multi", "ppo-delta", "ppo-delta-bootstrap", "ppo-delta-matched")
+AGENTS = ("ppo", "ppo+", "ppo-multi", "ppo-delta")  # the others differ in traces and targets, which do not grow
 pytestmark = pytest.mark.filterwarnings("ignore::tddelta.ContractionWarning")
 
 
@@ -85,7 +85,7 @@ def test_nothing_changes_at_the_moment_of_growth(agent, scale):
     np.testing.assert_allclose(later[:, 3], 0, **few_ulps)
 
 
-@pytest.mark.parametrize("agent", ["ppo", "ppo+", "ppo-multi", "ppo-delta"])
+@pytest.mark.parametrize("agent", AGENTS)
 def test_outputs_that_count_horizons_change_to_the_bit_where_a_float_can_say_it(agent):
     _, deltas, value = (found := [*before_and_after(growing(agent, 200, component_scale="horizon"))])[0]
     np.testing.assert_array_equal(deltas, found[1][1][:, : deltas.shape[1]])

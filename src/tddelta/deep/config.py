@@ -648,7 +648,6 @@ def _check_sizes(config: Config) -> None:
 
 
 def _check_growth(config: Config) -> None:
-    """Refuse steps and horizons by which the ladder cannot grow."""
     if not config.grow:
         return
     scales = config.scales if isinstance(config.scales, Mapping) else {}

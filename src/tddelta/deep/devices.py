@@ -313,7 +313,6 @@ def _has_components(config: Config) -> bool:
 
 
 def _check_alike(configs: Sequence[Config]) -> None:
-    """Refuse configurations that need programs of their own."""
     for other in configs:
         for name, field in Config.__dataclass_fields__.items():
             one, two = (getattr(config, name) for config in (configs[0], other))

@@ -63,7 +63,6 @@ class Step(NamedTuple):
 def _advance(
     config: Config, learned: Learned, greedy: Any, playing: Playing, key: jax.Array
 ) -> tuple[Playing, Chosen, Transition]:
-    """One step of device environments."""
     environment: Any = config.environment_object()
     noise_key, step_key = jax.random.split(key)
     chosen = choose(config, learned, playing.observation, noise_key, greedy)

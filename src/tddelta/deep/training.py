@@ -596,7 +596,6 @@ class _Training:
                     record.checkpoint(self._own(arrays, index))
 
     def _finish(self, record: RunRecorder, learned: ppo.Learned, *, complete: bool) -> None:
-        """The last writes of a run."""
         if record.fault:
             record.writer.status("failed", message=record.fault, **record.counts())
             return
