@@ -216,10 +216,13 @@ def test_the_seconds_spent_on_saving_are_told(tmp_path, monkeypatch):
     assert 0.1 < end["saving_seconds"] < end["seconds"]
 
 
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
-def test_pauses_are_checked(wrong, tmp_path):
-    with pytest.raises(ConfigError, match=r"checkpoint_every must be a number of seconds >= 0; got"):
-        trained(tmp_path / "run", checkpoint_every=wrong)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("eval_every", 0), *(("checkpoint_every", wrong) for wrong in (-1.0, float("nan"), float("inf")))],
+)
+def test_pauses_are_checked(name, wrong, tmp_path):
+    with pytest.raises(ConfigError, match=rf"{name} must be a (number of seconds >= 0|whole number .* 1); got {wrong}"):
+        trained(tmp_path / "run", **{name: wrong})
 
 
 def test_the_display_counts_the_steps_of_this_call_only(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from deep_environments import Faulty, roll, tiny
 from deep_runs import BATCH, UPDATES, cartpole, finished, trained, trained_together
-from tddelta import ConfigError, DataError
+from tddelta import DataError
 from tddelta.deep import ppo, training
 from tddelta.deep.policy import to_arrays
 from tddelta.experiments.display import recent_return
@@ -179,11 +179,6 @@ def test_stopping_before_the_first_update(tmp_path):
     stopped = trained(tmp_path / "run", stop=stop)
     assert stopped.status["state"] == "interrupted" and stopped.status["steps"] == 0
     assert len(stopped.metrics["update"]) == 0 and (stopped.path / "parameters.safetensors").exists()
-
-
-def test_eval_every_is_checked(tmp_path):
-    with pytest.raises(ConfigError, match="eval_every must be a whole number of at least 1; got 0"):
-        trained(tmp_path / "run", eval_every=0)
 
 
 # One program for all faults: which environment meets which depends on the seed. The step is in the second update of 40,

@@ -625,8 +625,7 @@ def _check_sizes(config: Config) -> None:
             f"{setting('hidden_sizes')} must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one "
             f"for each layer, as in {setting('hidden_sizes', (64, 64))}"
         )
-    for size in config.hidden_sizes:
-        whole("hidden_sizes", size, most=_MOST)
+    whole("hidden_sizes", max(config.hidden_sizes), most=_MOST)
     if config.batch > _MOST or config.updates > _MOST:
         counted = _BATCH if config.batch > _MOST else f"{setting('steps')} / ({_BATCH})"
         raise ConfigError(
