@@ -23,13 +23,6 @@ def test_each_is_the_inverse_of_the_other(shape, seed):
         np.testing.assert_allclose(values[..., z], array[..., : z + 1].sum(-1), atol=1e-12)
 
 
-def test_powers_of_two_are_exact():
-    """B25: one state, reward 1."""
-    deltas = np.array([1.0, 1.0, 2.0, 4.0, 8.0], dtype=np.float32)
-    np.testing.assert_array_equal(compose(deltas), [1, 2, 4, 8, 16])
-    np.testing.assert_array_equal(decompose(compose(deltas)), deltas)
-
-
 def test_a_difference_is_not_lost_between_large_values():
     values = np.array([1e6, 1e6 + 1], dtype=np.float32)
     np.testing.assert_array_equal(decompose(values), [1e6, 1])

@@ -96,17 +96,6 @@ def test_two_frameworks_with_torch():
         call(td_errors, terminated=torch.zeros((STEPS, STREAMS), dtype=torch.bool))
 
 
-def test_as_many_streams_as_scales():
-    """Then swapped axes cannot be told by their shape, but give other targets."""
-    generator = np.random.default_rng(0)
-    deltas = generator.normal(size=(STEPS, 2, 2))
-    flags = {name: np.zeros((STEPS, 2), dtype=bool) for name in ("terminated", "truncated")}
-    rewards = np.ones((STEPS, 2))
-    right = lambda_targets(rewards, deltas, deltas, **flags, scales=SCALES)
-    swapped = lambda_targets(rewards, *[deltas.transpose(0, 2, 1)] * 2, **flags, scales=SCALES)
-    assert not np.allclose(swapped.transpose(0, 2, 1), right)
-
-
 @pytest.mark.parametrize("scales", [(0.5, 0.9), 0.9, None])
 def test_scales_must_be_time_scales(scales):
     for function in FUNCTIONS:

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from targets_literal import Problem, make_scales
+from targets_cases import assert_same_bytes
+from targets_cases import everything as targets_of
+from targets_literal import Problem
 from tddelta.decomposition import compose, decompose
 from tddelta.queries import compose_discount, scale_advantages, value_at
-from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors, td_errors
+from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors
 from tddelta.testing import check_targets
 from tddelta.timescales import TimeScales
 
@@ -43,15 +45,7 @@ def everything(problem):
         truncated=problem.truncated,
         final_deltas=problem.next_deltas,
     )
-    return {
-        "td_errors": td_errors(*problem.arrays, **problem.td_options),
-        "n_step_targets": n_step_targets(*problem.arrays, **problem.options),
-        "bootstrap": lambda_targets(*problem.arrays, **problem.options, form="bootstrap"),
-        "difference": lambda_targets(*problem.arrays, **problem.options),
-        "advantages": advantages(*problem.arrays, **problem.options),
-        "successors": final,
-        "round trip": decompose(compose(problem.deltas)),
-    }
+    return targets_of(problem) | {"successors": final, "round trip": decompose(compose(problem.deltas))}
 
 
 def compiled(problem, **options):
@@ -70,11 +64,6 @@ def assert_close(got, wanted, dtype):
         np.testing.assert_allclose(
             np.asarray(got[name]), result, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], err_msg=name
         )
-
-
-def assert_same_bytes(one, other):
-    for name, result in one.items():
-        assert np.asarray(result).tobytes() == np.asarray(other[name]).tobytes(), name
 
 
 @pytest.mark.slow
@@ -369,14 +358,6 @@ def test_tensors_stay_on_their_device(torch):
     problem = make_problem(durations=True).pick(torch.asarray).pick(lambda tensor: tensor.to("meta"))
     for name, result in everything(problem).items():
         assert result.device.type == "meta", name
-
-
-def test_scales_are_static_under_jit():
-    in_numpy = make_problem(dtype="float32")
-    problem, scales = in_numpy.pick(jnp.asarray), make_scales(*LADDER)
-    run = jax.jit(lambda_targets, static_argnames=("scales", "form"))
-    got = run(*problem.arrays, terminated=problem.terminated, truncated=problem.truncated, scales=scales)
-    np.testing.assert_allclose(got, everything(in_numpy)["difference"], rtol=1e-5, atol=1e-5)
 
 
 def test_targets_of_traced_discounts_have_the_slope_of_finite_differences():

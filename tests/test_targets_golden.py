@@ -160,34 +160,6 @@ def test_b25_long_horizons_keep_their_digits_in_single_precision():
     np.testing.assert_array_equal(compose(deltas)[0, :5], [1, 2, 4, 8, 16])
 
 
-def test_generalised_advantage_against_its_closed_form():
-    """Constant reward and value: A_t = δ Σ_{i<T−t} (γλ)^i with δ = r + γV − V."""
-    gamma, lam, reward, value, steps = 0.97, 0.9, 1.5, 3.0, 12
-    got = gae([reward] * steps, [value] * steps, [value] * steps, gamma=gamma, lam=lam)
-    decay = gamma * lam
-    wanted = (reward + gamma * value - value) * (1 - decay ** np.arange(steps, 0, -1)) / (1 - decay)
-    np.testing.assert_allclose(got, wanted)
-
-
-def test_monte_carlo_returns_against_their_closed_form():
-    """A reward at the end only, λ = 1: the return is γ^{T−1−t}, the components differences of powers."""
-    gammas, steps = (0.5, 0.9), 6
-    scales = make_scales(gammas, gammas)
-    rewards, ended = np.eye(steps)[-1], np.arange(steps) == steps - 1
-    critic = np.random.default_rng(0).normal(size=(steps + 1, 2))
-    powers = np.array(gammas) ** np.arange(steps - 1, -1, -1)[:, None]
-    got = lambda_targets(
-        rewards,
-        critic[:-1],
-        critic[1:],
-        terminated=ended,
-        truncated=np.zeros(steps, dtype=bool),
-        scales=scales,
-        form="difference",
-    )
-    np.testing.assert_allclose(compose(got), powers, atol=1e-12)
-
-
 def test_durations_are_elapsed_time():
     """Two steps of 2 and ½ units: the second reward is discounted by γ^2, the bootstrap by γ^{2.5}."""
     scales, no = TimeScales((0.81,), (0.81,), (2,)), np.array([NO, NO])

@@ -8,29 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import targets_literal as literal
-from targets_cases import examples, problems
+from targets_cases import assert_same_bytes, everything, examples, problems
 from targets_literal import Problem
 from tddelta.decomposition import compose
 from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors, td_errors
-from tddelta.timescales import TimeScales
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
-
-
-def everything(problem):
-    """What every function makes of a problem."""
-    return {
-        "td_errors": td_errors(*problem.arrays, **problem.td_options),
-        "n_step_targets": n_step_targets(*problem.arrays, **problem.options),
-        "bootstrap": lambda_targets(*problem.arrays, **problem.options, form="bootstrap"),
-        "difference": lambda_targets(*problem.arrays, **problem.options),
-        "advantages": advantages(*problem.arrays, **problem.options),
-    }
-
-
-def assert_same_bytes(one, other):
-    for name in one:
-        assert one[name].tobytes() == other[name].tobytes(), name
 
 
 def assert_close(got, wanted):
@@ -103,35 +86,6 @@ def test_td_errors_and_the_difference_form_telescope_for_every_prefix(problem):
         alone = problem.value(z)
         np.testing.assert_allclose(errors[..., z : z + 1], td_errors(*alone.arrays, **alone.td_options), **CLOSE)
         np.testing.assert_allclose(targets[..., z : z + 1], lambda_targets(*alone.arrays, **alone.options), **CLOSE)
-
-
-@examples
-@given(problems(durations=False), st.sampled_from(["greedy", "drawn", "expected"]), st.integers(0, 2**32 - 1))
-def test_one_action_for_all_components_telescopes_for_every_prefix(problem, how, seed):
-    """Q-learning, SARSA and Expected SARSA: W of what follows, from those of every action (A, T, *batch, Z)."""
-    generator = np.random.default_rng(seed)
-    actions = generator.normal(size=(3, *problem.deltas.shape))
-    shares = generator.dirichlet(np.ones(3), size=problem.rewards.shape)
-    chosen = {
-        "greedy": np.take_along_axis(actions, actions.sum(-1, keepdims=True).argmax(0, keepdims=True), 0)[0],
-        "drawn": actions[0],
-        "expected": np.einsum("a...z,...a->...z", actions, shares),
-    }[how]
-    problem = replace(problem, next_deltas=chosen)
-    errors = compose(td_errors(*problem.arrays, **problem.td_options))
-    values, next_values = compose(problem.deltas), compose(np.where(problem.terminated[..., None], 0, chosen))
-    ordinary = problem.rewards[..., None] + np.array(problem.gammas) * next_values - values
-    np.testing.assert_allclose(errors, ordinary, **CLOSE)
-
-
-def test_a_maximum_per_component_does_not_telescope():
-    actions = np.array([[2.0, 0.0], [0.0, 3.0]])  # W of two actions: each is best in one component
-    flags = {"terminated": np.zeros(1, bool), "scales": TimeScales(gammas=(0.5, 0.9))}
-    common, apart = (
-        td_errors(np.zeros(1), np.zeros((1, 2)), following[None], **flags).sum()
-        for following in (actions[1], actions.max(0))
-    )
-    np.testing.assert_allclose([common, apart], [0.9 * 3, 0.9 * 5])  # the second is of an action that does not exist
 
 
 @examples

@@ -34,13 +34,6 @@ def test_halving_ladder_is_exact():
     assert scales.n_steps is None
 
 
-def test_doubling_ladder_is_exact():
-    scales = TimeScales.doubling(gamma=0.9375, n_step=16)
-    assert scales.gammas == (0.0, 0.5, 0.75, 0.875, 0.9375)
-    assert scales.horizons == (1, 2, 4, 8, 16)
-    assert scales.n_steps == (1, 2, 4, 8, 16)
-
-
 @pytest.mark.parametrize(
     ("gamma", "wanted"),
     [(0.0, (0.0,)), (0.5, (0.0, 0.5)), (0.6, (0.0, 0.5, 0.6)), (0.9, (0.0, 0.5, 0.75, 0.875, 0.9))],
@@ -255,13 +248,6 @@ def test_the_warning_names_the_callers_line_and_comes_once():
         assert [warning.category for warning in caught] == [ContractionWarning]
         assert caught[0].filename == __file__
         assert caught[0].lineno == make.__code__.co_firstlineno
-
-
-def test_the_warning_obeys_ordinary_filters():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ContractionWarning)
-        with pytest.raises(ContractionWarning):
-            TimeScales((0.1, 0.9), (0.9, 0.9))
 
 
 def test_factors_at_the_limits():

@@ -95,10 +95,9 @@ def check_steps(deltas: Array, **arrays: Array) -> ModuleType:
         if array is not None:
             _check_beside(name, array, deltas, xp)
     durations: Any = arrays.get("durations")
-    wrong = ~((durations > 0) & (durations < np.inf)) if is_numpy_array(durations) else np.zeros(1, bool)
-    if wrong.any():
+    if is_numpy_array(durations) and (place := first_place(~((durations > 0) & (durations < np.inf)))):
         raise DataError(
-            f"durations must be above 0 and finite; got {durations[wrong].flat[0]} at step {np.argwhere(wrong)[0][0]}: "
+            f"durations must be above 0 and finite; got {durations[place]} at step {place[0]}: "
             "give every step the time that it takes"
         )
     return xp
@@ -146,16 +145,14 @@ def _check_beside(name: str, array: Array, deltas: Array, xp: ModuleType) -> Non
 
 def check_never_cut(terminated: Array, truncated: Array, xp: Any) -> None:
     """ConfigError if some episode was cut, or if nobody can know."""
-    traced = False
     if is_jax_array(terminated):
         from jax.core import Tracer
 
-        traced = isinstance(terminated, Tracer) or isinstance(truncated, Tracer)
-    if traced:
-        raise ConfigError(
-            "final_deltas is needed under jit, where the flags have no values yet; got None: pass the critic at the "
-            "final observations, or, if nothing is ever truncated, an array of zeros like deltas"
-        )
+        if isinstance(terminated, Tracer) or isinstance(truncated, Tracer):
+            raise ConfigError(
+                "final_deltas is needed under jit, where the flags have no values yet; got None: pass the critic at "
+                "the final observations, or, if nothing is ever truncated, an array of zeros like deltas"
+            )
     cut = truncated & ~terminated
     if not bool(xp.any(cut)):
         return
@@ -218,10 +215,8 @@ def numbers(
     place = first_place(~np.isfinite(array))
     if place is not None:
         raise DataError(f"{name} must be finite; got {array[place]} at {list(place)}: replace it")
-    if shape is not None and (
-        array.ndim != len(shape)
-        or any(wanted not in (None, got) for wanted, got in zip(shape, array.shape, strict=True))
-    ):
+    wanted = array.shape if shape is None else shape
+    if len(wanted) != array.ndim or any(one not in (None, got) for one, got in zip(wanted, array.shape, strict=True)):
         raise ShapeError(f"{name} must have shape {axes}; got {array.shape}: {advice}")
     return array
 

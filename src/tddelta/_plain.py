@@ -10,11 +10,11 @@ import os
 import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -129,14 +129,11 @@ def entries(name: str, values: Any) -> tuple[Any, ...]:
     return tuple(map(plain, values))
 
 
-def _hash(options: Mapping[Any, Any]) -> int:
-    return hash(frozenset(options.items()))
-
-
 class Options(dict[Any, Any]):
     """Plain options that can be a key: what a program is compiled for, and found again by."""
 
-    __hash__: ClassVar[Any] = _hash
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 class Pairs(tuple[Any, ...]):
@@ -153,7 +150,10 @@ class Pairs(tuple[Any, ...]):
 
 def unquoted(value: Any) -> str:
     """The end of a sentence about a number that came as text; empty for anything else."""
-    return ": write it without quotes" if isinstance(value, str) and _reads(value) else ""
+    with suppress(ValueError):
+        if isinstance(value, str) and math.isfinite(float(value)):
+            return ": write it without quotes"
+    return ""
 
 
 def frozen(value: Any) -> Any:
@@ -161,13 +161,6 @@ def frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return Options((key, frozen(entry)) for key, entry in value.items())
     return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
-
-
-def _reads(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 # ---------------------------------------------------------------- functions and classes by name

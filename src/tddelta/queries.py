@@ -76,11 +76,7 @@ def discount_fit(
         steps = max(1, round(1 / (1 - finite[-1])))
     steps = whole("steps", steps, most=10**8)
     times = np.arange(steps)
-    wanted = np.asarray(discount(times.astype(np.float64)), np.float64)
-    if wanted.shape != times.shape or not np.isfinite(wanted).all():
-        raise ConfigError(
-            f"discount must return one finite number for each of {steps} times; got {wanted!r:.80}: write it for arrays"
-        )
+    wanted = _called("discount", discount, times.astype(np.float64), "times")
     powers = finite ** times[:, None]
     found = np.linalg.lstsq(powers, wanted, rcond=None)[0]
     weights = np.zeros(len(scales))
@@ -105,18 +101,9 @@ def value_at(
     and random processes; between horizons of 1 and 2 steps, and of wide ladders, no function of these values can
     promise that. The page about the inspector has the numbers.
 
-    Args:
-        deltas: Components W, (*batch, Z).
-        scales: Their scales.
-        gamma: γ, or G of them. Outside the trained discounts the value is a guess and needs `extrapolate`. Between the
-            largest discount below 1 and 1 nothing is known.
-        extrapolate: Whether a discount below the smallest or above the largest trained one is allowed.
-
-    Returns:
-        V_γ, (*batch); (*batch, G) for a sequence.
-
-    Raises:
-        ConfigError: A discount is outside the trained ones.
+    For one `gamma` V_γ is (*batch), for a sequence of G (*batch, G). A discount below the smallest or above the largest
+    trained one is a ConfigError unless `extrapolate` allows it, since the value is a guess; between the largest
+    discount below 1 and 1 nothing is known.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -143,18 +130,12 @@ def value_at(
 def compose_discount(
     deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, weights: Sequence[float] | npt.NDArray[Any] | Density
 ) -> Float[ArrayT, "*batch"]:
-    """A mixture of values: Σ_z w_z V_{γ_z}, or ∫ w(γ) V_γ dγ.
+    """A mixture of values, (*batch): Σ_z w_z V_{γ_z}, or ∫ w(γ) V_γ dγ.
 
-    Args:
-        deltas: Components W, (*batch, Z).
-        scales: Their scales.
-        weights: w_z, one per scale; or a function w(γ) of an array of discounts. The integral runs over the trained
-            discounts, with `value_at` between them: Gauss–Legendre with 32 nodes in the logarithm of the horizon from
-            one trained horizon to the next. Its own error is below 1e-8 of the result for a smooth w, so that what
-            remains is the error of `value_at`, weighted with |w|.
-
-    Returns:
-        The mixture, (*batch).
+    `weights` are w_z, one per scale; or a function w(γ) of an array of discounts. The integral runs over the trained
+    discounts, with `value_at` between them: Gauss–Legendre with 32 nodes in the logarithm of the horizon from one
+    trained horizon to the next. Its own error is below 1e-8 of the result for a smooth w, so that what remains is the
+    error of `value_at`, weighted with |w|.
 
     Raises:
         ConfigError: The weights are not as many as the scales or not finite, or w(γ) has more than 1 % of its mass
@@ -188,24 +169,14 @@ def hyperbolic(
     steps: int | None = None,
     tolerance: float = 0.02,
 ) -> Float[ArrayT, "*batch"]:
-    """The value under hyperbolic discounting, Σ_t r_t / (1 + kt).
+    """The value under hyperbolic discounting, Σ_t r_t / (1 + kt), (*batch).
 
     The weights are those of `discount_fit` for d(t) = 1/(1 + kt), whose `error` is the error of the quadrature. For
     k = 0.01 and horizons 3.1 … 100 it is 0.004 up to t = 100. Later rewards count with Σ_z b_z γ_z^t, which dies out
     with the longest horizon as every critic does, while 1/(1 + kt) would go on: train a longer horizon for those.
 
-    Args:
-        deltas: Components W, (*batch, Z).
-        scales: Their scales.
-        k: How fast the discount falls, > 0: it is ½ after 1/k steps.
-        steps: The discount is matched at t < `steps`; None means the longest finite horizon.
-        tolerance: Largest error of the discount that is accepted.
-
-    Returns:
-        The value, (*batch).
-
-    Raises:
-        ConfigError: `k` is not above 0, or no mixture of the scales follows the discount within `tolerance`.
+    The discount is ½ after 1/k steps, k > 0, and matched at t < `steps`; None means the longest finite horizon. If no
+    mixture of the scales follows it within `tolerance`, that is a ConfigError.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -378,19 +349,20 @@ def _integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]
     finite = _finite_gammas(scales)
     if len(finite) < 2:
         raise ConfigError(f"a density needs two trained discounts below 1 to lie between; got {scales.gammas}")
+    weigh = functools.partial(_called, "weights", density, what="discounts")
     nodes, sizes = np.polynomial.legendre.leggauss(32)
     weights, inside = np.zeros(len(scales)), 0.0
     for low, high in pairwise(np.log([1 / (1 - gamma) for gamma in finite])):
         x = low + (high - low) * (nodes + 1) / 2
         gammas = 1 - np.exp(-x)
-        dense = _density(density, gammas) * sizes * (high - low) / 2 * np.exp(-x)  # dγ = e^{−x} dx
+        dense = weigh(gammas) * sizes * (high - low) / 2 * np.exp(-x)  # dγ = e^{−x} dx
         inside += float(np.abs(dense).sum())
         for gamma, share in zip(gammas, dense, strict=True):
             weights[: len(finite)] += share * _between(finite, min(max(float(gamma), finite[0]), finite[-1]))
     outside = 0.0
     for low, high in ((0.0, finite[0]), (finite[-1], 1.0)):
         gammas = low + (high - low) * (nodes + 1) / 2
-        outside += float((np.abs(_density(density, gammas)) * sizes).sum() * (high - low) / 2)
+        outside += float((np.abs(weigh(gammas)) * sizes).sum() * (high - low) / 2)
     if outside > 0.01 * (inside + outside):
         raise ConfigError(
             f"w(γ) has {outside / (inside + outside):.0%} of its mass outside the trained discounts "
@@ -399,18 +371,17 @@ def _integrated(scales: TimeScales, density: Density) -> npt.NDArray[np.float64]
     return weights
 
 
-def _density(density: Density, gammas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    found = np.asarray(density(gammas), np.float64)
-    if found.shape != gammas.shape or not np.isfinite(found).all():
+def _called(name: str, function: Density, points: npt.NDArray[np.float64], what: str) -> npt.NDArray[np.float64]:
+    found = np.asarray(function(points), np.float64)
+    if found.shape != points.shape or not np.isfinite(found).all():
         raise ConfigError(
-            f"weights must return one finite number for each of {len(gammas)} discounts, an array of their shape; "
-            f"got {found!s:.80}"
+            f"{name} must return one finite number for each of {len(points)} {what}, an array of their shape; "
+            f"got {found!s:.80}: write it for arrays"
         )
     return found
 
 
 def _finite_gammas(scales: TimeScales) -> tuple[float, ...]:
-    """The discounts below 1."""
     finite = tuple(gamma for gamma in scales.gammas if gamma < 1)
     if not finite:
         raise ConfigError(f"scales must have a discount below 1; got {scales.gammas}: no horizon is known")
@@ -418,6 +389,5 @@ def _finite_gammas(scales: TimeScales) -> tuple[float, ...]:
 
 
 def _horizons_text(scales: TimeScales) -> str:
-    """The range of finite horizons, for messages."""
     finite = [1 / (1 - gamma) for gamma in _finite_gammas(scales)]
     return f"{finite[0]:.4g} … {finite[-1]:.4g}" if len(finite) > 1 else f"{finite[0]:.4g}"

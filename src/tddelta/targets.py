@@ -250,24 +250,12 @@ def successors(
 ) -> Float[ArrayT, "T *batch Z"]:
     """The critic at the true successor of every step: `next_deltas` for the target functions.
 
-    `deltas[t+1]`, after the last step `last_deltas`; where an episode was cut, `final_deltas[t]`, the critic at the
-    final observation, since `deltas[t+1]` belongs to the next episode; where it terminated, zeros.
+    W(s'_t), (T, *batch, Z), is `deltas[t+1]`, after the last step `last_deltas`, (*batch, Z), which does not count
+    where that step ended an episode; where an episode was cut, `final_deltas[t]`, the critic at the final observation,
+    since `deltas[t+1]` belongs to the next episode; where it terminated, zeros.
 
-    Args:
-        deltas: W(s_t), (T, *batch, Z).
-        last_deltas: W at the observation after the last step, (*batch, Z); does not count where the last step ended
-            an episode.
-        terminated: Whether s'_t is terminal, (T, *batch), boolean.
-        truncated: Whether the episode is cut after step t, (T, *batch), boolean. Both flags mean terminated.
-        final_deltas: W at the final observations, (T, *batch, Z). Only entries where an episode was cut count, the
-            others may hold anything. Needed if there are any, and always under jit, where nobody can look.
-
-    Returns:
-        W(s'_t), (T, *batch, Z), with the dtype of `deltas`.
-
-    Raises:
-        ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
-        ConfigError: `final_deltas` is missing; the message names the step and the batch entry.
+    Of `final_deltas`, (T, *batch, Z), only entries where an episode was cut count, the others may hold anything. It is
+    needed if there are any, and always under jit, where nobody can look: a ConfigError names the step and batch entry.
 
     Example:
         >>> import numpy as np
@@ -369,7 +357,6 @@ def _compiled(core: Callable[..., Any], static: tuple[str, ...]) -> Callable[...
 
 
 def _one_step_errors(steps: _Steps, *, scales: TimeScales) -> Float[Array, "T *batch Z"]:
-    """TD errors δ^z of all scales."""
     deltas = steps.deltas
     xp = array_namespace(deltas)
     rewards, durations = _cast(steps.rewards, deltas, xp), _cast(steps.durations, deltas, xp)
@@ -486,7 +473,6 @@ def _weights_of_each(own: Any, below: Any, entries: Any, xp: ModuleType) -> list
 
 
 def _written_out(start: Any, entries: Any, weights: Sequence[Any]) -> Any:
-    """The sum of `mix`, term by term."""
     total = start
     for index, weight in enumerate(weights):
         total = total + weight * entries[..., index : index + 1]

@@ -378,11 +378,9 @@ class TimeScales:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain lists and numbers for JSON; `from_dict` restores an equal object."""
-        plain: dict[str, Any] = {
-            name: values and list(values) for name, values in vars(self).items() if name != "actor_trace_decay"
-        }
-        if self.actor_trace_decay is not None:
-            plain["actor_trace_decay"] = self.actor_trace_decay
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        if self.actor_trace_decay is None:
+            del plain["actor_trace_decay"]
         return plain
 
     @classmethod
@@ -623,7 +621,6 @@ def unit_numbers(name: str, values: Any) -> tuple[float, ...]:
 
 
 def _horizon(name: str, value: Any) -> float:
-    """A horizon in steps, at least 1."""
     number = _plain.number(name, value)
     if not number >= 1:
         raise ConfigError(f"{setting(name)} must be at least 1 step; got {number}: the discount 0 has horizon 1")

@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 import devices_program as program
 from deep_environments import QUICKLY, SCRIPTED, Faulty, state_of, tiny, update
 from tddelta import ConfigError
-from tddelta.deep import devices, ppo, shards, training
+from tddelta.deep import devices, ppo, shards
 from tddelta.deep.networks import Components
 from tddelta.deep.rollout import no_moments
-from tddelta.runs import Run, config_hash
+from tddelta.runs import Run
 
 AXIS = ("shards",)
 train = jax.jit(ppo.train, compiler_options=QUICKLY)
@@ -235,31 +235,6 @@ def test_every_component_has_a_trunk_of_its_own():
     for leaf in map(np.asarray, jax.tree.leaves(gradient.critic)):
         assert np.any(leaf[1] != 0) and not np.any(leaf[[0, 2]])
     assert not any(np.any(leaf) for leaf in map(np.asarray, jax.tree.leaves((gradient.policy_trunk, gradient.policy))))
-
-
-def test_new_settings_leave_the_record_of_other_runs_as_it_was():
-    plain = training.run_config(tiny(), 0)
-    assert not {"shards", "component_trunks"} & set(plain["settings"])
-    changed = [training.run_config(tiny(**one), 0) for one in ({"shards": 3}, {"component_trunks": True})]
-    assert (changed[0]["settings"]["shards"], changed[1]["settings"]["component_trunks"]) == (3, True)
-    assert len({config_hash(content) for content in (plain, *changed)}) == 3
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"environments": 6, "shards": 4}, "shards must divide environments = 6; got 4: use 3"),
-        ({"shards": 0}, "shards must be a whole number of at least 1; got 0"),
-        (
-            {"environments": 6, "shards": 6, "minibatches": 3},
-            r"shards × rollout_length = 8; got 3: use 2, or fewer shards",
-        ),
-        ({"component_trunks": True, "shared_trunk": True}, "got shared_trunk too: drop one"),
-    ],
-)
-def test_what_cannot_be_split_is_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        tiny(**settings)
 
 
 def test_calls_that_cannot_be_spread_say_what_to_do():

@@ -330,7 +330,7 @@ def test_seeds_are_spawned():
 
 
 def test_an_environment_that_raises_is_named_with_its_own_message():
-    sentence = r"Plant, in step after 9 steps .*, raised RuntimeError: the valve is stuck \(.*line \d+, in step\)$"
+    sentence = r"Plant, in step after 9 steps .*, raised StuckError: the valve is stuck \(.*line \d+, in step\)$"
     with pytest.raises(DataError, match=sentence):
         steps(opened(vectors(SAME, host_environments.Broken)), 12)
 
@@ -341,9 +341,7 @@ def test_a_registered_environment_and_its_options():
     assert environment.name == "gym:host_environments:HostCounting-v0"
     assert environment.to_dict() == {"id": "HostCounting-v0"}
     assert environments.resolve("gym:HostCounting-v0", {"length": 5}) is not environment
-    vector = Vector(environment, [1])
-    vector.reset()
-    assert [bool(one.over[0]) for one in steps(vector, 5)] == [False, False, False, False, True]
+    assert [bool(one.over[0]) for one in steps(Vector(environment, [1]), 5)] == [False, False, False, False, True]
 
 
 def test_frames_are_stacked():
@@ -445,12 +443,7 @@ def test_functions_that_cannot_be_used_are_refused(name, options, sentence):
 def test_where_a_life_is_lost_the_game_goes_on():
     # Field cases B40, B44: three lives of two steps.
     plain = host.from_factory(host_environments.Lives)
-    with Vector(dataclasses.replace(plain, lives=True), [1]) as vector:
-        vector.reset()
-        found = []
-        for _ in range(12):
-            vector.begin(np.zeros(1, int))
-            found.append(vector.finish())
+    found = steps(Vector(dataclasses.replace(plain, lives=True), [1]), 12)
     assert [bool(one.terminated[0]) for one in found] == [False, True] * 6
     assert [bool(one.over[0]) for one in found] == ([False] * 5 + [True]) * 2
     assert [float(one.rewards[0]) for one in found[:6]] == [0, 7, -4, 0, 2, 100]

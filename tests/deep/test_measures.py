@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from host_environments import Counting
 from tddelta.cli import main
 from tddelta.deep import evaluation, host, ppo, training
 from tddelta.deep.policy import Policy, to_arrays
@@ -18,28 +19,19 @@ from tddelta.errors import ConfigError
 from tddelta.runs import Run, RunWriter
 
 
-class Game(gymnasium.Env):
+class Game(Counting):
     """Lasts five steps; pays one point more than its action at every step, or only for action 2 at even ones."""
 
-    observation_space = gymnasium.spaces.Box(0.0, 10.0, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
-    made: ClassVar[list["Game"]] = []
     sparse = False
 
     def __init__(self) -> None:
-        self.actions: list[int] = []
-        self.made.append(self)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.clock = 0
-        return np.zeros(1, np.float32), {}
+        super().__init__(length=5)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.actions.append(int(action))
-        self.clock += 1
+        seen, _, *rest = super().step(action)
         reward = float(action == 2 and self.clock % 2 == 0) if self.sparse else 1.0 + int(action)
-        return np.full(1, self.clock, np.float32), reward, self.clock == 5, False, {}
+        return seen, reward, *rest
 
 
 @pytest.fixture
@@ -100,7 +92,7 @@ def test_settings_out_of_range_are_refused(player: Policy, wrong: dict[str, Any]
 
 
 @pytest.mark.slow
-def test_no_op_starts_are_for_atari_alone() -> None:
+def test_no_op_starts_are_for_atari_alone(player: Policy) -> None:
     config = ppo.preset("CartPole-v1", "ppo")
     policy = Policy(config, ppo.initial(config, jax.random.key(0)))
     with pytest.raises(ConfigError, match="no-op starts are for Atari games"):
@@ -108,12 +100,7 @@ def test_no_op_starts_are_for_atari_alone() -> None:
     with pytest.raises(ConfigError, match="environments of the host with discrete actions; got CartPole-v1"):
         evaluation.reward_density(policy)
     with pytest.raises(ConfigError, match="steps must be a whole number of at least 1"):
-        evaluation.reward_density(fresh(), steps=0)
-
-
-def fresh() -> Policy:
-    config = ppo.preset(host.from_factory(Game), "ppo", network="mlp", hidden_sizes=(4,))
-    return Policy(config, ppo.initial(config, jax.random.key(0)))
+        evaluation.reward_density(player, steps=0)
 
 
 def beginner() -> Policy:

@@ -69,6 +69,7 @@ def test_a_run_cut_off_at_any_moment_goes_on_with_the_same_bytes(straight, tmp_p
     assert len(phases) > 3
     for copy in (copies[0], copies[len(copies) // 2], copies[-3], copies[-1]):
         assert Run(copy).status["state"] == "running"
+        assert str(tmp_path).encode() not in b"".join(bytes_of(Run(copy)).values())
         assert bytes_of(go_on(copy, cartpole(), eval_every=EVAL_EVERY)) == bytes_of(straight)
     # Only the first had no checkpoint yet.
     assert [copy.parent.name for copy in copies if copy.with_name("seed-0.unfinished-1").exists()] == ["copy-0"]
@@ -117,15 +118,6 @@ def test_a_finished_run_keeps_no_checkpoints_and_is_not_gone_on_with(tmp_path):
         go_on(run.path, cartpole())
     with pytest.raises(ConfigError, match="was started with other settings"):
         go_on(run.path, cartpole(gamma=0.9))
-
-
-def test_a_run_goes_on_in_another_place(straight, tmp_path):
-    path = tmp_path / "seed-0"
-    trained(path, eval_every=EVAL_EVERY, **stopped_after(20))
-    moved = shutil.copytree(path, tmp_path / "elsewhere" / "seed-0")
-    shutil.rmtree(path)
-    assert str(tmp_path).encode() not in b"".join(bytes_of(Run(moved)).values())
-    assert bytes_of(go_on(moved, cartpole(), eval_every=EVAL_EVERY)) == bytes_of(straight)
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, monkeypatch):
@@ -224,10 +216,13 @@ def test_the_seconds_spent_on_saving_are_told(tmp_path, monkeypatch):
     assert 0.1 < end["saving_seconds"] < end["seconds"]
 
 
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
-def test_pauses_are_checked(wrong, tmp_path):
-    with pytest.raises(ConfigError, match=r"checkpoint_every must be a number of seconds >= 0; got"):
-        trained(tmp_path / "run", checkpoint_every=wrong)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("eval_every", 0), *(("checkpoint_every", wrong) for wrong in (-1.0, float("nan"), float("inf")))],
+)
+def test_pauses_are_checked(name, wrong, tmp_path):
+    with pytest.raises(ConfigError, match=rf"{name} must be a (number of seconds >= 0|whole number .* 1); got {wrong}"):
+        trained(tmp_path / "run", **{name: wrong})
 
 
 def test_the_display_counts_the_steps_of_this_call_only(tmp_path, monkeypatch):

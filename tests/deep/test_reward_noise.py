@@ -8,7 +8,6 @@ from gymnasium.vector import AutoresetMode
 
 import host_environments
 from deep_environments import play, roll, state_of, tiny
-from tddelta import ConfigError
 from tddelta.deep import host, ppo, rollout
 from tddelta.deep.training import HostTraining
 
@@ -68,13 +67,3 @@ def test_in_host_environments(mode):
         np.testing.assert_array_equal(getattr(noisy, name), getattr(plain, name), err_msg=name)
     assert plain.reward_noise is None and 1.5 < noisy.reward_noise.std() < 2.5
     assert np.abs(noisy.reward_returns - plain.reward_returns).max() > 1
-
-
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
-def test_its_deviation_is_a_number(wrong):
-    with pytest.raises(ConfigError, match="reward_noise must be at least 0 and finite; got"):
-        tiny(reward_noise=wrong)
-
-
-def test_runs_without_it_are_recorded_as_before():
-    assert "reward_noise" not in tiny().to_dict() and tiny(reward_noise=1).to_dict()["reward_noise"] == 1.0

@@ -135,6 +135,7 @@ def test_the_rule_of_the_agent_and_another():
         ({"actor_lam": 1.1}, r"actor_lam must be in \[0, 1\]; got 1.1"),
         ({"reward_discount": 2.0, "normalize_rewards": True}, r"reward_discount must be in \[0, 1\]; got 2.0"),
         ({"component_scale": "big"}, "component_scale must be one of none, horizon, running; got 'big'"),
+        ({"reward_clipping": "clip"}, "reward_clipping must be one of none, sign; got 'clip'"),
         ({"time_limit": "stop"}, "time_limit must be one of truncate, terminate; got 'stop'"),
         ({"rule": "caped"}, "rule must be one of capped, matched, constant, proportional; got 'caped'"),
         ({"activation": "rel"}, "unknown activation 'rel': did you mean relu"),
@@ -143,7 +144,6 @@ def test_the_rule_of_the_agent_and_another():
         ({"network": "minatar-conv"}, r"convolution needs images .*got \(4,\): use network mlp"),
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes must be whole numbers of at least 1; got \(64, 0\)"),
         ({"scales": "halving factor=1"}, "factor in scales must be a finite number above 1; got 1.0"),
-        ({"scales": "halved"}, "scales must be numbers, or name a ladder that is known; got 'halved'"),
         ({"scales": {"ladder": "halving", "rule": "constant"}, "rule": "capped"}, "rule is for scales without traces"),
         ({"scales": "halving lam=0.5"}, "beside scales, not in it; got 0.5: drop it there and pass lam=0.5"),
         (
@@ -169,8 +169,6 @@ def test_the_rule_of_the_agent_and_another():
             {"gamma": 1.0, "scales": "halving longest_horizon=100", "component_scale": "horizon"},
             "component_scale horizon needs finite horizons; got gamma 1: use running",
         ),
-        ({"scales": (100, 10)}, "increasing"),
-        ({"scales": 50}, "scales must name time scales; got 50"),
         ({"hidden_sizes": 64}, "hidden_sizes must be several whole numbers, as in .* got 64"),
         ({"hidden_sizes": (64.5,)}, r"hidden_sizes must be several whole numbers, as in .* got \(64.5,\)"),
         ({"learning_rate": None}, "learning_rate must be a number; got None"),
@@ -182,6 +180,26 @@ def test_the_rule_of_the_agent_and_another():
             {"environment_kwargs": {"max_steps_in_episode": "abc"}},
             "CartPole-v1 cannot make a step, TypeError: .*: check",
         ),
+        ({"steps": "1e6"}, "steps must be a whole number of at least 1; got '1e6': write it without quotes"),
+        ({"learning_rate": np.bool_(True)}, "learning_rate must be a number; got True"),
+        ({"learning_rate": 10**400}, "learning_rate must be above 0 and finite; got inf"),
+        ({"steps": 10**23}, r"steps must be at most 9,223,372,036,854,775,807; got 1000"),
+        ({"steps": 2**62}, r"steps / \(environments × rollout_length\) must be at most 2,147,483,647; got 2,25"),
+        ({"environments": 10**11}, "environments must be at most 2,147,483,647; got 100000000000: pass a smaller"),
+        ({"rollout_length": 10**9}, "environments × rollout_length must be at most 2,147,483,647; got 16,000"),
+        ({"hidden_sizes": (2**30, 2**30)}, "the network need at least .* GiB, and there are .* GiB: pass fewer env"),
+        ({"hidden_sizes": ()}, r"hidden_sizes must be whole numbers of at least 1; got \(\): name one for each layer"),
+        ({"environment_kwargs": {1: 2}}, r"environment_kwargs must be a dict of names and values; got \{1: 2\}"),
+        ({"environments": 6, "shards": 4}, "shards must divide environments = 6; got 4: use 3"),
+        ({"shards": 0}, "shards must be a whole number of at least 1; got 0"),
+        (
+            {"environments": 6, "rollout_length": 8, "shards": 6, "minibatches": 3},
+            r"shards × rollout_length = 8; got 3: use 2, or fewer shards",
+        ),
+        ({"component_trunks": True, "shared_trunk": True}, "got shared_trunk too: drop one"),
+        ({"anchor": -1}, "anchor must be a whole number of at least 0; got -1"),
+        ({"reward_noise": -1.0}, "reward_noise must be at least 0 and finite; got -1"),
+        ({"reward_noise": float("inf")}, "reward_noise must be at least 0 and finite; got inf"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, sentence):
@@ -444,3 +462,20 @@ def test_the_precision_is_part_of_what_a_run_is():
         double = run_config(tiny(), 0)
     assert differences(single, double) == ['precision null there and "float64" now']
     assert config_hash(single) != config_hash(double) and "precision" not in single
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("shards", 3),
+        ("component_trunks", True),
+        ("reward_clipping", "sign"),
+        ("reward_noise", 1.0),
+        ("grow", [[30, 300.0]]),
+        ("anchor", 3),
+    ],
+)
+def test_a_new_setting_leaves_the_record_of_other_runs_as_it_was(name, value):
+    plain, changed = run_config(tiny(), 0), run_config(tiny(**{name: value}), 0)
+    assert name not in plain["settings"] and changed["settings"][name] == value
+    assert config_hash(plain) != config_hash(changed)

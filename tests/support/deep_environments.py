@@ -13,6 +13,18 @@ from tddelta.deep.config import Config
 from tddelta.deep.rollout import Playing, Rollout, collect
 
 
+class TwoActions:
+    """The spaces of an environment."""
+
+    seen: spaces.Box
+
+    def observation_space(self, params=None):
+        return self.seen
+
+    def action_space(self, params=None):
+        return spaces.Discrete(2)
+
+
 class Script(NamedTuple):
     """State of one `Scripted` environment: what will happen at each step, and where it is.
 
@@ -33,10 +45,10 @@ def features(lane: Any, began: Any, clock: Any) -> Any:
     return xp.stack([xp.sin(lane + 1.0), xp.cos(1.7 * clock), 0.1 * began - 0.5, 0.1 * (clock - began)])
 
 
-class Scripted:
+class Scripted(TwoActions):
     """Follows the script in its state; `play` puts one there. Without a script: reward 0 for ever."""
 
-    length = 64
+    length, seen = 64, spaces.Box(-5.0, 5.0, (4,))
 
     def reset(self, key, params=None):
         nothing = jnp.zeros(self.length)
@@ -51,12 +63,6 @@ class Scripted:
         state = state._replace(clock=clock, began=jnp.where(terminated | truncated, clock, state.began))
         observation = features(state.lane, state.began, clock)
         return observation, state, state.rewards[now], terminated, truncated, {"final_observation": final}
-
-    def observation_space(self, params=None):
-        return spaces.Box(-5.0, 5.0, (4,))
-
-    def action_space(self, params=None):
-        return spaces.Discrete(2)
 
 
 SCRIPTED = Scripted()
@@ -82,11 +88,13 @@ class Typed(NamedTuple):
     time: jax.Array
 
 
-class TwoLengths:
+class TwoLengths(TwoActions):
     """Half of the environments have episodes of 1 step and return 1, the others of 11 steps and return 10.
 
     And a thousandth more for every action 1.
     """
+
+    seen = spaces.Box(0.0, 2.0, (2,))
 
     def reset(self, key, params=None):
         state = Typed(jax.random.bernoulli(key), jnp.int32(0))
@@ -104,12 +112,6 @@ class TwoLengths:
         state = Typed(state.long, jnp.where(ended, 0, time))
         return self.observe(state), state, reward, ended, jnp.array(False), {"final_observation": final}
 
-    def observation_space(self, params=None):
-        return spaces.Box(0.0, 2.0, (2,))
-
-    def action_space(self, params=None):
-        return spaces.Discrete(2)
-
 
 class Named(NamedTuple):
     """State of `Faulty`: a number that tells the environments apart, and the time since the start of training."""
@@ -118,14 +120,14 @@ class Named(NamedTuple):
     time: jax.Array
 
 
-class Faulty:
+class Faulty(TwoActions):
     """At one step of the environments whose identity is listed something is not a number, or is too large.
 
     Which environments: `faults`, pairs of an identity and a kind. Identities come from the keys of the first
     reset, and stay.
     """
 
-    step_of_fault = 7
+    step_of_fault, seen = 7, spaces.Box(-1.0, 1.0, (3,))
 
     def __init__(self, faults=()):
         self.faults = faults
@@ -152,12 +154,6 @@ class Faulty:
         terminated = following.time % 5 == 4
         final = {"final_observation": observation}
         return observation, following, reward, terminated, jnp.array(False), final
-
-    def observation_space(self, params=None):
-        return spaces.Box(-1.0, 1.0, (3,))
-
-    def action_space(self, params=None):
-        return spaces.Discrete(2)
 
 
 TINY = {

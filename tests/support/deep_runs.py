@@ -18,12 +18,16 @@ def cartpole(**settings):
     return tiny("CartPole-v1", steps=UPDATES * BATCH - 5, environment_kwargs={"max_steps_in_episode": 30}, **settings)
 
 
-def trained(path, seed=0, config=None, **options):
-    """The directory of a new run."""
-    config = config or cartpole()
-    with RunWriter(path, training.run_config(config, seed), {"command": ["test"]}) as writer:
+def trained(path, seed=0, config=None, *, resume=False, **options):
+    """The directory of a new run, or of one that goes on in this process."""
+    config, begun = config or cartpole(), {"command": ["again" if resume else "test"]}
+    with RunWriter(path, training.run_config(config, seed), begun, resume=resume) as writer:
         training.train_run(config, seed, writer, **options)
     return Run(path)
+
+
+def go_on(path, config, **options):
+    return trained(path, config=config, resume=True, **options)
 
 
 def trained_together(folder, config, seeds, *, resume=False, **options):
@@ -45,13 +49,6 @@ def bytes_of(run):
         for path in run.path.rglob("*")
         if path.is_file() and path.name != "timing.jsonl"
     }
-
-
-def go_on(path, config, seed=0, **options):
-    """Resume a run directory in this process."""
-    with RunWriter(path, training.run_config(config, seed), {"command": ["again"]}, resume=True) as writer:
-        training.train_run(config, seed, writer, **options)
-    return Run(path)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Environments of Gymnasium with a script, for the tests of the host's path."""
 
+import functools
 import os
 from typing import Any, ClassVar
 
@@ -71,15 +72,6 @@ class Rooms(Counting):
         return {"place": 1, "speed": np.float32([0.25, 0.5])}
 
 
-class Broken(Counting):
-    """Raises in its tenth step."""
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if len(self.actions) == 9:
-            raise RuntimeError("the valve is stuck")
-        return super().step(action)
-
-
 class StuckError(Exception):
     """An exception that is lost on its way from one process to another: it cannot be made from one argument."""
 
@@ -87,8 +79,8 @@ class StuckError(Exception):
         super().__init__(f"the {valve} is {state}")
 
 
-class BrokenAlone(Counting):
-    """Raises in its tenth step, in a process of its own."""
+class Broken(Counting):
+    """Raises in its tenth step."""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         if len(self.actions) == 9:
@@ -155,12 +147,11 @@ class OfProbe(gymnasium.Env):
     """An environment of `tddelta.deep.probes` on the host."""
 
     def __init__(self, name: str, limit: int | None = None) -> None:
-        self.probe = getattr(probes, name)()
-        self.parameters, self.limit = self.probe.default_params, limit
-        shape = self.probe.observation_space(self.parameters).shape
+        probe, self.limit = getattr(probes, name)(), limit
+        shape = probe.observation_space(probe.default_params).shape
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, shape, np.float32)
-        self.action_space = gymnasium.spaces.Discrete(self.probe.actions)
-        self._step = _probe_step(name)
+        self.action_space = gymnasium.spaces.Discrete(probe.actions)
+        self._step = functools.partial(_probe_step, name)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -174,25 +165,14 @@ class OfProbe(gymnasium.Env):
         return seen, reward, ended, not ended and self.time == self.limit, {}
 
 
-_steps: dict[str, Any] = {}
-
-
-def _probe_step(name: str) -> Any:
-    """f(time before, choice, action) → (observation, reward, ended), each computed once; time −1 is the reset."""
-    if name not in _steps:
-        probe, known = getattr(probes, name)(), {}
-
-        def step(time: int, choice: int, action: int) -> Any:
-            if (time, choice, action) not in known:
-                state = probes.Clock(time=jnp.int32(time + 1), choice=jnp.int32(choice))
-                key, move = jax.random.key(0), jnp.int32(action)
-                reward, ended = probe.outcome(key, state, move)
-                seen = np.asarray(probe.observe(key, state, move, probe.default_params), np.float32)
-                known[time, choice, action] = seen, float(reward), bool(ended)
-            return known[time, choice, action]
-
-        _steps[name] = step
-    return _steps[name]
+@functools.cache
+def _probe_step(name: str, time: int, choice: int, action: int) -> Any:
+    """(observation, reward, ended) of a step after so much time; time −1 is the reset."""
+    probe, key, move = getattr(probes, name)(), jax.random.key(0), jnp.int32(action)
+    state = probes.Clock(time=jnp.int32(time + 1), choice=jnp.int32(choice))
+    reward, ended = probe.outcome(key, state, move)
+    seen = np.asarray(probe.observe(key, state, move, probe.default_params), np.float32)
+    return seen, float(reward), bool(ended)
 
 
 def vectors(mode: AutoresetMode, kind: Any = Counting, **options: Any) -> Any:
@@ -228,7 +208,7 @@ def tiny(environment: Any, agent: str = "ppo-delta", **settings: Any) -> ppo.Con
 
 
 gymnasium.register("HostCounting-v0", entry_point="host_environments:Counting", max_episode_steps=50)
-gymnasium.register("HostBroken-v0", entry_point="host_environments:BrokenAlone")
+gymnasium.register("HostBroken-v0", entry_point="host_environments:Broken")
 gymnasium.register("HostKilled-v0", entry_point="host_environments:Killed")
 gymnasium.register("HostVectors-v0", vector_entry_point="host_environments:vectors_of_counting")
 gymnasium.register("HostRooms-v0", entry_point="host_environments:Rooms")

@@ -1,10 +1,11 @@
-"""Random target problems for hypothesis: shapes, batch axes, flags, durations and ladders."""
+"""Random target problems for hypothesis: shapes, batch axes, flags, durations and ladders; and all targets of one."""
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from targets_literal import Problem
+from tddelta.targets import advantages, lambda_targets, n_step_targets, td_errors
 
 # A shared machine can be slow; the number of examples bounds the time.
 examples = settings(deadline=None, max_examples=20)
@@ -47,3 +48,19 @@ def problems(
         truncated,
         generator.uniform(0.05, 3, size=shape) if timed else None,
     )
+
+
+def everything(problem):
+    """What every function makes of a problem."""
+    return {
+        "td_errors": td_errors(*problem.arrays, **problem.td_options),
+        "n_step_targets": n_step_targets(*problem.arrays, **problem.options),
+        "bootstrap": lambda_targets(*problem.arrays, **problem.options, form="bootstrap"),
+        "difference": lambda_targets(*problem.arrays, **problem.options),
+        "advantages": advantages(*problem.arrays, **problem.options),
+    }
+
+
+def assert_same_bytes(one, other):
+    for name, result in one.items():
+        assert np.asarray(result).tobytes() == np.asarray(other[name]).tobytes(), name

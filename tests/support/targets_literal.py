@@ -82,11 +82,6 @@ class Problem:
         return replace(self, **{n: of(getattr(self, n)) for n in names if getattr(self, n) is not None})
 
 
-def _streams(problem: Problem):
-    """Index of each stream."""
-    return np.ndindex(problem.rewards.shape[1:])
-
-
 def _elapsed(problem: Problem, stream: tuple, start: int, stop: int) -> float:
     if problem.durations is None:
         return float(stop - start)
@@ -125,56 +120,44 @@ def lambda_return(problem: Problem, z: int, gamma: float, decay: float, t: int, 
     return total
 
 
-def _below(problem: Problem, ordinary: Callable[[int, float, int], float], z: int, own: int) -> float:
-    """Target of V_z less that of V_{z−1}; `own` says whose window or decay is used."""
-    gammas = problem.gammas
-    return ordinary(z, gammas[z], own) - (ordinary(z - 1, gammas[z - 1], own) if z else 0.0)
+def _every(problem: Problem, ordinary: Callable[..., float]) -> np.ndarray:
+    """Target of V_z less that of V_{z−1}, of every step; f(z, γ, own, t, stream), `own` says whose window or decay."""
+    gammas, result = problem.gammas, np.empty(problem.deltas.shape)
+    for t, *stream, z in np.ndindex(result.shape):
+        place = z, t, tuple(stream)
+        below = ordinary(z - 1, gammas[z - 1], *place) if z else 0.0
+        result[(t, *stream, z)] = ordinary(z, gammas[z], *place) - below
+    return result
 
 
 def td_errors(problem: Problem) -> np.ndarray:
-    result = np.empty(problem.deltas.shape)
-    for stream in _streams(problem):
-        for t in range(len(problem.rewards)):
-            for z in range(len(problem.gammas)):
-                target = _below(problem, lambda z, g, _, t=t, s=stream: window_return(problem, z, g, 1, t, s), z, z)
-                result[(t, *stream, z)] = target - problem.deltas[(t, *stream, z)]
-    return result
+    def ordinary(z, gamma, own, t, stream):
+        return window_return(problem, z, gamma, 1, t, stream)
+
+    return _every(problem, ordinary) - problem.deltas
 
 
 def n_step_targets(problem: Problem) -> np.ndarray:
     """G^z = R(V_z; γ_z, k_z) − R(V_{z−1}; γ_{z−1}, k_z)."""
-    result = np.empty(problem.deltas.shape)
-    windows = problem.windows
-    for stream in _streams(problem):
-        for t in range(len(problem.rewards)):
-            for z in range(len(problem.gammas)):
-                result[(t, *stream, z)] = _below(
-                    problem, lambda z, g, own, t=t, s=stream: window_return(problem, z, g, windows[own], t, s), z, z
-                )
-    return result
+
+    def ordinary(z, gamma, own, t, stream):
+        return window_return(problem, z, gamma, problem.windows[own], t, stream)
+
+    return _every(problem, ordinary)
 
 
 def lambda_targets(problem: Problem, form: str = "difference") -> np.ndarray:
     """Bootstrap form: the decay c_z in both terms of the difference; difference form: each with its own."""
-    result = np.empty(problem.deltas.shape)
-    decays = problem.decays
-    for stream in _streams(problem):
-        for t in range(len(problem.rewards)):
-            for z in range(len(problem.gammas)):
 
-                def ordinary(index, gamma, own, t=t, stream=stream):
-                    decay = decays[own if form == "bootstrap" else index]
-                    return lambda_return(problem, index, gamma, decay, t, stream)
+    def ordinary(z, gamma, own, t, stream):
+        return lambda_return(problem, z, gamma, problem.decays[own if form == "bootstrap" else z], t, stream)
 
-                result[(t, *stream, z)] = _below(problem, ordinary, z, z)
-    return result
+    return _every(problem, ordinary)
 
 
 def advantages(problem: Problem, decay: float) -> np.ndarray:
-    result = np.empty(problem.rewards.shape)
-    last = len(problem.gammas) - 1
-    for stream in _streams(problem):
-        for t in range(len(problem.rewards)):
-            target = lambda_return(problem, last, problem.gammas[-1], decay, t, stream)
-            result[(t, *stream)] = target - problem.deltas[(t, *stream)].sum()
+    result, last = np.empty(problem.rewards.shape), len(problem.gammas) - 1
+    for t, *stream in np.ndindex(result.shape):
+        target = lambda_return(problem, last, problem.gammas[-1], decay, t, tuple(stream))
+        result[(t, *stream)] = target - problem.deltas[(t, *stream)].sum()
     return result

@@ -70,7 +70,6 @@ PROTOCOLS: Mapping[str, Protocol] = {
 """Protocols by name. "classic": that of the paper, and of the ids NoFrameskip-v4. "machado": random by sticky actions,
 no knowledge of lives, as the ids ALE/…-v5 have it (Machado et al. 2018, who also use all 18 actions)."""
 
-_MISSING = 'Atari games need ale-py: pip install "tddelta[atari]"'
 _BOUNDS = {
     "frame_skip": (1, 1000),
     "noop_max": (0, 10_000),
@@ -158,18 +157,17 @@ def _check(protocol: Protocol) -> None:
 def _check_players(game: str) -> None:
     """Refuse games for two players, for which the emulator would end the whole process."""
     try:
+        import ale_py.vector_env  # noqa: F401  (what `_vector` needs)
         from ale_py import ALEInterface, roms
     except ImportError as error:
-        raise MissingExtra(_MISSING) from error
+        raise MissingExtra('Atari games need ale-py: pip install "tddelta[atari]"') from error
     if ALEInterface.isSupportedROM(str(roms.get_rom_path(GAMES[game]))) is None:
         raise ConfigError(f"{game} is for two players, and ale-py does not play it with one: name another game")
 
 
 def _vector(rom: str, protocol: Protocol, threads: int, count: int) -> Any:
-    try:
-        from ale_py.vector_env import AtariVectorEnv
-    except ImportError as error:
-        raise MissingExtra(_MISSING) from error
+    from ale_py.vector_env import AtariVectorEnv
+
     return AtariVectorEnv(
         rom,
         count,

@@ -276,6 +276,12 @@ class Config:
         """The environment itself."""
         return known_environments.resolve(self.environment, dict(self.environment_kwargs))
 
+    def made_network(self, key: Any, heads: int | None = None) -> Any:
+        """The network itself, with so many heads, by default those of the critic."""
+        environment = self.environment_object()
+        spaces = environment.observation_space, environment.action_space
+        return self.network_factory()(key, *spaces, self.heads if heads is None else heads)
+
     def network_factory(self) -> Callable[..., Any]:
         """f(key, observation_space, action_space, heads) that makes the network."""
         if callable(self.network):
@@ -311,10 +317,8 @@ class Config:
                 value = [list(one) if isinstance(one, tuple) else one for one in value]
             elif value is not None and not field.metadata["static"]:
                 value = float(value)
-            elif callable(value):
+            elif not isinstance(value, (str, int, float, type(None))):
                 value = reference(value)
-            elif not isinstance(value, (str, int, float, bool, type(None))):
-                value = reference(type(value))
             plain[field.name] = value
         # What follows other settings is recorded as the number it is, so that a change of them shows.
         plain["actor_lam"] = float(self.lam if self.actor_lam is None else self.actor_lam)
@@ -331,9 +335,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 
 def grown_parameters(config: Config, parameters: Any) -> Any:
     """Parameters of the network for `config.grown`: a new W of 0, or a new V that is a copy of the last one."""
-    environment = config.environment_object()
-    spaces = environment.observation_space, environment.action_space
-    made = eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads + 1)
+    made = eqx.filter_eval_shape(config.made_network, jax.random.key(0), config.heads + 1)
     wider = eqx.filter(made, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     return with_heads(parameters, wider, _factors(config), copied=config.agent.basis == "values")
 
@@ -623,8 +625,7 @@ def _check_sizes(config: Config) -> None:
             f"{setting('hidden_sizes')} must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one "
             f"for each layer, as in {setting('hidden_sizes', (64, 64))}"
         )
-    for size in config.hidden_sizes:
-        whole("hidden_sizes", size, most=_MOST)
+    whole("hidden_sizes", max(config.hidden_sizes), most=_MOST)
     if config.batch > _MOST or config.updates > _MOST:
         counted = _BATCH if config.batch > _MOST else f"{setting('steps')} / ({_BATCH})"
         raise ConfigError(
@@ -646,7 +647,6 @@ def _check_sizes(config: Config) -> None:
 
 
 def _check_growth(config: Config) -> None:
-    """Refuse steps and horizons by which the ladder cannot grow."""
     if not config.grow:
         return
     scales = config.scales if isinstance(config.scales, Mapping) else {}
@@ -732,12 +732,11 @@ def _divisor(number: int, wanted: int) -> int:
 
 def _check_network(config: Config, environment: AnyEnvironment) -> None:
     """Make the network in shapes, and refuse one that cannot work or does not fit into memory."""
-    spaces = environment.observation_space, environment.action_space
     given = config.network
     name = f"network {given if isinstance(given, str) else reference(given)!r}"
     advice = ": it must be a function f(key, observation_space, action_space, heads) that returns an equinox module"
     with blamed(f"{name} cannot be made,", advice=advice):
-        made = eqx.filter_eval_shape(config.network_factory(), jax.random.key(0), *spaces, config.heads)
+        made = eqx.filter_eval_shape(config.made_network, jax.random.key(0))
     if not callable(made):
         raise ConfigError(
             f"{name} must return a module that takes one observation and returns (policy, heads); "
@@ -772,17 +771,16 @@ def _check_network(config: Config, environment: AnyEnvironment) -> None:
 
 def _check_heads(config: Config, environment: AnyEnvironment) -> None:
     """Refuse a network of the user's that changes with the ladder, or gets a head that cannot learn."""
-    spaces, factors = (environment.observation_space, environment.action_space), _factors(config)
-    make = config.network_factory()
+    factors = _factors(config)
     seen = np.random.default_rng(0).normal(size=(2, *environment.observation_shape)).astype(np.float32)
     found, learns = np.zeros(()), False
     with jax.ensure_compile_time_eval():  # also where the check is part of a program
         key = jax.random.key(0)
-        before, static = eqx.partition(make(key, *spaces, config.heads), eqx.is_array)
+        before, static = eqx.partition(config.made_network(key), eqx.is_array)
         heads = np.stack([eqx.combine(before, static)(one)[1] for one in seen])
         with suppress(TypeError, ValueError, IndexError):  # from arrays that do not fit
             after = grown_parameters(config, before)
-            _, static = eqx.partition(make(key, *spaces, len(factors)), eqx.is_array)
+            _, static = eqx.partition(config.made_network(key, len(factors)), eqx.is_array)
 
             def value(parameters: Any, observation: Any, head: Any) -> Any:
                 return eqx.combine(parameters, static)(observation)[1][head]

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as Spread
 
 from tddelta.deep import ppo, shards
 from tddelta.deep.config import Config
-from tddelta.deep.networks import Components
+from tddelta.deep.networks import is_components
 from tddelta.errors import ConfigError
 
 DEVICES = "devices"
@@ -240,11 +240,11 @@ def _components_placed(
     """Spread the components in the same way: JAX inserts what they exchange."""
 
     def where(node: Any) -> Any:
-        place = NamedSharding(row, BY_FIRST_AXIS if _is_components(node) else EVERYWHERE)
+        place = NamedSharding(row, BY_FIRST_AXIS if is_components(node) else EVERYWHERE)
         return jax.tree.map(lambda _: place, node)
 
     state = jax.eval_shape(functools.partial(ppo.init, config), jax.random.key(0))
-    return _jitted(row, config, jax.tree.map(where, state, is_leaf=_is_components), init, go, others)
+    return _jitted(row, config, jax.tree.map(where, state, is_leaf=is_components), init, go, others)
 
 
 def _jitted(
@@ -309,15 +309,10 @@ def _over(row: Mesh, function: Callable[..., Any], arguments: Any, results: Any)
 
 def _has_components(config: Config) -> bool:
     learned = jax.eval_shape(functools.partial(ppo.initial, config), jax.random.key(0))
-    return any(isinstance(one, Components) for one in jax.tree.leaves(learned, is_leaf=_is_components))
-
-
-def _is_components(node: Any) -> bool:
-    return isinstance(node, Components)
+    return any(map(is_components, jax.tree.leaves(learned, is_components)))
 
 
 def _check_alike(configs: Sequence[Config]) -> None:
-    """Refuse configurations that need programs of their own."""
     for other in configs:
         for name, field in Config.__dataclass_fields__.items():
             one, two = (getattr(config, name) for config in (configs[0], other))

@@ -173,7 +173,6 @@ def _described(name: str, instance: Any, parameters: Any) -> Environment:
 
 
 def _factory(name: str) -> Any:
-    """The function that makes the environment of this name."""
     full = SHORT_NAMES.get(name, name)
     if ":" in full:
         return imported(full, "environment")

@@ -44,17 +44,10 @@ _AT_ONCE = 256  # steps of device environments between two looks at the quotas
 
 
 class Step(NamedTuple):
-    """Steps of streams, (time, streams, …), or of one of them, (time, …); see `Rollout`.
+    """Steps of streams, (time, streams, …), or of one of them, (time, …): fields of `Rollout`.
 
-    Attributes:
-        observations: Before the step.
-        actions: As drawn.
-        rewards: As the environment gave them.
-        deltas: W before the step, (…, Z), in units of the learner's reward.
-        final_deltas: W of the true successor; of host environments where the step was truncated, else 0.
-        terminated: Also where a life was lost.
-        truncated: False where terminated.
-        finished_lengths: Steps of the episode whose score counts, where it ended; else 0.
+    And W: `deltas` before the step, (…, Z), in units of the learner's reward, and `final_deltas` of the true successor;
+    of host environments where the step was truncated, else 0.
     """
 
     observations: Any
@@ -70,7 +63,6 @@ class Step(NamedTuple):
 def _advance(
     config: Config, learned: Learned, greedy: Any, playing: Playing, key: jax.Array
 ) -> tuple[Playing, Chosen, Transition]:
-    """One step of device environments."""
     environment: Any = config.environment_object()
     noise_key, step_key = jax.random.split(key)
     chosen = choose(config, learned, playing.observation, noise_key, greedy)
@@ -194,10 +186,8 @@ def quota(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Play a fixed quota of episodes in every environment, (B,), of which each gives up after `limit` steps.
 
-    Host environments take `moves` in place of the agent's.
-
-    Returns:
-        Returns (B, longest quota), lengths likewise, and which of them were finished, likewise.
+    Host environments take `moves` in place of the agent's. Gives returns, lengths, and which of the episodes were
+    finished, (B, longest quota) each.
     """
     count, longest = len(quotas), int(quotas.max())
     if isinstance(config.environment_object(), HostEnvironment):
@@ -315,9 +305,8 @@ def device_streams(
 ) -> tuple[Step, Step, Any]:
     """Play `count` streams of `length` steps in device environments.
 
-    Returns:
-        All streams without observations and actions, (time, streams, …); the first stream whole, (time, …); and W of
-        its observation after the last step, (Z,).
+    Gives all streams without observations and actions, (time, streams, …); the first stream whole, (time, …); and W of
+    its observation after the last step, (Z,).
     """
     environment: Any = config.environment_object()
     start_key, key = jax.random.split(key)
@@ -375,11 +364,7 @@ def host_streams(
 def recording(config: Config, first: Step, last: Any, *, longest: int = RECORDED) -> dict[str, np.ndarray]:
     """The first episode of a stream, for `rollout.npz`: whole games, whatever ends for the learner in between.
 
-    Args:
-        config: Settings.
-        first: The steps of one stream.
-        last: W of the observation after the stream's last step, (Z,).
-        longest: At most so many steps of it.
+    At most `longest` steps of it; `last` is W of the observation after the stream's last step, (Z,).
     """
     arrays = jax.tree.map(np.asarray, first)
     ends = np.flatnonzero(arrays.finished_lengths > 0)

@@ -200,8 +200,7 @@ class Trunk(eqx.Module):
         activation: str,
         images: Images | None = None,
     ):
-        keys = jax.random.split(key, len(sizes) + 1)
-        gain = math.sqrt(2)
+        keys, gain = jax.random.split(key, len(sizes) + 1), math.sqrt(2)
         width = math.prod(shape)
         self.convolution = None
         if filters is not None:
@@ -238,6 +237,11 @@ class Components(eqx.Module):
         """The heads (heads,) for one observation."""
         heads: jax.Array = jax.vmap(lambda trunk, output: output(trunk(observation))[0])(self.trunk, self.output)
         return heads
+
+
+def is_components(node: Any) -> bool:
+    """Tell where components with trunks of their own stand in a tree of parameters."""
+    return isinstance(node, Components)
 
 
 def one_by_one(make: Callable[[jax.Array], Any], keys: jax.Array) -> Any:
@@ -326,8 +330,7 @@ class ActorCritic(eqx.Module):
 
         def bias(network: Any) -> jax.Array:
             critic: Any = network.critic
-            found: jax.Array = critic.output.bias if isinstance(critic, Components) else critic.bias
-            return found
+            return (critic.output if is_components(critic) else critic).bias  # type: ignore[no-any-return]
 
         moved: ActorCritic = eqx.tree_at(bias, self, bias(self) + shift.reshape(bias(self).shape))
         return moved
@@ -358,13 +361,13 @@ def with_heads(parameters: Any, wider: Any, factors: np.ndarray, *, copied: bool
         return padded(old, shape, "edge" if copied else "constant") * jnp.asarray(each, old.dtype)
 
     def part(old: Any, new: Any) -> Any:
-        if not isinstance(old, Components):
+        if not is_components(old):
             return head(old, new)
         trunk = jax.tree.map(lambda leaf: padded(leaf, (len(factors), *leaf.shape[1:]), "edge"), old.trunk)
         return Components(trunk, jax.tree.map(head, old.output, new.output))
 
-    leaves, structure = jax.tree.flatten(parameters, is_leaf=lambda node: isinstance(node, Components))
-    others, more = jax.tree.flatten(wider, is_leaf=lambda node: isinstance(node, Components))
+    leaves, structure = jax.tree.flatten(parameters, is_components)
+    others, more = jax.tree.flatten(wider, is_components)
     made = [part(*pair) for pair in zip(leaves, others, strict=True)]
     grows = [leaf.shape for leaf in jax.tree.leaves(made)] == [leaf.shape for leaf in jax.tree.leaves(wider)]
     return jax.tree.unflatten(more if grows else structure, made)

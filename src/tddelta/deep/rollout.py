@@ -95,7 +95,7 @@ def initial(config: Config, key: jax.Array) -> Learned:
     """An agent that has learned nothing yet."""
     environment = config.environment_object()
     return Learned(
-        parameters=eqx.filter(_made_network(config, environment, key), eqx.is_array),
+        parameters=eqx.filter(config.made_network(key), eqx.is_array),
         observation_moments=no_moments(environment.observation_shape) if config.normalize_observations else None,
         reward_moments=no_moments(()) if config.normalize_rewards else None,
         target_moments=no_moments((len(config.critic_scales),)) if config.component_scale == "running" else None,
@@ -115,13 +115,9 @@ def grown(config: Config, learned: Learned) -> Learned:
     return learned._replace(parameters=grown_parameters(config, learned.parameters), target_moments=moments)
 
 
-def _made_network(config: Config, environment: AnyEnvironment, key: jax.Array) -> Any:
-    return config.network_factory()(key, environment.observation_space, environment.action_space, config.heads)
-
-
 def network(config: Config, parameters: Any) -> Any:
     """The network with these parameters: takes one observation as it sees it, returns (policy, heads)."""
-    skeleton = eqx.filter_eval_shape(_made_network, config, config.environment_object(), jax.random.key(0))
+    skeleton = eqx.filter_eval_shape(config.made_network, jax.random.key(0))
     _, static = eqx.partition(skeleton, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     return eqx.combine(parameters, static)
 
@@ -369,11 +365,7 @@ def advance(
 def collect(
     config: Config, learned: Learned, playing: Playing, key: jax.Array, axis: shards.Axis = ()
 ) -> tuple[Playing, Rollout]:
-    """Play `config.rollout_length` steps in device environments, with random numbers of a key; see `ppo.update`.
-
-    Returns:
-        Where the environments are now, and the rollout.
-    """
+    """Play `config.rollout_length` steps in device environments, with random numbers of a key; see `ppo.update`."""
     environment: Any = config.environment_object()
     evaluate = evaluator(config, learned)
     shape = (config.rollout_length, config.environments)
@@ -554,12 +546,7 @@ def host_rollout(config: Config, acted: Any, *, waits: bool) -> Rollout:
 
 
 class HostPlaying:
-    """The environments of one run on the host; to be closed in the end.
-
-    Args:
-        config: Settings.
-        seed: Of the run.
-        part: 0 for a new run; else updates done before the environments are made anew.
+    """The environments of one run on the host, made anew after `part` updates; to be closed in the end.
 
     Attributes:
         seeds: Those of the environments.
@@ -601,15 +588,8 @@ def collect_host(
     Every observation goes to the device once, as it is stored, and only the actions come back. On a GPU the
     environments are two halves; while one half steps, the other half's actions are computed.
 
-    Args:
-        config: Settings.
-        programs: See `host_programs`.
-        learned: The agent.
-        playing: The environments, which move on.
-        drawn: Noise of the actions, from `programs.noise`.
-
-    Returns:
-        Observations after the last step, (B, *observation), and the rollout.
+    The noise of the actions is `drawn` by `programs.noise`. Returns observations after the last step,
+    (B, *observation), and the rollout.
     """
     acted: list[Acted] = [programs.empty() for _ in playing.vectors]
     rollout: Any = host_rollout(config, acted[0], waits=playing.waits)

@@ -410,31 +410,27 @@ def _beside_one_another(config: Config, records: list[RunRecorder], progress: An
         raise raised[0]
 
 
+@dataclasses.dataclass(eq=False)
 class _Training:
     """State of one call of `train_runs`."""
 
-    def __init__(
-        self,
-        config: Config,
-        records: list[RunRecorder],
-        progress: Callable[[int, Progress], None] | None,
-        stop: threading.Event,
-        eval_every: int | None,
-        checkpoint_every: float,
-    ) -> None:
-        self.first, self.config = config, records[0].config  # before the ladder grows, and now
-        self.records, self.progress, self.stop = records, progress, stop
-        self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
-        self.several = len(records) > 1
-        self.done = records[0].updates
-        if len({record.writer.restored is None or record.updates for record in records}) > 1:
+    first: Config  # before the ladder grows
+    records: list[RunRecorder]
+    progress: Callable[[int, Progress], None] | None
+    stop: threading.Event
+    eval_every: int | None
+    checkpoint_every: float
+    state: Any = None
+    speed: float | None = None
+    host: HostTraining | None = None
+
+    def __post_init__(self) -> None:
+        self.config, self.done, self.several = self.records[0].config, self.records[0].updates, len(self.records) > 1
+        if len({record.writer.restored is None or record.updates for record in self.records}) > 1:
             raise ConfigError(
-                f"runs that go on together must have come equally far; got updates {[r.updates for r in records]}: "
-                "train them one by one"
+                "runs that go on together must have come equally far; got updates "
+                f"{[record.updates for record in self.records]}: train them one by one"
             )
-        self.state: Any = None
-        self.speed: float | None = None
-        self.host: HostTraining | None = None
 
     def run(self) -> None:
         """Train to the end, or until `stop` is set."""
@@ -596,7 +592,6 @@ class _Training:
                     record.checkpoint(self._own(arrays, index))
 
     def _finish(self, record: RunRecorder, learned: ppo.Learned, *, complete: bool) -> None:
-        """The last writes of a run."""
         if record.fault:
             record.writer.status("failed", message=record.fault, **record.counts())
             return
