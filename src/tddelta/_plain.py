@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -129,11 +129,14 @@ def entries(name: str, values: Any) -> tuple[Any, ...]:
     return tuple(map(plain, values))
 
 
+def _hash(options: Mapping[Any, Any]) -> int:
+    return hash(frozenset(options.items()))
+
+
 class Options(dict[Any, Any]):
     """Plain options that can be a key: what a program is compiled for, and found again by."""
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
+    __hash__: ClassVar[Any] = _hash
 
 
 class Pairs(tuple[Any, ...]):

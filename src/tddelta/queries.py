@@ -101,9 +101,18 @@ def value_at(
     and random processes; between horizons of 1 and 2 steps, and of wide ladders, no function of these values can
     promise that. The page about the inspector has the numbers.
 
-    For one `gamma` V_γ is (*batch), for a sequence of G (*batch, G). A discount below the smallest or above the largest
-    trained one is a ConfigError unless `extrapolate` allows it, since the value is a guess; between the largest
-    discount below 1 and 1 nothing is known.
+    Args:
+        deltas: Components W, (*batch, Z).
+        scales: Their scales.
+        gamma: γ, or G of them. Outside the trained discounts the value is a guess and needs `extrapolate`. Between the
+            largest discount below 1 and 1 nothing is known.
+        extrapolate: Whether a discount below the smallest or above the largest trained one is allowed.
+
+    Returns:
+        V_γ, (*batch); (*batch, G) for a sequence.
+
+    Raises:
+        ConfigError: A discount is outside the trained ones.
 
     Example:
         >>> scales = TimeScales.halving(0.99)
@@ -130,12 +139,18 @@ def value_at(
 def compose_discount(
     deltas: Float[ArrayT, "*batch Z"], scales: TimeScales, weights: Sequence[float] | npt.NDArray[Any] | Density
 ) -> Float[ArrayT, "*batch"]:
-    """A mixture of values, (*batch): Σ_z w_z V_{γ_z}, or ∫ w(γ) V_γ dγ.
+    """A mixture of values: Σ_z w_z V_{γ_z}, or ∫ w(γ) V_γ dγ.
 
-    `weights` are w_z, one per scale; or a function w(γ) of an array of discounts. The integral runs over the trained
-    discounts, with `value_at` between them: Gauss–Legendre with 32 nodes in the logarithm of the horizon from one
-    trained horizon to the next. Its own error is below 1e-8 of the result for a smooth w, so that what remains is the
-    error of `value_at`, weighted with |w|.
+    Args:
+        deltas: Components W, (*batch, Z).
+        scales: Their scales.
+        weights: w_z, one per scale; or a function w(γ) of an array of discounts. The integral runs over the trained
+            discounts, with `value_at` between them: Gauss–Legendre with 32 nodes in the logarithm of the horizon from
+            one trained horizon to the next. Its own error is below 1e-8 of the result for a smooth w, so that what
+            remains is the error of `value_at`, weighted with |w|.
+
+    Returns:
+        The mixture, (*batch).
 
     Raises:
         ConfigError: The weights are not as many as the scales or not finite, or w(γ) has more than 1 % of its mass
@@ -169,14 +184,24 @@ def hyperbolic(
     steps: int | None = None,
     tolerance: float = 0.02,
 ) -> Float[ArrayT, "*batch"]:
-    """The value under hyperbolic discounting, Σ_t r_t / (1 + kt), (*batch).
+    """The value under hyperbolic discounting, Σ_t r_t / (1 + kt).
 
     The weights are those of `discount_fit` for d(t) = 1/(1 + kt), whose `error` is the error of the quadrature. For
     k = 0.01 and horizons 3.1 … 100 it is 0.004 up to t = 100. Later rewards count with Σ_z b_z γ_z^t, which dies out
     with the longest horizon as every critic does, while 1/(1 + kt) would go on: train a longer horizon for those.
 
-    The discount is ½ after 1/k steps, k > 0, and matched at t < `steps`; None means the longest finite horizon. If no
-    mixture of the scales follows it within `tolerance`, that is a ConfigError.
+    Args:
+        deltas: Components W, (*batch, Z).
+        scales: Their scales.
+        k: How fast the discount falls, > 0: it is ½ after 1/k steps.
+        steps: The discount is matched at t < `steps`; None means the longest finite horizon.
+        tolerance: Largest error of the discount that is accepted.
+
+    Returns:
+        The value, (*batch).
+
+    Raises:
+        ConfigError: `k` is not above 0, or no mixture of the scales follows the discount within `tolerance`.
 
     Example:
         >>> scales = TimeScales.halving(0.99)

@@ -250,12 +250,24 @@ def successors(
 ) -> Float[ArrayT, "T *batch Z"]:
     """The critic at the true successor of every step: `next_deltas` for the target functions.
 
-    W(s'_t), (T, *batch, Z), is `deltas[t+1]`, after the last step `last_deltas`, (*batch, Z), which does not count
-    where that step ended an episode; where an episode was cut, `final_deltas[t]`, the critic at the final observation,
-    since `deltas[t+1]` belongs to the next episode; where it terminated, zeros.
+    `deltas[t+1]`, after the last step `last_deltas`; where an episode was cut, `final_deltas[t]`, the critic at the
+    final observation, since `deltas[t+1]` belongs to the next episode; where it terminated, zeros.
 
-    Of `final_deltas`, (T, *batch, Z), only entries where an episode was cut count, the others may hold anything. It is
-    needed if there are any, and always under jit, where nobody can look: a ConfigError names the step and batch entry.
+    Args:
+        deltas: W(s_t), (T, *batch, Z).
+        last_deltas: W at the observation after the last step, (*batch, Z); does not count where the last step ended
+            an episode.
+        terminated: Whether s'_t is terminal, (T, *batch), boolean.
+        truncated: Whether the episode is cut after step t, (T, *batch), boolean. Both flags mean terminated.
+        final_deltas: W at the final observations, (T, *batch, Z). Only entries where an episode was cut count, the
+            others may hold anything. Needed if there are any, and always under jit, where nobody can look.
+
+    Returns:
+        W(s'_t), (T, *batch, Z), with the dtype of `deltas`.
+
+    Raises:
+        ShapeError: Shapes, dtypes or frameworks do not fit; nothing is broadcast.
+        ConfigError: `final_deltas` is missing; the message names the step and the batch entry.
 
     Example:
         >>> import numpy as np

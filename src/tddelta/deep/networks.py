@@ -330,7 +330,8 @@ class ActorCritic(eqx.Module):
 
         def bias(network: Any) -> jax.Array:
             critic: Any = network.critic
-            return (critic.output if is_components(critic) else critic).bias  # type: ignore[no-any-return]
+            found: jax.Array = critic.output.bias if is_components(critic) else critic.bias
+            return found
 
         moved: ActorCritic = eqx.tree_at(bias, self, bias(self) + shift.reshape(bias(self).shape))
         return moved
