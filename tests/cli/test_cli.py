@@ -166,7 +166,6 @@ scales --scales halving n_step=5 --n-step 4 => --n-step is in --scales, too; got
 scales --scales halving gamma=0.9 --gamma 0.8 => --gamma is in --scales, too; got 0.8 and
 train Catch --scales halving lam=0.5 => got 0.5: drop it there and pass --lam 0.5$
 train Catch --horizons 10 100 => tddelta: --horizons is part of --scales now: pass, say, --scales 10 100$
-
 scales --ladder doubling => --ladder is part of --scales now: pass, say, --scales doubling$
 scales --components=4 => --components is part of --scales now: pass, say, --scales halving components
 scales --factor 3 => --factor is part of --scales now: pass, say, --scales halving factor=3$
@@ -181,7 +180,6 @@ train Catch --agent nowhere:agent => no agent at 'nowhere:agent': No module name
 train Catch --gamma 2 => --gamma must be in [0, 1]; got 2.0
 train Catch --resume => --resume needs --out
 train Catch --out FILE => is not a folder): choose another folder with --out
-
 train Catch --eval-every 0 => --eval-every must be a whole number of at least 1; got 0: leave it out
 train Catch --env-kwargs '{1' => --env-kwargs must be KEY=VALUE ... or one JSON object; got '{1'
 train Catch --env-kwargs rows => got 'rows': write it as rows=VALUE
@@ -190,7 +188,6 @@ train Catch --environments 1e11 => --environments must be at most 2,147,483,647;
 train Catch --hidden-sizes => --hidden-sizes must be whole numbers of at least 1; got ()
 train Catch --seed 99999999999 => seeds must be at least one whole number; got [99999999999]
 compare => compare needs an environment
-
 compare Catch --seeds 0 => --seeds must be at least one whole number; got 0
 evaluate => evaluate needs a run
 evaluate nowhere => nowhere does not exist
