@@ -160,8 +160,9 @@ def shown(form: Callable[[Any], str]) -> Callable[[float | None], str]:
 ENVIRONMENT, AGENT, SEEDS = Column("Environment", "environment"), Column("Agent", "agent"), Column("Seeds", "seeds")
 """Columns of what was trained."""
 DIFFERENCE = Column("Difference", "difference", signed)
+"""Column of a comparison."""
 INTERVAL = Column("95 % interval", ("low", "high"), interval_text)
-"""Columns of a comparison."""
+"""Column of its bootstrap interval."""
 P_VALUES = (Column("p", "p", p_text), Column("p (Holm)", "p_holm", p_text))
 """Columns of its test, without and with Holm's correction."""
 
