@@ -217,11 +217,11 @@ def run_config(config: Config, seed: int) -> dict[str, Any]:
 
 
 def _block(
-    config: Config, state: ppo.State, count: jax.Array, axis: shards.Axis = ()
+    config: Config, state: ppo.State, count: jax.Array, axis: shards.Axis = (), rows: int = LONGEST_BLOCK
 ) -> tuple[ppo.State, ppo.Metrics, jax.Array]:
-    """Up to `count` updates, fewer if one meets a fault: the state, metrics (LONGEST_BLOCK, …), number of updates."""
+    """Up to `count` updates, fewer if one meets a fault: the state, metrics (rows, …), number of updates."""
     shapes = jax.eval_shape(functools.partial(ppo.update, config, axis=axis), state)[1]
-    empty = jax.tree.map(lambda leaf: jnp.zeros((LONGEST_BLOCK, *leaf.shape), leaf.dtype), shapes)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), shapes)
 
     def going(carry: Any) -> Any:
         done, _, metrics = carry
