@@ -44,10 +44,17 @@ _AT_ONCE = 256  # steps of device environments between two looks at the quotas
 
 
 class Step(NamedTuple):
-    """Steps of streams, (time, streams, …), or of one of them, (time, …): fields of `Rollout`.
+    """Steps of streams, (time, streams, …), or of one of them, (time, …); see `Rollout`.
 
-    And W: `deltas` before the step, (…, Z), in units of the learner's reward, and `final_deltas` of the true successor;
-    of host environments where the step was truncated, else 0.
+    Attributes:
+        observations: Before the step.
+        actions: As drawn.
+        rewards: As the environment gave them.
+        deltas: W before the step, (…, Z), in units of the learner's reward.
+        final_deltas: W of the true successor; of host environments where the step was truncated, else 0.
+        terminated: Also where a life was lost.
+        truncated: False where terminated.
+        finished_lengths: Steps of the episode whose score counts, where it ended; else 0.
     """
 
     observations: Any

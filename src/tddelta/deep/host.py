@@ -365,9 +365,13 @@ def _merge_possible(
 
 
 def spawned_seeds(entropy: int, purpose: str, count: int, part: int = 0) -> list[int]:
-    """Seeds of environments, all different, and unrelated to those of another seed (`entropy`), purpose or part.
+    """Seeds of environments, all different, and unrelated to those of another purpose, part or number.
 
-    The part tells several times apart at which the environments are made: training after a break plays others.
+    Args:
+        entropy: The seed of the run or of the evaluation.
+        purpose: "train", "evaluate", "held-out" or "reward noise".
+        count: How many.
+        part: Which of several times the environments are made: training after a break plays others.
     """
     key = (("train", "evaluate", "held-out", "reward noise").index(purpose), part)
     drawn = np.random.SeedSequence(entropy, spawn_key=key).spawn(count)
@@ -509,8 +513,14 @@ def from_factory(factory: Callable[..., Any], *, name: str | None = None) -> Hos
 def from_space_of(instance: Any, name: str, make: Callable[[int], Any], **more: Any) -> HostEnvironment:
     """The description of an environment by one instance of it, an environment or a vector of them, which is tried out.
 
-    `make` is f(count) → vector environment, and `more` are other fields of `HostEnvironment`. A ConfigError if the
-    learner cannot use one of the spaces, or an answer is wrong.
+    Args:
+        instance: What has the spaces.
+        name: Name of the environment.
+        make: f(count) → vector environment.
+        **more: Other fields of `HostEnvironment`.
+
+    Raises:
+        ConfigError: If the learner cannot use one of the spaces, or an answer is wrong.
     """
     observation_space = _observations(name, _space(name, instance, "observation_space"))
     action_space, first = _actions(name, _space(name, instance, "action_space"))

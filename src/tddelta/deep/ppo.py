@@ -173,8 +173,13 @@ def learn(
 ) -> tuple[State, Metrics]:
     """Targets, epochs and metrics of a rollout, wherever it was played; see `update`.
 
-    Environments and key of the state are those after the rollout, and `last` are the observations there,
-    (B, *observation); `key` is for the order of the steps.
+    Args:
+        config: Settings.
+        state: The state; its environments and key are those after the rollout.
+        rollout: `config.batch` steps.
+        last: Observations after the last step, (B, *observation).
+        key: For the order of the steps.
+        axis: See `update`.
     """
     # Targets: from the values before the update, once for all epochs.
     old, weights = state.learned, rollout.weights
@@ -319,9 +324,11 @@ def output_shift(config: Config, shift: jax.Array, unit: jax.Array | None) -> ja
 
 
 def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Heads and their targets, in the basis of the agent and units of (normalised) reward, (T, B, Z); and advantages.
+    """Targets of the critic, and advantages of the actor.
 
-    The advantages are those of the actor, (T, B).
+    Returns:
+        Heads and targets in the basis of the agent and units of (normalised) reward, (T, B, Z) both, and advantages
+        (T, B).
     """
     rewards, heads, next_heads, ends = seen(config, learned, rollout)
     scales = config.critic_scales

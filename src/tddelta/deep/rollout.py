@@ -546,7 +546,12 @@ def host_rollout(config: Config, acted: Any, *, waits: bool) -> Rollout:
 
 
 class HostPlaying:
-    """The environments of one run on the host, made anew after `part` updates; to be closed in the end.
+    """The environments of one run on the host; to be closed in the end.
+
+    Args:
+        config: Settings.
+        seed: Of the run.
+        part: 0 for a new run; else updates done before the environments are made anew.
 
     Attributes:
         seeds: Those of the environments.
@@ -588,8 +593,15 @@ def collect_host(
     Every observation goes to the device once, as it is stored, and only the actions come back. On a GPU the
     environments are two halves; while one half steps, the other half's actions are computed.
 
-    The noise of the actions is `drawn` by `programs.noise`. Returns observations after the last step,
-    (B, *observation), and the rollout.
+    Args:
+        config: Settings.
+        programs: See `host_programs`.
+        learned: The agent.
+        playing: The environments, which move on.
+        drawn: Noise of the actions, from `programs.noise`.
+
+    Returns:
+        Observations after the last step, (B, *observation), and the rollout.
     """
     acted: list[Acted] = [programs.empty() for _ in playing.vectors]
     rollout: Any = host_rollout(config, acted[0], waits=playing.waits)

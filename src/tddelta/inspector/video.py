@@ -32,7 +32,12 @@ _RAMP = ((38, 70, 160), (20, 125, 165), (30, 145, 95), (150, 140, 20), (215, 110
 
 
 def write_video(recording: Recording, path: Path, *, rate: int = RATE) -> None:
-    """Write an .mp4 (H.264), one picture per step and so many steps per second.
+    """Write an .mp4 (H.264), one picture per step.
+
+    Args:
+        recording: The game, and one critic or two.
+        path: The file.
+        rate: Steps per second.
 
     Raises:
         MissingExtra: The extra `video` is not installed.
@@ -183,11 +188,13 @@ def _pixels(axes: Any, x: float, y: float) -> tuple[float, float]:
     return float(across), SIZE[1] - float(up)
 
 
-def _fitted(frame: npt.NDArray[np.uint8]) -> tuple[Image.Image, tuple[int, int]]:
-    """A frame as large as fits into 420 × 400 pixels around (250, 220), and where its corner is."""
+def _fitted(
+    frame: npt.NDArray[np.uint8], box: tuple[int, int, int, int] = (40, 20, 460, 420)
+) -> tuple[Image.Image, tuple[int, int]]:
+    """A frame as large as fits into the box, and where its corner is."""
     height, width = frame.shape[:2]
-    scale = min(420 / width, 400 / height)
+    scale = min((box[2] - box[0]) / width, (box[3] - box[1]) / height)
     scale = int(scale) if scale >= 1 else scale  # whole pixels stay sharp
     size = max(1, round(width * scale)), max(1, round(height * scale))
     image = Image.fromarray(frame).resize(size, Image.Resampling.NEAREST)
-    return image, ((500 - size[0]) // 2, (440 - size[1]) // 2)
+    return image, ((box[0] + box[2] - size[0]) // 2, (box[1] + box[3] - size[1]) // 2)

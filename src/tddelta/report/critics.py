@@ -55,8 +55,14 @@ class Cell(NamedTuple):
 class Difference:
     """One form against the baseline at one budget, both as they were chosen there.
 
-    Errors of the form and of the baseline over the same seeds, paired two-sided t-test and 95 % t interval of their
-    difference, and p as `corrected` by Holm's method for all comparisons of the study; None where there is no p.
+    Attributes:
+        form: Label of the form.
+        steps: Environment steps.
+        ours: Error of the form, over seeds.
+        theirs: Error of the baseline, over the same seeds.
+        test: Paired two-sided t-test of the difference, seed by seed.
+        interval: 95 % t interval of the difference.
+        corrected: p of the test with Holm's correction for all comparisons of the study; None where there is no p.
     """
 
     form: str
@@ -137,7 +143,12 @@ class CriticStudy:
         return [Cell(given["agent"]["name"], lam, rate) for lam in given["lam"] for rate in rates]
 
     def chosen(self, form: str, budget: int) -> Cell:
-        """The critic of a form that had the least mean error on the tuning seeds; budgets count from 0."""
+        """The critic of a form that had the least mean error on the tuning seeds.
+
+        Args:
+            form: Its label.
+            budget: Which budget, from 0.
+        """
 
         def mean(cell: Cell) -> float:
             values = self._tuning_errors(cell, budget)
@@ -166,7 +177,10 @@ class CriticStudy:
     def errors(self, form: str, budget: int, measure: str | None = None) -> FloatArray:
         """Errors of a form as chosen at a budget, one for each reported seed, NaN where it diverged.
 
-        The measure is "centred", "error" or "bias"; None is the one that was chosen by.
+        Args:
+            form: Its label.
+            budget: Which budget, from 0.
+            measure: "centred", "error" or "bias"; None is the one that was chosen by.
         """
         measure = measure or self.question["measure"]
         return self._values(self.chosen(form, budget), budget, measure, self.question["seeds"])

@@ -651,9 +651,16 @@ def write_values(
     drawn: Sequence[int],
     unit: str = "steps",
 ) -> None:
-    """Write values.csv, all values in full precision, and values.png, those `drawn` against the horizon in some unit.
+    """Write values.csv, all values in full precision, and values.png, some of them against the horizon.
 
-    The values are V_z, (N, Z), of N states, each of which was visited so often, or of N rows of the log.
+    Args:
+        folder: Where to write.
+        scales: The time scales.
+        values: V_z, (N, Z), of each state, or of each row of the log where there are no states.
+        states: What the states are called, N of them or none.
+        visits: How often each state was visited.
+        drawn: Which of the values are drawn.
+        unit: Of the horizons.
     """
     heads = ["state", "visits"] if states else ["row"]
     numbers = [[place] for place in range(1, len(values) + 1)]
@@ -678,8 +685,13 @@ def write_calibration(
 ) -> None:
     """Write calibration.csv, the measures per scale, and bins.csv and calibration.png, means over groups of steps.
 
-    The measures are (Z,) each, `bias` and `rmse` among them; of G groups there are the mean predicted value, the mean
-    realised return and the number of steps, (Z, G) each.
+    Args:
+        folder: Where to write.
+        scales: The time scales.
+        measures: Columns of calibration.csv by name, each (Z,), `bias` and `rmse` among them.
+        predicted: Mean predicted value of each group, (Z, G).
+        realised: Mean realised return of each group, (Z, G).
+        counts: Number of steps in each group, (Z, G).
     """
     figure, axes = panels(len(scales))
     short = shown("{:.4g}".format)

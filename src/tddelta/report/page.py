@@ -38,7 +38,15 @@ _TEMPLATES = Environment(
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page that not every report has: its anchor, its heading, its link's text, and what it shows."""
+    """A section of the page that not every report has.
+
+    Attributes:
+        name: Its anchor on the page.
+        title: Its heading.
+        link: Its name among the contents.
+        figures: Its figures.
+        tables: Its tables, below the figures.
+    """
 
     name: str
     title: str
@@ -132,8 +140,13 @@ def write_page(
 ) -> tuple[Path, list[str]]:
     """Write a page and the folders of its figures and tables beside it; see `Report.write`.
 
-    The template, a file of this package, knows the `tables` that have rows, the drawn `figures` by section, the names
-    of the two `folders`, and the content.
+    Args:
+        out: The file to write, or a folder for `report.html`.
+        figures: Its figures.
+        tables: Its tables; those without rows are left out.
+        template: File among the templates of this package. It knows the tables, the drawn `figures` by section and the
+            names of the two `folders`.
+        content: What else it knows, by name.
 
     Returns:
         The path of the page, and sentences about files that were moved.

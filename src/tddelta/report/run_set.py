@@ -35,8 +35,12 @@ _ATARI_NAME = re.compile(r"(?:gym:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Determin
 class Reference:
     """Two scores of one environment that fix its scale.
 
-    They are the return of uniformly random play, and the one that counts as 1. The unit says what 0 and 1 mean, the
-    source where both numbers come from; the suite is the name of their table: aggregates never mix two.
+    Attributes:
+        suite: Name of the table; aggregates never mix two tables.
+        unit: What 0 and 1 mean.
+        random: Return of uniformly random play.
+        reference: Return that counts as 1.
+        source: Where both numbers come from.
     """
 
     suite: str
@@ -330,8 +334,14 @@ N_BOOTSTRAP = 10_000
 class Comparison:
     """One agent against one baseline on one environment.
 
-    Welch's t-test of the scores over seeds, 95 % bootstrap interval of the difference of means, a note for the reader
-    or "", and p as `corrected` by Holm's method over all comparisons of this measure, or None.
+    Attributes:
+        environment: Name of the environment.
+        agent: The agent.
+        baseline: The agent it is compared with.
+        welch: Welch's t-test of the scores over seeds.
+        interval: Bootstrap interval of the difference of means, at 95 %.
+        note: What a reader should know about it, else "".
+        corrected: p after Holm's correction over all comparisons of this measure, or None.
     """
 
     environment: str
@@ -377,10 +387,14 @@ def verdict(difference: float, p: float | None, better: str = "better", worse: s
 
 @dataclass(frozen=True)
 class Suite:
-    """Environments that can be aggregated, since one table of reference scores, `name`, covers them.
+    """Environments that can be aggregated, since one table of reference scores covers them.
 
-    The unit is what a normalised score of 0 and of 1 mean, the source that of the reference scores; `scores` are, per
-    agent, one array of normalised scores per environment.
+    Attributes:
+        name: Name of the table.
+        unit: What a normalised score of 0 and of 1 mean.
+        source: Where the reference scores come from.
+        environments: The environments.
+        scores: Per agent, one array of normalised scores per environment.
     """
 
     name: str

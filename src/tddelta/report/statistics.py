@@ -59,7 +59,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval; where it is missing (both ends are None) or has no width, the note says why, else it is ""."""
+    """An interval, or the reason why there is none.
+
+    Attributes:
+        low: Lower end, or None.
+        high: Upper end, or None.
+        note: Why it is missing or has no width, else "".
+    """
 
     low: float | None
     high: float | None
@@ -262,7 +268,13 @@ def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
 
 
 class Moments(NamedTuple):
-    """Scores of an agent of which only moments over n seeds, at least 2, are known, as in a publication."""
+    """Scores of an agent of which only moments are known, as in a publication.
+
+    Attributes:
+        mean: Mean over seeds.
+        standard_error: Its standard error.
+        n: Number of seeds, at least 2.
+    """
 
     mean: float
     standard_error: float
@@ -334,7 +346,13 @@ Statistic = Callable[[list[FloatArray]], FloatArray]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A point estimate with its bootstrap interval, and a note on what a reader should know about it, else ""."""
+    """A number with its interval.
+
+    Attributes:
+        value: The point estimate.
+        interval: Its bootstrap interval, or the reason why there is none.
+        note: What a reader should know about the number, else "".
+    """
 
     value: float
     interval: Interval

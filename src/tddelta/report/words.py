@@ -131,8 +131,11 @@ _UNFINISHED = {
 class Headline:
     """Top of the page.
 
-    Title, lead (what was run), verdict (who is better, by how much, how sure; one sentence per environment after the
-    first), and cautions: what weakens the result.
+    Attributes:
+        title: One line.
+        lead: What was run.
+        verdict: Who is better, by how much, how sure; one sentence per environment after the first.
+        cautions: What weakens the result.
     """
 
     title: str
