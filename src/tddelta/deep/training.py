@@ -221,6 +221,7 @@ def _block(
 ) -> tuple[ppo.State, ppo.Metrics, jax.Array]:
     """Up to `count` updates, fewer if one meets a fault: the state, metrics (rows, …), number of updates."""
     shapes = jax.eval_shape(functools.partial(ppo.update, config, axis=axis), state)[1]
+    # A default, not the constant: programs are shared, also where somebody has set shorter blocks meanwhile.
     empty = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), shapes)
 
     def going(carry: Any) -> Any:
