@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import threading
 import time
@@ -217,6 +218,21 @@ def test_a_process_saves_its_run_and_leaves_when_its_parent_is_killed(tmp_path):
         process.kill()
     stat = Path(f"/proc/{worker}/stat")
     wait_for(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def test_many_runs_leave_nothing_behind():
+    def used():
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), memory
+
+    sweep(10)
+    before, deadline = used(), time.monotonic() + 60
+    outcomes, _ = sweep(range(100, 200))
+    assert len(outcomes) == 100 and not active_children()
+    while (after := used())[0] > before[0] or after[1] > before[1]:  # a thread may end a moment later
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert after[2] < 1.05 * before[2]
 
 
 @pytest.mark.parametrize(
