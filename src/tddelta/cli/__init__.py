@@ -18,10 +18,9 @@ import tyro
 import tddelta
 from tddelta._plain import whole_text
 from tddelta._streams import lasting_streams
-from tddelta.cli.critics import Critics
 from tddelta.cli.reading import Evaluate, Inspect, Redraw, Scales, options_of
 from tddelta.cli.reproduce import Reproduce
-from tddelta.cli.sweep import Sweep, Tune
+from tddelta.cli.sweep import Critics, Sweep, Tune
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.cli.values import Values
 from tddelta.errors import (
