@@ -20,7 +20,7 @@ MiB = 1024**2
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure."""
+    """Length of a measurement."""
 
     seconds: float = 20.0
     repeats: int = 5
@@ -115,7 +115,7 @@ class Comparison:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Machine that the numbers were measured on."""
     processor = platform.processor()
     information = Path("/proc/cpuinfo")
     if information.exists():

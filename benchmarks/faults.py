@@ -71,7 +71,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Table:
-    """What was injected, how often, and what came of it."""
+    """Faults that were injected, how often, and what came of them."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Counter[str]] = {}

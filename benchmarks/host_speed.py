@@ -18,12 +18,12 @@ def rival(plan: Plan) -> Comparison:
 
 
 def components(plan: Plan) -> Comparison:
-    """What six components cost."""
+    """Cost of six components."""
     return _measured("six components against one", "ppo-delta", "ppo", 0.97, plan)
 
 
 def stepping(plan: Plan) -> Comparison:
-    """What reading the steps costs."""
+    """Cost of reading the steps."""
     return _measured("environment steps against ale-py's own", "vector", "ale", 0.9, plan)
 
 

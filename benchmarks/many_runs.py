@@ -31,7 +31,7 @@ hidden_sizes = [8]
 
 
 class Use:
-    """What this process and its workers use."""
+    """Resources that this process and its workers use."""
 
     def __init__(self) -> None:
         self.memory, self.files, self.processes = self._now()

@@ -1,4 +1,4 @@
-"""What the paper's published Atari results say once they are corrected for the number of comparisons.
+"""The paper's published Atari results, corrected for the number of comparisons.
 
 python benchmarks/paper_numbers.py
 

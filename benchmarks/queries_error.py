@@ -1,4 +1,4 @@
-"""How far `value_at` is off between trained horizons: exact values of finite processes, and trained agents.
+"""Error of `value_at` between trained horizons: exact values of finite processes, and trained agents.
 
     python benchmarks/queries_error.py          exact values; seconds
     python benchmarks/queries_error.py RUN ...  runs trained with --scales halving factor=1.4142135623730951
@@ -58,7 +58,7 @@ def exact() -> None:
 
 
 def limit(gammas: tuple[float, ...], gamma: float, steps: int) -> float:
-    """What no function of the values at `gammas` can be better than, in percent of max |V_γ|.
+    """Error that no function of the values at `gammas` can be better than, in percent of max |V_γ|.
 
     Two chains with rewards r, r' ≥ 0 whose first states have the same value at every trained discount, and values at γ
     that lie as far apart as they can: half of that is the error on one of them. A linear programme; no state of either

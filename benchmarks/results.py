@@ -67,7 +67,7 @@ STUDIES: Mapping[str, list[Case]] = {
 
 
 def row_of(run: Run, steps: int) -> dict[str, Any]:
-    """What the tables and figures need of a finished run."""
+    """Numbers of a finished run that the tables and figures need."""
     config, episodes, critic = run.config, run.episodes, run.critic
     limit = ppo.preset(config["environment"]).environment_object().time_limit
     last = slice(-LAST, None)

@@ -86,7 +86,7 @@ def read(study: str, folder: Path) -> list[Group]:
 
 
 def progress(found: Sequence[Group]) -> str:
-    """What is there, of what is planned."""
+    """Sentence about what is there, of what is planned."""
     complete = sum(group.complete for group in found)
     there, planned = sum(len(group.rows) for group in found), sum(group.planned for group in found)
     text = f"{complete} of {counted(len(found), 'group')} complete, {there} of {planned} runs."

@@ -1,4 +1,4 @@
-"""What DeltaPPO and DeltaSAC learn beside PPO and SAC, with settings of the RL Zoo (rl_zoo3 2.9.2).
+"""Learning with DeltaPPO and DeltaSAC beside PPO and SAC, with settings of the RL Zoo (rl_zoo3 2.9.2).
 
     python benchmarks/sb3_learning.py OUT [--tasks cartpole lunarlander mountaincar mountaincar-sac] [--seeds 3]
     python benchmarks/sb3_learning.py OUT --table
@@ -144,7 +144,7 @@ def train(agent: str, task: str, seed: int, out: Path) -> None:
 
 
 def is_done(path: Path) -> bool:
-    """Whether a run came to its end, evaluation and all."""
+    """Tell whether a run came to its end, evaluation and all."""
     run = Run(path)
     return run.status["state"] == "finished" and bool(run.evaluations)
 

@@ -1,4 +1,4 @@
-"""Which part of DeltaPPO matters on LunarLander: variants of the critic, on seeds that are not reported elsewhere.
+"""Parts of DeltaPPO that matter on LunarLander: variants of the critic, on seeds that are not reported elsewhere.
 
     python benchmarks/sb3_lunarlander.py [--variants ppo delta ...] [--seeds 10] [--steps 500000]
 

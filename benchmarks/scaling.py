@@ -1,4 +1,4 @@
-"""What it costs to spread seeds, environments or components over devices, on processor cores that pose as devices.
+"""Cost of spreading seeds, environments or components over devices, on processor cores that pose as devices.
 
 Devices that share two cores cannot be faster than one: the numbers are overheads, and a ratio near 1 means that nothing
 is lost. On a machine with several GPUs the same script measures gains: `--devices 1 2 4 --real`.

@@ -23,7 +23,7 @@ def rejax(plan: Plan) -> Comparison:
 
 
 def components(plan: Plan) -> Comparison:
-    """What six components cost."""
+    """Cost of six components."""
     six, one = _ours("ppo-delta"), _ours("ppo")
     found = Comparison("six components against one", "ppo-delta", "ppo", goal=0.95).measure(six.rate, one.rate, plan)
     six.close()
@@ -32,7 +32,7 @@ def components(plan: Plan) -> Comparison:
 
 
 def seeds(plan: Plan) -> Comparison:
-    """What several seeds gain from sharing the cores."""
+    """Gain of several seeds from sharing the cores."""
     worker = Worker(sys.executable, "worker_seeds.py", Settings(GAME, "ppo-delta"))
     found = Comparison("four seeds together against one by one", "together", "one by one", goal=1.5)
     found.measure(

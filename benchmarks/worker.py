@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Settings:
-    """What both sides of a comparison train with."""
+    """Settings that both sides of a comparison train with."""
 
     environment: str
     agent: str = "ppo"
@@ -30,7 +30,7 @@ class Settings:
 
     @property
     def shared(self) -> dict[str, Any]:
-        """What tddelta calls by the same names, whatever the network."""
+        """Settings that tddelta calls by the same names, whatever the network."""
         apart = ("environment", "agent", "activation", "seed")
         return {name: value for name, value in vars(self).items() if name not in apart}
 

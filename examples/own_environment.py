@@ -60,7 +60,7 @@ class Marshmallow(environment.Environment[EnvState, EnvParams]):
         return self.get_obs(state), state, reward, over, {}
 
     def get_obs(self, state: EnvState, params: EnvParams | None = None, key: jax.Array | None = None) -> jax.Array:
-        """Whether this is the choice, whether the agent waits, and the share of the wait that is over."""
+        """Flags of the choice and of an agent that waits, and the share of the wait that is over."""
         return jnp.stack([state.time == 0, state.waits, state.time / self.delay]).astype(jnp.float32)
 
     def is_terminated(self, state: EnvState, params: EnvParams) -> jax.Array:

@@ -58,7 +58,7 @@ def test_between_trained_horizons_the_error_is_below_one_percent_of_the_values_s
 
 
 def test_two_chains_with_the_same_trained_values_differ_between_horizons_of_one_and_two_steps():
-    """Why 1 % cannot be had there: half of the distance is the error on one of the two, for every function of V."""
+    """An error of 1 % cannot be had there: half of the distance is that on one of the two, for every function of V."""
     scales, gamma, steps = LADDERS["doubling to 16"], 1 - 1 / 1.5, 80
     times = np.arange(steps)
     suffix = np.triu(gamma ** np.maximum(times[None] - times[:, None], 0).astype(float))

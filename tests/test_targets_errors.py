@@ -1,4 +1,4 @@
-"""What the target functions refuse, and that they say what to do. Nothing is broadcast or converted silently."""
+"""Arguments that the target functions refuse, saying what to do. Nothing is broadcast or converted silently."""
 
 import inspect
 

@@ -17,7 +17,7 @@ NO, YES = False, True
 
 
 def results(arrays, flags, scales):
-    """What the golden cases know."""
+    """Results that the golden cases know."""
     return {
         "td_errors": td_errors(*arrays, terminated=flags["terminated"], scales=scales),
         "n_step_targets": n_step_targets(*arrays, **flags, scales=scales),

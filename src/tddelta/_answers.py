@@ -1,6 +1,6 @@
-"""What environments must answer: one list of rules, and their sentences, for Gymnasium, gymnax and SB3.
+"""Rules for what environments answer, one list with its sentences, for Gymnasium, gymnax and SB3.
 
-And how one of Gymnasium is made: its worker processes import this, and no JAX.
+One of Gymnasium is made here, too: its worker processes import this, and no JAX.
 """
 
 import functools

@@ -165,7 +165,7 @@ def check_never_cut(terminated: Array, truncated: Array, xp: Any) -> None:
 
 
 def is_kind(array: Array, kinds: Any, xp: ModuleType) -> bool:
-    """Whether an array has a dtype of these kinds, which also knows those of `ml_dtypes`, unlike NumPy."""
+    """Tell whether an array has a dtype of these kinds; knows those of `ml_dtypes`, too, unlike NumPy."""
     return kinds != "bool" if "float" in str(array.dtype) else bool(xp.isdtype(array.dtype, kinds))
 
 

@@ -1,4 +1,4 @@
-"""What users pass: values made plain in one place before anything judges them, and functions and classes.
+"""Arguments from users: values made plain in one place before anything judges them, and functions and classes.
 
 These are named as "module:name"; what they raise becomes one sentence; and names that are nearly right get a hint.
 """
@@ -51,7 +51,7 @@ def tidy(name: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a plain value is a number; True and False are none."""
+    """Tell whether a plain value is a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -169,7 +169,7 @@ def frozen(value: Any) -> Any:
 # ---------------------------------------------------------------- functions and classes by name
 
 _OTHERS = (os.path.dirname(__file__), os.path.dirname(os.__file__), "site-packages", "dist-packages", "<frozen ")
-"""What the paths of code contain that is not the user's."""
+"""Parts of the paths of code that is not the user's."""
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def _users(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]
 
 
 def reference(function: Any) -> str:
-    """Where a function or class is: "module:qualified name"; of a partial also its arguments."""
+    """Name of a function or class: "module:qualified name"; of a partial also its arguments."""
     if isinstance(function, functools.partial):
         given = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
         return f"{reference(function.func)}({', '.join(given)})"

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 _GONE = (errno.EPIPE, errno.EIO)
-"""What the system says of a pipe that nobody reads, and of a terminal that was closed."""
+"""Error numbers of a pipe that nobody reads, and of a terminal that was closed."""
 
 
 _INSTEAD = {"−": "-", "–": "-", "─": "-", "×": "x", "±": "+-", "∞": "inf", "γ": "gamma", "λ": "lambda", "…": "..."}

@@ -59,7 +59,7 @@ from tddelta.errors import ConfigError, ShapeError
 from tddelta.timescales import TimeScales, needed
 
 Form = Literal["bootstrap", "difference"]
-"""How λ-returns of the components are coupled: see `lambda_targets`."""
+"""Coupling of the λ-returns of the components: see `lambda_targets`."""
 
 # Up to here the sum over smaller scales is written out term by term: quadratic, but compiled into vector instructions,
 # where a cumulative sum along a short last axis takes several times as long.
@@ -476,7 +476,7 @@ def mix(
 
 
 def _weights_of_each(own: Any, below: Any, entries: Any, xp: ModuleType) -> list[Any]:
-    """What each of few entries is multiplied by, for every entry of the result."""
+    """Factors of each of few entries, for every entry of the result."""
     size = entries.shape[-1]
     if size == 1:
         return [own]

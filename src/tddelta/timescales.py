@@ -18,7 +18,7 @@ from tddelta import _plain
 from tddelta.errors import ConfigError, ContractionWarning, setting
 
 Rule = Literal["capped", "matched", "constant", "proportional"]
-"""How λ becomes the trace decays of all scales."""
+"""Rule that makes the trace decays of all scales from λ."""
 
 RULES: tuple[str, ...] = get_args(Rule)
 """Names of the rules."""
@@ -354,7 +354,7 @@ class TimeScales:
 
     @property
     def error_gains(self) -> tuple[float, ...]:
-        """By how much an error of the fit of W_z grows in V_{γ_Z}, with bootstrap-form λ-returns: h_Z (1−c_z).
+        """Growth of an error of the fit of W_z in V_{γ_Z}, with bootstrap-form λ-returns: h_Z (1−c_z).
 
         If every W_z ends up at its target plus a constant ε_z, V_{γ_Z} is off by Σ_z ε_z h_Z (1−c_z) where episodes go
         on for ever. In the difference form every component has the gain of the last, h_Z (1−c_Z), as a single critic
@@ -433,7 +433,7 @@ def plain_scales(scales: Any) -> Any:
 
 
 def names_discounts(plain: Any) -> bool:
-    """Whether scales in plain form name their largest discount, which a ladder takes from its `gamma`."""
+    """Tell whether scales in plain form name their largest discount, which a ladder takes from its `gamma`."""
     return isinstance(plain, tuple) or (isinstance(plain, Mapping) and "gammas" in plain)
 
 

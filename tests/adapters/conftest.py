@@ -1,4 +1,4 @@
-"""What all tests of adapters share."""
+"""Settings of all tests of adapters."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What holds of adapters where their library is missing."""
+"""Adapters where their library is missing."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which environments there are, what is refused, and what reaches the learner of an observation and an action."""
+"""Environments that there are, those refused, and the parts of observations and actions that reach the learner."""
 
 import json
 import subprocess

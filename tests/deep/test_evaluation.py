@@ -27,7 +27,7 @@ def learned(config):
 
 
 def is_long(config, seed):
-    """Which environments of an evaluation have long episodes."""
+    """Flags of the environments of an evaluation that have long episodes."""
     start_key, _ = jax.random.split(jax.random.key(seed))
     return np.asarray(start(config.environment_object(), start_key, 32).environment.long)
 

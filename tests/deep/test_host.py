@@ -45,7 +45,7 @@ def environment(mode=SAME, kind=Counting, **options):
 
 
 def rollouts(config, count):
-    """So many rollouts of the first parameters, each with what was seen after it."""
+    """Rollouts of the first parameters, `count` of them, each with what was seen after it."""
     run = HostTraining(config, 0)
     acting, state, found = run.programs.acting, run.programs.init(config, jax.random.key(0)), []
     key = state.key

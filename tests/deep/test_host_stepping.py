@@ -28,7 +28,7 @@ def opened(factory, count=1, seeds=None):
 
 
 def steps(vector, count, action=0):
-    """So many steps after a reset, as a list of `Moved`."""
+    """Play `count` steps after a reset; return a list of `Moved`."""
     vector.reset()
     found = []
     for _ in range(count):

@@ -38,7 +38,7 @@ def test_a_shuffle_is_a_permutation(shape):
 
 @pytest.fixture(scope="module")
 def places():
-    """Where every step of a 16 × 32 rollout ends up, in 4,000 shuffles."""
+    """Places of every step of a 16 × 32 rollout, in 4,000 shuffles."""
     orders = jax.jit(jax.vmap(lambda key: shuffled(key, 16, 32)))(jax.random.split(jax.random.key(1), 4000))
     return np.argsort(orders, axis=1)
 

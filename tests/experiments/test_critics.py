@@ -306,7 +306,7 @@ ACTION = {"environment": probes.ActionReward(), **SMALL}
 
 
 class Model:
-    """What has `predict`, as models of Stable-Baselines3 have."""
+    """An object with `predict`, as models of Stable-Baselines3 have."""
 
     def predict(self, observations, deterministic=True):
         assert not deterministic

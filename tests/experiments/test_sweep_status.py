@@ -1,4 +1,4 @@
-"""How far a study is: read from the files of its runs, drawn on a terminal."""
+"""Progress of a study: read from the files of its runs, drawn on a terminal."""
 
 import io
 import json

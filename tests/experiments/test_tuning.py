@@ -76,7 +76,7 @@ def search(out, **options):
 
 
 def trials(out):
-    """What the storage says of every trial that was not begun again."""
+    """Contents of the storage for every trial that was not begun again."""
     storage = optuna.storages.RDBStorage(f"sqlite:///{out}/tune.db")
     study = optuna.load_study(study_name="tune", storage=storage)
     begun_again = study.user_attrs.get("superseded", [])

@@ -59,7 +59,7 @@ def shown(page):
 
 
 def close(text, value):
-    """Whether a text is a number to four digits."""
+    """Tell whether a text is a number to four digits."""
     return text == "–" if not np.isfinite(value) else number(text) == pytest.approx(float(value), rel=6e-4, abs=1e-12)
 
 

@@ -46,7 +46,7 @@ def test_unequal_decays_are_not_covered():
 
 @pytest.mark.parametrize("variant", ["accumulating", "replacing"])
 def test_a_difference_is_seen(variant, monkeypatch):
-    """What is compared differs where the theorem does not hold: with unequal step sizes."""
+    """The two sides differ where the theorem does not hold: with unequal step sizes."""
     original = theory.evaluate, theory.td_errors
 
     def faster(*arguments, step_sizes, **named):

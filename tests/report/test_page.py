@@ -141,7 +141,7 @@ def test_everything_is_there(html):
 
 
 def test_a_phone_shows_whose_numbers_these_are(html):
-    """What names a row stays in sight, and the environment is a row of its own: names leave room for numbers."""
+    """The name of a row stays in sight, and the environment is a row of its own: names leave room for numbers."""
     table = re.search(r'<table id="table-scores">.*?</table>', html, flags=re.DOTALL).group()
     heads = re.findall(r'<th scope="col".*?>(.*?)</th>', table)
     assert heads == ["Agent", "Last 100 episodes", "All episodes", "Seeds"]

@@ -215,7 +215,7 @@ def offline(tmp_path, monkeypatch):
 
 @pytest.fixture
 def logged(monkeypatch):
-    """What is passed to W&B's `Run.log`, as ((name, step), value), in order."""
+    """Values passed to W&B's `Run.log`, as ((name, step), value), in order."""
     import wandb
 
     points, log = [], wandb.Run.log

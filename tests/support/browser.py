@@ -186,7 +186,7 @@ class Browser:
         self.mouse("released", x + width / 2, y + height / 2)
 
     def box(self, selector: str) -> tuple[float, float, float, float]:
-        """Where an element is on the screen: left, top, width, height."""
+        """Place of an element on the screen: left, top, width, height."""
         found = self.run(
             f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
             " return [r.left, r.top, r.width, r.height]; })()"
@@ -194,7 +194,7 @@ class Browser:
         return found[0], found[1], found[2], found[3]
 
     def text(self, selector: str) -> str:
-        """What an element says."""
+        """Text of an element."""
         return str(self.run(f"document.querySelector({json.dumps(selector)}).textContent"))
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the deep learner share: environments with a script, and programs that are compiled once."""
+"""Common parts of the deep learner's tests: environments with a script, and programs that are compiled once."""
 
 import functools
 from typing import Any, NamedTuple

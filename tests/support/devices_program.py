@@ -70,7 +70,7 @@ def directory(path: Path) -> None:
 
 
 def where(state: ppo.State, pick: Callable[[ppo.State], Any]) -> int:
-    """How many devices hold a part of an array that no other device holds."""
+    """Number of devices that hold a part of an array that no other device holds."""
     leaf = jax.tree.leaves(pick(state))[0]
     return len({str(shard.index) for shard in leaf.addressable_shards})
 

@@ -121,6 +121,6 @@ def vectorised(task: str, count: int = 2) -> Any:
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Whether two models have learned the same, to the last bit."""
+    """Tell whether two models have learned the same, to the last bit."""
     ours, theirs = first.policy.state_dict(), second.policy.state_dict()
     return ours.keys() == theirs.keys() and all(th.equal(ours[name], theirs[name]) for name in ours)

@@ -375,7 +375,7 @@ SET: dict[Any, dict[str, Callable[[Any], Any]]] = {
         "target": lambda model: model.critic_target.load_state_dict(model.critic.state_dict()),
     },
 }
-"""What a callback may change in the middle of a training."""
+"""Changes that a callback may make in the middle of a training."""
 
 
 def hindsight(make: Any, plain: Any, bits: int = 4, image: bool = False, **settings: Any) -> Any:

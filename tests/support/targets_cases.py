@@ -51,7 +51,7 @@ def problems(
 
 
 def everything(problem):
-    """What every function makes of a problem."""
+    """Results of every function for a problem."""
     return {
         "td_errors": td_errors(*problem.arrays, **problem.td_options),
         "n_step_targets": n_step_targets(*problem.arrays, **problem.options),

@@ -10,7 +10,7 @@ from pathlib import Path
 from tddelta.experiments.display import Display
 
 PLACES = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-"""Where a process finds what is beside this file, and all that this process finds."""
+"""Path by which a process finds what is beside this file, and all that this process finds."""
 
 
 class Told(Display):

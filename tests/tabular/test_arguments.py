@@ -1,4 +1,4 @@
-"""What `evaluate` and `control` refuse, and what they say."""
+"""Arguments that `evaluate` and `control` refuse, and what they say."""
 
 from functools import partial
 
@@ -29,7 +29,7 @@ def broken(truncated=(False, False, True, False, False, True), **fields):
 
 
 def result(states, seeds=1):
-    """What an earlier call might have returned; calling it here would compile its loop whenever tests are collected."""
+    """A result as of an earlier call; calling it here would compile its loop whenever tests are collected."""
     return TabularResult(
         scales=SCALES,
         deltas=np.zeros((1, seeds, states, 2)),

@@ -1,4 +1,4 @@
-"""What must hold of every tabular method: Theorem 1, golden values, closed forms, and ends of episodes."""
+"""Properties of every tabular method: Theorem 1, golden values, closed forms, and ends of episodes."""
 
 import json
 from functools import partial

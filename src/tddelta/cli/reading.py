@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tddelta.inspector import Recording
 
 NUMBERS_OR_LADDER = "NUMBER [NUMBER ...]|LADDER [KEY=VALUE ...]"
-"""What follows options that take time scales."""
+"""Placeholder of the values of options that take time scales."""
 
 
 def option(metavar: str, remark: str = "") -> Any:
@@ -41,7 +41,7 @@ class Ladder:
     lam: Annotated[float | None, option("FLOAT", "default: 0.95")] = None
     """λ in [0, 1] of the traces."""
     rule: Annotated[Rule | None, option("|".join(RULES), "default: capped")] = None
-    """How λ becomes a decay c_z = λ_z γ_z of each scale."""
+    """Rule that makes the decay c_z = λ_z γ_z of each scale from λ."""
     scales: Annotated[tuple[str, ...] | None, option(NUMBERS_OR_LADDER, "default: halving")] = None
     """The time scales: horizons, discounts, or a ladder and its settings, as in halving components=4."""
 
@@ -361,7 +361,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def _fitting(widths: Sequence[int], columns: Sequence[int], left: int) -> int:
-    """How many of these columns stand beside the first `left` ones on a terminal, at least one; elsewhere all."""
+    """Number of these columns that fit beside the first `left` ones on a terminal, at least one; elsewhere all."""
     room = shutil.get_terminal_size((sys.maxsize, 0)).columns
     beside = itertools.accumulate((2 + widths[i] for i in columns), initial=sum(widths[:left]) + 2 * (left - 1))
     return max(1, sum(end <= room for end in beside) - 1)

@@ -53,13 +53,13 @@ class Tune:
     steps: Annotated[int | None, option("INT", "default: the environment's preset")] = None
     """Environment steps of every run, rounded up to whole updates."""
     search: Annotated[tuple[str, ...] | None, option("SETTING [SETTING ...]", "default: all that can be")] = None
-    """What to search: learning_rate, lam, rule, components, shortest_horizon, component_weights."""
+    """Settings to search: learning_rate, lam, rule, components, shortest_horizon, component_weights."""
     search_seeds: int = 2
     """Seeds of a trial; they train at the same time."""
     evaluation_seeds: int = 5
     """Seeds of the comparison at the end; none of them is a search seed."""
     seed: int = 0
-    """Where all those seeds and the proposals come from."""
+    """Seed from which all those seeds and the proposals come."""
     pruner: Literal["median", "halving", "none"] = "median"
     """Give up a trial below the median of earlier ones, all but the better third (successive halving), or none."""
     out: Annotated[Path | None, option("DIR", "default: runs/YYYYMMDD-HHMMSS")] = None
@@ -95,7 +95,7 @@ class Tune:
 
 
 def baselines(tuned: "Tuned") -> list[str] | None:
-    """What the report calls the preset, where there is something to compare with it."""
+    """Name of the preset in the report, where there is something to compare with it."""
     from tddelta.report.run_set import agent_names
     from tddelta.runs import load_runs
 
@@ -307,7 +307,7 @@ class Critics:
     tuning_seeds: tuple[int, ...] = (100, 101, 102, 103, 104)
     """Seeds on which λ and learning rate are chosen."""
     measure: Literal["centred", "error"] = "centred"
-    """What is chosen by and tested: the variance of V̂ − V over held-out states, or the mean of its square."""
+    """Error for the choice and the tests: the variance of V̂ − V over held-out states, or the mean of its square."""
     states: int = 512
     """Held-out states."""
     continuations: int = 32

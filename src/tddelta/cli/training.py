@@ -25,7 +25,7 @@ _HELP = {
 }  # where text can say less than Python
 _WORDS = {"scales": NUMBERS_OR_LADDER, "grow": "STEP:HORIZON [...]"}  # settings that are made of the words given
 Tracker = Literal["tensorboard", "wandb"]
-"""What can follow a run."""
+"""Names of trackers that can follow a run."""
 
 _NAMED_APART = ("environment", "environment_kwargs", "agent", "steps")  # fields of Config with options of their own
 
@@ -57,7 +57,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneRun:
-    """What `train` trains."""
+    """The run that `train` trains."""
 
     environment: Annotated[Positional[str], arg(metavar="ENV|RUN")]
     """gymnax id such as Breakout-MinAtar or CartPole-v1, Atari game such as Qbert, gym:ID or gym:package.module:ID for
@@ -93,7 +93,7 @@ class Train(Training, OneRun):  # dataclasses take the fields of the last base f
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeveralRuns:
-    """What `compare` trains."""
+    """The runs that `compare` trains."""
 
     environments: Annotated[Positional[tuple[str, ...]], option("ENV [ENV ...]", "required")]
     """gymnax ids such as Breakout-MinAtar or CartPole-v1, Atari games such as Qbert, gym:ID or gym:package.module:ID
@@ -224,7 +224,7 @@ def _work_through(
 
 
 def shown(*, json: bool = False) -> dict[str, Any]:
-    """What a command shows of runs: a table on a terminal, and a line for each one that ends."""
+    """Arguments of `Display` for a command: a table on a terminal, and a line for each run that ends."""
     from tddelta.experiments.display import describe, to_json
 
     return {"live": sys.stderr.isatty(), "say": to_json if json else describe}

@@ -53,7 +53,7 @@ class Values(Ladder):
     features: Annotated[tuple[str, ...] | None, option("NAME [NAME ...]")] = None
     """Columns of continuous sensors, in place of --state; needs --model."""
     model: Annotated[Literal["tiles", "linear"] | None, option("tiles|linear")] = None
-    """What makes values of --features."""
+    """Model that makes values of --features."""
     episode: str = "episode"
     """Column of the episode."""
     state: Annotated[tuple[str, ...] | None, option("NAME [NAME ...]", "default: state")] = None
@@ -69,9 +69,9 @@ class Values(Ladder):
     time_unit: float = 1.0
     """Time that one step of γ takes: 3600 with dates makes horizons hours."""
     next_prefix: str = "next_"
-    """What stands before the names of columns of the state after a step."""
+    """Prefix of the names of columns of the state after a step."""
     last_row: Literal["step", "observation"] = "step"
-    """Whether the last row of an episode that has not terminated is a step, or its final observation alone."""
+    """Meaning of the last row of an episode that has not terminated: a step, or its final observation alone."""
     held_out: float = 0.2
     """Share of the episodes, the last ones, that are held out to see how well V predicts."""
     tolerance: Annotated[float | None, option("FLOAT", "default: 0.01")] = None

@@ -1,4 +1,4 @@
-"""What an agent is, as data: the heads of its critic, their basis, the trace rule, the targets, the advantages."""
+"""Agents as data: the heads of their critics, their basis, the trace rule, the targets, the advantages."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from tddelta.runs.files import upgraded_name
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
-"""How many heads a critic has: one for γ_Z, or one per scale of the ladder."""
+"""Number of heads of a critic: one for γ_Z, or one per scale of the ladder."""
 Basis = Literal["deltas", "values", "sum"]
-"""What a head is: W_z, V_{γ_z}, or a part of V_{γ_Z} without a meaning of its own."""
+"""Meaning of a head: W_z, V_{γ_z}, or none of its own, as a part of V_{γ_Z}."""
 TargetFunction = Callable[..., Any]
 """A function with the arguments of `lambda_targets`."""
 

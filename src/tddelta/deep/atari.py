@@ -31,7 +31,7 @@ PAPER = ("Alien", "Amidar", "BankHeist", "Frostbite", "Hero", "MsPacman", "Qbert
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How a game is played and shown. Every field is an option of the environment.
+    """Rules by which a game is played and shown. Every field is an option of the environment.
 
     Attributes:
         frame_skip: Frames for which an action is repeated: one step.

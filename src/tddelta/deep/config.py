@@ -48,10 +48,10 @@ Scale = Literal["none", "horizon", "running"]
 """Unit of the critic's outputs: see `Config.component_scale`."""
 
 RewardClipping = Literal["none", "sign"]
-"""What the learner sees of a reward: see `Config.reward_clipping`."""
+"""Rewards as the learner sees them: see `Config.reward_clipping`."""
 
 TimeLimit = Literal["truncate", "terminate"]
-"""What an environment's time limit is to the learner: see `Config.time_limit`."""
+"""Meaning of an environment's time limit for the learner: see `Config.time_limit`."""
 
 ADDED = ("shards", "component_trunks", "reward_clipping", "reward_noise", "image_channels", "grow", "anchor")
 """Settings that older records do not know: recorded where they are not the default, so that older runs can go on."""
@@ -457,7 +457,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # The observation holds the time, and nothing comes after step 100.
     "DiscountingChain-bsuite": {**_CLASSIC, "steps": 300_000, "time_limit": "terminate"},
 }
-"""What differs from the defaults of `Config`, by environment; or by kind, for every Atari game ("Atari") and for
+"""Settings other than the defaults of `Config`, by environment; or by kind, for every Atari game ("Atari") and for
 Gymnasium's environments ("gym")."""
 
 
@@ -538,7 +538,7 @@ def _preset_of(environment: Any, options: Any, overrides: Mapping[str, Any]) -> 
 
 
 def own_network(network: Any) -> bool:
-    """Whether a network is somebody's own, a function or "package.module:function"."""
+    """Tell whether a network is somebody's own, a function or "package.module:function"."""
     return ":" in network if isinstance(network, str) else callable(network)
 
 
@@ -619,7 +619,7 @@ def _described(kind: Any) -> str:
 
 
 def _check_sizes(config: Config) -> None:
-    """What has to divide what, and what is too large."""
+    """Check that sizes divide one another where they have to, and that none is too large."""
     if not config.hidden_sizes or min(config.hidden_sizes) < 1:
         raise ConfigError(
             f"{setting('hidden_sizes')} must be whole numbers of at least 1; got {config.hidden_sizes!r}: name one "
@@ -830,7 +830,7 @@ class PresetFile:
         return f"{self.agent} on {self.environment}"
 
     def is_for(self, environment: Any, agent: str | Agent, environment_kwargs: Any = ()) -> bool:
-        """Whether the settings were made for this agent in this environment."""
+        """Tell whether the settings were made for this agent in this environment."""
         if resolve(agent).name != self.agent:
             return False
         if isinstance(environment, str):

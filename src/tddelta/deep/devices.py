@@ -35,7 +35,7 @@ BY_FIRST_AXIS: Any = Spread(DEVICES)
 """Divided along the first axis."""
 
 STATE: Any = ppo.State(EVERYWHERE, EVERYWHERE, playing=BY_FIRST_AXIS, key=EVERYWHERE, updates=EVERYWHERE)
-"""Where a state lies whose environments are spread: every device knows the agent, and plays some environments."""
+"""Places of a state whose environments are spread: every device knows the agent, and plays some environments."""
 
 _BY_THIRD_AXIS: Any = Spread(None, None, DEVICES)
 METRICS: Any = ppo.Metrics(*[EVERYWHERE] * len(ppo.Metrics._fields))._replace(

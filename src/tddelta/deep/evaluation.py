@@ -83,7 +83,7 @@ def _deltas(config: Config, learned: Learned, observations: jax.Array) -> jax.Ar
 
 
 class HostPlayer(Vector):
-    """So many fresh host environments in which an agent plays, step by step; to be closed in the end.
+    """Fresh host environments in which an agent plays, step by step; to be closed in the end.
 
     The seed is that of environments and actions, for a purpose of `host.spawned_seeds`; `draws` says whether `picture`
     is asked for, which the environment must be able to do.

@@ -159,7 +159,7 @@ class Moved(NamedTuple):
 
     @property
     def over(self) -> np.ndarray:
-        """Whether the episode whose score counts is over, (B,)."""
+        """Flags of environments in which the episode whose score counts is over, (B,)."""
         over: np.ndarray = self.finished_lengths > 0
         return over
 
@@ -256,7 +256,7 @@ class Vector:
         return Moved(kept, rewards, terminated, truncated, played, finals, *finished)
 
     def picture(self) -> np.ndarray:
-        """What the first environment shows now, (H, W, 3) bytes.
+        """Picture of the first environment as it is now, (H, W, 3) bytes.
 
         Raises:
             DataError: It does not draw, or what it draws is no picture.
@@ -395,7 +395,7 @@ def _waits(name: str, made: Any, count: int) -> bool:
 
 
 PREFIX = "gym:"
-"""What names of Gymnasium environments begin with."""
+"""Prefix of the names of Gymnasium environments."""
 
 
 class _NoGuardError(ConfigError, SystemExit):

@@ -17,7 +17,7 @@ import numpy as np
 from tddelta.errors import ConfigError
 
 Channels = Literal["auto", "first", "last"]
-"""Which axis of an image holds its channels."""
+"""Axis of an image that holds its channels."""
 
 LAYERS = ((32, 8, 4), (64, 4, 2), (32, 3, 1))
 """Filters, size and stride of each layer: those of Romoff et al. 2019."""

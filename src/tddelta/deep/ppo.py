@@ -353,7 +353,7 @@ def filled(array: jax.Array, weights: jax.Array | None) -> jax.Array:
 
 
 def more_moments(learned: Learned, rollout: Rollout, targets: jax.Array, axis: shards.Axis) -> Learned:
-    """What is learned with the moments of one more rollout and its targets."""
+    """Everything learned, with the moments of one more rollout and its targets."""
     observations, returns, of_targets = learned[1:]
     if observations is not None:
         seen = rollout.observations.astype(jnp.float32)

@@ -27,7 +27,7 @@ class Parameters(environment.EnvParams):
 
 
 class Probe(environment.Environment[Clock, Parameters]):
-    """What the probes share: a clock, and no hidden randomness but `noise`."""
+    """Base of the probes: a clock, and no hidden randomness but `noise`."""
 
     size: int
     actions: int = 2
@@ -107,7 +107,7 @@ class DelayedReward(Probe):
         return ended.astype(jnp.float32), ended
 
     def observe(self, key: jax.Array, state: Clock, action: Any, params: Parameters) -> jax.Array:
-        """Which state of the chain, one-hot."""
+        """State of the chain, one-hot."""
         place: jax.Array = jnp.arange(self.size) == state.time
         return place.astype(jnp.float32)
 
@@ -143,7 +143,7 @@ class LongDelay(Probe):
         return reward.astype(jnp.float32), state.time >= self.length
 
     def observe(self, key: jax.Array, state: Clock, action: Any, params: Parameters) -> jax.Array:
-        """What was chosen, one-hot with "nothing yet"; and the time, on three scales of smooth features."""
+        """The choice, one-hot with "nothing yet"; and the time, on three scales of smooth features."""
         chosen = jnp.arange(-1, 2) == jnp.minimum(state.choice, 1)
         share = state.time / self.length
         waves = [f(jnp.pi * k * share) for k in (1, 4) for f in (jnp.sin, jnp.cos)]

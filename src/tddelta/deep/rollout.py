@@ -103,7 +103,7 @@ def initial(config: Config, key: jax.Array) -> Learned:
 
 
 def grown(config: Config, learned: Learned) -> Learned:
-    """What is learned, for `config.grown`: the same policy, V and every W, and 0 for the new W.
+    """Everything learned, for `config.grown`: the same policy, V and every W, and 0 for the new W.
 
     A single output for the whole ladder is taken for V at the new discount from then on.
     """
@@ -135,7 +135,7 @@ class Basis(NamedTuple):
     name: str
 
     def learned(self, outputs: jax.Array) -> jax.Array:
-        """What is learned, (…, Z), from the network's outputs (…, heads): a sum has one scale.
+        """Learned quantities, (…, Z), from the network's outputs (…, heads): a sum has one scale.
 
         In single precision at least, also where a network of the user's computes in half.
         """
@@ -171,7 +171,7 @@ def component_unit(config: Config, target_moments: Moments | None) -> jax.Array 
 
 
 def in_reward_units(config: Config, learned: Learned, outputs: jax.Array) -> jax.Array:
-    """What is learned in units of the (normalised) reward, (…, Z), from the network's outputs."""
+    """Learned quantities in units of the (normalised) reward, (…, Z), from the network's outputs."""
     unit = component_unit(config, learned.target_moments)
     values = Basis(config.agent.basis).learned(outputs)
     return values if unit is None else values * unit
@@ -251,7 +251,7 @@ def to_environment(environment: AnyEnvironment, action: jax.Array) -> jax.Array:
 
 
 class Playing(NamedTuple):
-    """Where the environments are, (B, …) each: their states, observations, and returns and lengths of running episodes.
+    """State of the environments, (B, …) each: their own, observations, and returns and lengths of running episodes.
 
     `reward_return` is the discounted return that normalises rewards; 0 at every episode's start.
     """
@@ -411,7 +411,7 @@ def collect(
 
 
 FAULTS = ("none", "reward", "observation", "loss")
-"""What was not finite in an update, by number: see `ppo.Metrics.fault`."""
+"""Kinds of numbers that were not finite in an update: see `ppo.Metrics.fault`."""
 
 
 def first_fault(rollout: Rollout, last: jax.Array, axis: shards.Axis = ()) -> tuple[jax.Array, jax.Array, jax.Array]:

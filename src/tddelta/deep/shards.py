@@ -72,7 +72,7 @@ def variance(array: jax.Array, axis: Axis) -> jax.Array:
 
 
 def somewhere_here(flags: jax.Array, axis: Axis) -> jax.Array:
-    """Whether any flag is set in any shard of this device.
+    """Tell whether any flag is set in any shard of this device.
 
     One answer for all of them keeps a `jax.lax.cond` a choice; with one answer each, both branches would be computed.
     """

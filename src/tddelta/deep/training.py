@@ -565,7 +565,7 @@ class _Training:
         return seconds
 
     def _passed(self, before: int) -> bool:
-        """Whether a step at which to evaluate lies in the updates since `before`; the end has its own evaluation."""
+        """Tell whether a step to evaluate at lies in the updates since `before`; the end has its own evaluation."""
         if self.eval_every is None or self.done >= self.config.updates:
             return False
         return self.done * self.config.batch // self.eval_every > before * self.config.batch // self.eval_every

@@ -111,7 +111,7 @@ class Steps(NamedTuple):
 def _played(
     config: Config, acting: Config, learned: Learned, playing: Playing, key: jax.Array, *, count: int, light: bool
 ) -> tuple[Playing, Steps]:
-    """So many steps of a policy of ours in device environments; `light` leaves observations out."""
+    """Play `count` steps of a policy of ours in device environments; `light` leaves observations out."""
 
     def step(playing: Playing, key: jax.Array) -> tuple[Playing, Steps]:
         action_key, key = jax.random.split(key)
@@ -149,7 +149,7 @@ class DevicePlayer:
 
     @property
     def observations(self) -> Any:
-        """What the next actions are for, (B, *observation)."""
+        """Observations that the next actions are for, (B, *observation)."""
         return self.playing.observation.astype(self._config.environment_object().storage)
 
     def steps(self, count: int, *, light: bool = False) -> Steps:
@@ -279,7 +279,7 @@ class Truth(NamedTuple):
         return float(np.nan_to_num(self.variances).mean())
 
     def record(self, **more: Any) -> dict[str, Any]:
-        """What `truth.json` says of it."""
+        """Summary of it for `truth.json`."""
         spread = np.var(self.values, ddof=1) - self.noise
         rounding = (1e-6 * np.abs(self.values).max()) ** 2
         return {

@@ -1,4 +1,4 @@
-"""What a user sees of an experiment: a table of its runs while they go on, and a line for each one that has ended."""
+"""Display of an experiment: a table of its runs while they go on, and a line for each one that has ended."""
 
 import json
 import os
@@ -146,7 +146,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run is.
+    """State of a run, and its progress.
 
     Attributes:
         entry: The run.

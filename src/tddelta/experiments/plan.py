@@ -68,7 +68,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         plan: The run.
@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How the runs of a plan ended.
+    """The ends of the runs of a plan.
 
     Attributes:
         runs: Those that had been finished before, then one per run that was started, in order of the plan.
@@ -330,7 +330,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Study:
-    """What a study's file says, checked as far as that goes without planning its runs.
+    """Contents of a study's file, checked as far as that goes without planning its runs.
 
     Attributes:
         path: The file.

@@ -288,14 +288,14 @@ def _is_finished(plan: RunPlan) -> bool:
 
 
 def _was_taken(outcome: Outcome) -> bool:
-    """Whether a run failed because another machine had taken it a moment before."""
+    """Tell whether a run failed because another machine had taken it a moment before."""
     if outcome.state != "failed" or not isinstance(outcome.error, ConfigError):
         return False
     return bool(is_being_written(outcome.plan.path)) or _is_finished(outcome.plan)
 
 
 def _may_change(outcome: Outcome) -> bool:
-    """Whether another try can end otherwise: our own errors say what the user has to change first."""
+    """Tell whether another try can end otherwise: our own errors say what the user has to change first."""
     if outcome.state == "interrupted":
         return True  # nobody asked for that here: somebody ended the process that trained it
     mistake = isinstance(outcome.error, TDDeltaError) and not isinstance(outcome.error, OSError)
@@ -445,7 +445,7 @@ def _equally_far(plans: Sequence[RunPlan], writers: Mapping[Path, RunWriter]) ->
 
 
 def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) -> Outcome:
-    """How a run ended, after writing so if what was raised prevented that."""
+    """Outcome of a run, written down first if what was raised prevented that."""
     try:
         if writer is None:  # the directory could not be made
             return Outcome(plan, "failed", raised)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 Pruner = Literal["median", "halving", "none"]
-"""How trials are given up early: see `tune`."""
+"""Rule by which trials are given up early: see `tune`."""
 
 STORAGE = "tune.db"
 """Name of the file that remembers the trials: SQLite, of numbers and JSON."""
@@ -53,12 +53,12 @@ _NUMBERS = {
     sqlite3.SQLITE_CANTOPEN: errno.EACCES,
     sqlite3.SQLITE_IOERR: errno.EIO,
 }
-"""What the system calls that which prevents SQLite from writing."""
+"""The system's error numbers for what prevents SQLite from writing."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a search is about, by the arguments of `tune`: remembered, so that it is resumed as it was begun."""
+    """Subject of a search, by the arguments of `tune`: remembered, so that it is resumed as it was begun."""
 
     environment: str
     agent: str
@@ -128,7 +128,7 @@ def open_study(out: Path, question: Question, *, resume: bool) -> "Iterator[optu
 
 
 def _upgraded_question(begun: Mapping[str, Any]) -> dict[str, Any]:
-    """What is remembered of a search, as this version would have written it."""
+    """The remembered question of a search, as this version would have written it."""
     if "format" in begun:
         return dict(begun)
     settings = upgraded(begun["settings"])

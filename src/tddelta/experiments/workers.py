@@ -46,7 +46,7 @@ from tddelta.experiments.running import Trainer, available_cores, describe_origi
 from tddelta.runs import config_hash, is_being_written, set_aside
 
 Ended = list[tuple[str, Exception | None]]
-"""How each run of a job ended: its state, and what made it fail."""
+"""The end of each run of a job: its state, and what made it fail."""
 
 PATIENCE = 30.0
 """Seconds to wait for the lock of a run directory: a process that was lost on another machine may still be ending."""
@@ -365,7 +365,7 @@ class Processes(Trainer):
 
 
 def _ending(code: int) -> str:
-    """How a process ended, from its exit code; below 0 it is that of a signal."""
+    """Describe the end of a process by its exit code; one below 0 is that of a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:

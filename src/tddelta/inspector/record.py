@@ -70,7 +70,7 @@ def _played(player: HostPlayer, steps: int, screen: "_Screen | None", *, draws: 
 
 
 def _why_no_pictures(environment: HostEnvironment) -> str:
-    """Why an environment cannot be drawn, or ""."""
+    """Reason that an environment cannot be drawn, or ""."""
     if environment.draws is None:
         return f"{environment.name} has no render_mode rgb_array, with which Gymnasium's environments draw"
     drawing = dataclasses.replace(environment, make=environment.draws, overlaps=False)

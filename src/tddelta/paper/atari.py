@@ -127,7 +127,7 @@ STEPS = 10_000_000
 """The paper's budget in agent steps, four frames each."""
 
 VARIANT_GAMES = ("Zaxxon", "Qbert")
-"""Where the published agents lose most, and where they still gain after correction."""
+"""Games in which the published agents lose most, and in which they still gain after correction."""
 
 VARIANT_AGENTS = ("ppo-delta-matched-released", "ppo-delta-matched-published", "ppo-delta-matched")
 """The released, the published and the correct algorithm; see `tddelta.paper.atari`."""

@@ -108,7 +108,7 @@ def stretch(mdp: FiniteMDP, scales: TimeScales, z: int) -> FloatArray:
 
 
 def _growth(matrix: FloatArray, seed: int, steps: int) -> float:
-    """By how much the last of some steps stretches a difference that was random at first."""
+    """Factor by which the last of some steps stretches a difference that was random at first."""
     difference = np.random.default_rng(seed).normal(size=len(matrix))
     ratio = 0.0
     for _ in range(steps + 1):
@@ -130,7 +130,7 @@ def paper_ladders() -> Iterator[tuple[str, TimeScales]]:
 
 
 def ladders(*, seeds: Iterable[int]) -> Rows:
-    """Which components of the paper's ladders contract: the factor beside the largest stretch on random processes."""
+    """Contraction of the components of the paper's ladders: factors beside the largest stretch on random processes."""
     processes = [FiniteMDP.random(10, 2, 3, seed) for seed in seeds]
     rows: Rows = []
     for name, scales in paper_ladders():

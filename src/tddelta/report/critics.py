@@ -37,7 +37,7 @@ FORMAT = 1
 """The version of a study's files. A reader refuses another one."""
 
 MEASURES = {"centred": "Centred squared error of V", "error": "Squared error of V"}
-"""What critics can be chosen by, and the name a reader sees."""
+"""Measures that critics can be chosen by, and the names a reader sees."""
 
 _STEPS = Column("Steps", "steps", "{:,}".format)
 _CRITIC = (AGENT, _STEPS, Column("λ", "lam", "{:g}".format), Column("Rate", "learning_rate", "{:g}".format))
@@ -292,7 +292,7 @@ class CriticStudy:
 
     @property
     def tuning_table(self) -> Table:
-        """What was chosen from: mean errors on the tuning seeds."""
+        """Mean errors on the tuning seeds, from which the critics were chosen."""
         records = [
             cell._asdict() | {"steps": steps} | of_summary("error", summarise(self._tuning_errors(cell, budget)))
             for cell in self.grid()

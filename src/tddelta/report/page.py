@@ -219,7 +219,7 @@ def shared_folder(paths: Sequence[str | os.PathLike[str]]) -> Path:
 
 
 def _content(runs: RunSet) -> dict[str, Any]:
-    """What the template of a report knows besides figures and tables."""
+    """Data of the template of a report besides figures and tables."""
     headline = words.headline(runs)
     return {
         **vars(headline),

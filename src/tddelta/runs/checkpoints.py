@@ -90,7 +90,7 @@ class Pauses:
 
     @property
     def over(self) -> bool:
-        """Whether it is due."""
+        """True if it is due."""
         pause = max(self._seconds, self._cost / self._share) if self._seconds else 0.0
         return time.perf_counter() - self._last >= pause
 

@@ -188,7 +188,7 @@ def read_status(path: Path) -> dict[str, Any]:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value from a file is a whole number that counts something."""
+    """Tell whether a value from a file is a whole number that counts something."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 

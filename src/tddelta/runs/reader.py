@@ -20,7 +20,7 @@ from tddelta.runs.files import CONFIG_FORMAT, FORMER_NAMES, NO_EPISODES, Arrays
 from tddelta.timescales import TimeScales
 
 Mode = Literal["sampled", "greedy"]
-"""How actions are chosen: drawn from the policy, or its most probable ones."""
+"""Choice of actions: drawn from the policy, or its most probable ones."""
 
 _COUNTERS = ("update", "steps", "episodes")  # the columns of metrics.jsonl that are whole numbers
 

@@ -46,7 +46,7 @@ _KINDS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ControlResult:
-    """What `control` learned, for N seeds.
+    """Result of `control`, for N seeds.
 
     Attributes:
         scales: The time scales.

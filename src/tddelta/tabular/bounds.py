@@ -20,7 +20,7 @@ from tddelta.tabular.mdp import FiniteMDP, reaching
 from tddelta.timescales import TimeScales, needed
 
 Kind = Literal["published", "worst_case", "known_range"]
-"""Which error bound: as the paper states it, or one of the two that hold."""
+"""Kind of error bound: as the paper states it, or one of the two that hold."""
 
 
 class PhasedBound(NamedTuple):

@@ -41,7 +41,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 """The same, as a tuple."""
 
 Record = str | Iterable[int]
-"""What is kept of the errors: "final", "curve", or steps up to which they are averaged."""
+"""Errors to keep: "final", "curve", or steps up to which they are averaged."""
 
 _OFFLINE = ("lambda_return", "lambda_difference")
 _ENDLESS_CHUNK = 100  # many horizons of a trace, and few enough steps to learn soon
@@ -50,7 +50,7 @@ _MOST = 200_000_000  # steps in memory at a time, each of 16 bytes
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TabularResult:
-    """What `evaluate` learned, for A step sizes and N seeds.
+    """Result of `evaluate`, for A step sizes and N seeds.
 
     Attributes:
         scales: The time scales.
@@ -444,7 +444,7 @@ class _Task:
         return curves[..., self.points - 1]
 
     def result(self, exact: FloatArray, table: bool) -> TabularResult:
-        """What was learned, beside the exact values; a table has no weights."""
+        """Everything learned, beside the exact values; a table has no weights."""
         deltas = np.einsum("sm,ansmz->ansz", self.strengths, self.weights[:, :, self.columns])
         deltas[:, :, self.mdp.terminal] = 0.0
         errors = self.errors[..., 0] if self.record == "final" else self.errors

@@ -63,7 +63,7 @@ class Steps:
 
     @property
     def last(self) -> BoolArray:
-        """Whether a step is the last of its episode, (T,)."""
+        """Flags of the steps that are the last of their episode, (T,)."""
         return np.asarray(self.episodes != np.append(self.episodes[1:], -1))
 
     def select(self, chosen: BoolArray) -> "Steps":
@@ -174,7 +174,7 @@ def _beyond(
     inner: BoolArray,
     beyond: BoolArray,
 ) -> Column:
-    """What successor columns say of the states after the last rows; for other rows the next one must agree.
+    """Read the states after the last rows from successor columns; for other rows the next one must agree.
 
     `now` is what the columns of the states themselves say, of every row: labels, features or moments.
     """

@@ -33,12 +33,12 @@ from tddelta.timescales import TimeScales, needed
 Method = Literal["lambda", "td0", "monte_carlo"]
 """Trace decays of the λ-returns: those of the scales, 0, or γ_z."""
 Model = Literal["tiles", "linear"]
-"""What makes values of continuous features."""
+"""Model that makes values of continuous features."""
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How well values predict realised returns, per scale, (Z,). NaN where a measure is not defined.
+    """Quality of values as predictions of realised returns, per scale, (Z,). NaN where a measure is not defined.
 
     The return from a step is known if its episode terminated; where it was cut, if what comes after the cut counts for
     little: γ^{time to the cut} ≤ tolerance. Steps that fail this are left out at that scale and counted in `too_near`.
@@ -672,5 +672,5 @@ def _clustered(errors: FloatArray, episodes: IntArray) -> float:
 
 
 def _varies(values: FloatArray) -> bool:
-    """Whether values differ by more than rounding."""
+    """Tell whether values differ by more than rounding."""
     return bool(values.std() > 1e-12 * np.abs(values).max())

@@ -1,4 +1,4 @@
-"""What the learners share: compilation, arithmetic, checks of settings, threads, and checkpoints between seeds."""
+"""Common parts of the learners: compilation, arithmetic, checks of settings, threads, checkpoints between seeds."""
 
 import hashlib
 import json
@@ -95,7 +95,7 @@ def _rates(setting: Any, scales: int) -> list[float]:
 
 
 def _single(value: Any) -> bool:
-    """Whether a setting is one entry, for all scales: a number or a text."""
+    """Tell whether a setting is one entry, for all scales: a number or a text."""
     return isinstance(value, (str, bytes)) or not isinstance(value, Iterable)
 
 

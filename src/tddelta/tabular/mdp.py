@@ -353,7 +353,7 @@ def _solve(transition: FloatArray, reward: FloatArray, gamma: float) -> FloatArr
 
 
 def reaching(linked: Any, goal: BoolArray) -> BoolArray:
-    """From which states the goal can be reached, the goal included; `linked[s, t]` is above 0 where s leads to t."""
+    """States from which the goal can be reached, the goal included; `linked[s, t]` is above 0 where s leads to t."""
     found = goal.copy()
     while True:
         more = found | (linked @ found > 0)
@@ -436,7 +436,7 @@ def _from_table(table: Any, start: FloatArray) -> dict[str, Any]:
 
 
 def _keys(table: Any) -> list[Any]:
-    """What states, or the actions of one, are called, in order: spaces of Gymnasium need not start at 0."""
+    """Keys of states, or of the actions of one, in order: spaces of Gymnasium need not start at 0."""
     return sorted(table) if isinstance(table, dict) else list(range(len(table)))
 
 
@@ -455,7 +455,7 @@ def _transition(value: Any) -> tuple[FloatArray, bool]:
 
 
 def _terminal(value: Any, states: int) -> BoolArray:
-    """Which states are terminal, (S,)."""
+    """Flags of the terminal states, (S,)."""
     if value is None:
         return np.zeros(states, bool)
     array = np.array(array_of("terminal", value))

@@ -52,11 +52,11 @@ LANES = 32
 """Step sizes that share one pass over a trajectory: their tables lie side by side, for vector instructions."""
 
 Record = Literal["final", "curve"] | tuple[int, ...]
-"""Which errors are kept."""
+"""Errors to keep."""
 
 
 class NStepResult(NamedTuple):
-    """What `run` returns, for A step sizes and N seeds.
+    """Result of `run`, for A step sizes and N seeds.
 
     Attributes:
         deltas: Final components, shape (A, N, S, Z).

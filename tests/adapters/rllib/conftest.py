@@ -1,4 +1,4 @@
-"""What RLlib's tests share. `make rllib` runs them in an environment of its own."""
+"""Common parts of RLlib's tests. `make rllib` runs them in an environment of its own."""
 
 import os
 from collections.abc import Iterator

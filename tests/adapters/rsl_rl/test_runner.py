@@ -1,4 +1,4 @@
-"""What rsl_rl's runner does around the algorithm: logs, exports, compilation, several processes, learning."""
+"""Work of rsl_rl's runner around the algorithm: logs, exports, compilation, several processes, learning."""
 
 import functools
 import os

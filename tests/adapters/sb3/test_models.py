@@ -1,4 +1,4 @@
-"""What people do with models of Stable-Baselines3: save, load, convert, export, call back, log."""
+"""Common uses of models of Stable-Baselines3: save, load, convert, export, call back, log."""
 
 import inspect
 import json
@@ -234,7 +234,7 @@ def test_networks_in_half_precision_train_as_in_sb3(plain: Any) -> None:
 
 
 class Values(th.nn.Module):
-    """What a policy says of observations: actions, and its critic's numbers."""
+    """A policy's answers to observations: actions, and its critic's numbers."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ def _distributions_do_not_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exportable(kind: Any, task: str) -> tuple[Values, Any]:
-    """What is exported of a new model, and five observations."""
+    """The exported part of a new model, and five observations."""
     policy = suite.make(kind, task, env=suite.environments(kind, task, 5)).policy
     policy.set_training_mode(False)
     return Values(policy).eval(), policy.obs_to_tensor(suite.environments(kind, task, 5).reset())[0]

@@ -137,7 +137,7 @@ class Wrapped(ReplayBuffer):
 
 
 class Fading(ReplayBuffer):
-    """Whose episodes end by halves."""
+    """A buffer whose episodes end by halves."""
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         samples = super().sample(batch_size, env)

@@ -1,4 +1,4 @@
-"""What Stable-Baselines3's own tests ask of an algorithm, in our words: one scale is the plain algorithm, to the bit.
+"""Stable-Baselines3's own tests of an algorithm, in our words: one scale is the plain algorithm, to the bit.
 
 Every change that `load`, a callback, a subclass or `set_parameters` can make is made to both, and by most of them a
 ladder is changed as well. `sb3_suite.toml` says which test of theirs is found in which test of ours.

@@ -1,4 +1,4 @@
-"""What Stable-Baselines3's own tests ask of an algorithm, asked of ladders: see `test_suite.py`."""
+"""Stable-Baselines3's own tests of an algorithm, asked of ladders: see `test_suite.py`."""
 
 import csv
 import io

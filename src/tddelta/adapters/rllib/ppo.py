@@ -31,7 +31,7 @@ COMPONENT_TARGETS = "component_targets"
 
 
 class ComponentsAPI(ValueFunctionAPI):
-    """What `DeltaPPO` asks of an RLModule: mixed into one of your own, before `TorchRLModule`.
+    """Interface that `DeltaPPO` asks of an RLModule: mixed into one of your own, before `TorchRLModule`.
 
     The module has one linear output per scale, `len(self.scales)`, which `compute_components` returns; see the page
     "RLlib" of the documentation for an example.
@@ -389,7 +389,7 @@ class DeltaPPOConfig(PPOConfig):
         return {**super()._model_config_auto_includes, "scales": self.ladder.to_dict()}
 
     def get_multi_rl_module_spec(self, **kwargs: Any) -> Any:
-        """What all modules are built from; each gets the time scales of its own settings."""
+        """Specification that all modules are built from; each gets the time scales of its own settings."""
         spec = super().get_multi_rl_module_spec(**kwargs)
         for module_id in self.algorithm_config_overrides_per_module:
             if module_id in spec.rl_module_specs:

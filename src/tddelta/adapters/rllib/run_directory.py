@@ -97,7 +97,7 @@ def play(algorithm: Any, seed: int, **amount: Any) -> list[Any]:
 
 
 def _state_of_connectors(algorithm: Any) -> dict[str, Any]:
-    """What an env runner keeps beside weights: of the one in this process, else of the first that lives."""
+    """State of an env runner besides weights: of the one in this process, else of the first that lives."""
     asked = {"not_components": COMPONENT_RL_MODULE}
     if algorithm.env_runner is not None:
         return dict(algorithm.env_runner.get_state(**asked))

@@ -19,7 +19,7 @@ from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
 
 TimeOuts = Literal["bootstrap", "fold"]
-"""What a time-out does, see `DeltaPPO`."""
+"""Effect of a time-out, see `DeltaPPO`."""
 
 FINAL = ("final_obs", "final_observation")
 """Names in `extras` under which environments hand out the observation before a reset, as in Gymnasium."""
@@ -211,7 +211,7 @@ class DeltaPPO(PPO):
         return found
 
     def save(self) -> dict[str, Any]:
-        """What rsl_rl saves, and the time scales."""
+        """The state that rsl_rl saves, and the time scales."""
         return {**super().save(), "scales": self.scales.to_dict()}
 
     def load(self, loaded_dict: dict[str, Any], load_cfg: dict[str, Any] | None, strict: bool) -> bool:
@@ -282,7 +282,7 @@ class DeltaPPO(PPO):
 
 
 def truncated(dones: torch.Tensor, extras: Mapping[str, Any]) -> torch.Tensor:
-    """Which environments, (N,), were cut by a time-out: `time_outs` of the extras, where `dones` says so as well."""
+    """Flags, (N,), of environments cut by a time-out: `time_outs` of the extras, where `dones` says so as well."""
     flags = extras.get("time_outs")
     if flags is None:
         return torch.zeros_like(dones, dtype=torch.bool)

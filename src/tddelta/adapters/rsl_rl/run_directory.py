@@ -176,7 +176,7 @@ class _Record(Recorder):
 
 
 def _held_out(runner: Any, streams: int) -> tuple[Arrays, Arrays]:
-    """What `critic.npz` and `rollout.npz` hold: the agent plays on, and its memory goes on with it."""
+    """Arrays of `critic.npz` and `rollout.npz`: the agent plays on, and its memory goes on with it."""
     alg, env = runner.alg, runner.env
     groups = alg._raw_critic.obs_groups
     rows: list[dict[str, np.ndarray]] = []

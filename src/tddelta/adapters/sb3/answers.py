@@ -15,7 +15,7 @@ from tddelta._answers import check_finite
 from tddelta.errors import DataError
 
 LIBRARIES = ("stable_baselines3.", "tddelta.")
-"""What the modules begin with whose classes are not a user's own."""
+"""Prefixes of the modules whose classes are not a user's own."""
 
 
 def environment_name(vectorised: Any) -> str:

@@ -381,7 +381,7 @@ def _take_over(made: Any, model: Any, change: Callable[[th.Tensor], th.Tensor]) 
 
 
 def _starts(space: Any) -> bool:
-    """Whether a space, or one within, counts from another number than 0."""
+    """Tell whether a space, or one within, counts from another number than 0."""
     if isinstance(space, spaces.Dict):
         return any(map(_starts, space.values()))
     return bool(np.any(getattr(space, "start", 0)))
