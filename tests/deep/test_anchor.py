@@ -62,7 +62,7 @@ def test_a_scale_that_is_new_is_anchored_too(agent):
     settings = {**FOREVER, "anchor": 2, "scales": (10, 30, 100), "grow": [(24, 300)]}
     config = tiny("tddelta.deep.probes:ConstantReward", agent, **settings)
     state, _ = update(config.at(0), state_of(config))
-    (stage,) = config.at(0).outgrown(1)
+    (stage,) = config.at(0).past_stages(1)
     config, state = config.at(1), ppo.grow(stage, state)
     np.testing.assert_allclose(values_of(config, state)[:3], [10, 30, 100], rtol=1e-3)
     state, _ = update(config, state)

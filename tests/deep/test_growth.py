@@ -297,7 +297,7 @@ def test_what_a_program_trains_is_what_its_stages_train():
     config = growing(agent="ppo-multi", grow=["10:300", "30:1000"], steps=72)
     state, expected = state_of(config), []
     for number in range(3):
-        for stage in config.at(number - 1).outgrown(number) if number else ():
+        for stage in config.at(number - 1).past_stages(number) if number else ():
             state = ppo.grow(stage, state)
         state, metrics = update(config.at(number), state)
         expected.append(metrics)

@@ -221,8 +221,8 @@ class Config:
         rule = named.get("rule", self.rule)
         return dataclasses.replace(self, scales=gammas, gamma=gammas[-1], rule=rule, grow=tuple(rest))
 
-    def outgrown(self, updates: int) -> list["Config"]:
-        """The settings that were grown after so many updates, those of the first ladder first."""
+    def past_stages(self, updates: int) -> list["Config"]:
+        """Settings of the ladders that have grown after so many updates, those of the first ladder first."""
         found, stage = [], self
         while stage.grow and stage.end <= updates:
             found.append(stage)
@@ -231,8 +231,8 @@ class Config:
 
     def at(self, updates: int) -> "Config":
         """The settings after so many updates, with which the next one is made."""
-        outgrown = self.outgrown(updates)
-        return outgrown[-1].grown if outgrown else self
+        stages = self.past_stages(updates)
+        return stages[-1].grown if stages else self
 
     @property
     def _one_scale(self) -> bool:
@@ -574,7 +574,7 @@ def check(config: Config) -> None:
             ContractionWarning,
             stacklevel=3,
         )
-    for stage in (*config.outgrown(config.updates), config.at(config.updates)):
+    for stage in (*config.past_stages(config.updates), config.at(config.updates)):
         _check_network(stage, environment)
         if stage.grow and own_network(stage.network):
             _check_heads(stage, environment)

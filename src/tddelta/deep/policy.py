@@ -215,7 +215,7 @@ def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, networ
         updates = int(file.metadata().get("steps", 0)) // config.batch
 
     def made(key: jax.Array) -> Learned:
-        stages = config.outgrown(updates)
+        stages = config.past_stages(updates)
         return functools.reduce(lambda learned, stage: rollout.grown(stage, learned), stages, initial(config, key))
 
     shapes = jax.eval_shape(made, jax.random.key(0))

@@ -3,8 +3,8 @@
     config = ppo.preset("Breakout-MinAtar", "ppo-delta")
     state, metrics = jax.jit(ppo.train)(config, jax.random.key(0))
 
-This is Algorithm 2, PPO-TD(λ,Δ), of Romoff et al. 2019: `update` is one turn of its outer loop, rollout → targets →
-epochs → metrics, and the functions below follow in that order. Every agent runs through these lines. Agents differ in
+This is Algorithm 2, PPO-TD(λ,Δ), of Romoff et al. 2019: `update` and `learn` are one turn of its outer loop, rollout →
+targets → epochs → metrics, and their parts follow in that order. Every agent runs through these lines. Agents differ in
 the number and the basis of the critic's heads, in the trace rule and in the functions that make targets and advantages:
 see `agents`.
 """
@@ -140,7 +140,7 @@ def init(config: Config, key: jax.Array) -> State:
 
 
 def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State, Metrics]:
-    """One rollout and the epochs of minibatch steps on it: one turn of Algorithm 2's outer loop.
+    """One turn of the outer loop of Algorithm 2: a rollout, and the epochs of minibatch steps on it.
 
     Args:
         config: Settings; after a ladder has grown, those of the stage, `Config.at`.
@@ -162,6 +162,7 @@ def update(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State,
             f"{environment.name} runs on the host, and cannot be part of a compiled program: train it by tdd.train or "
             "training.train_run"
         )
+    # Rollout.
     key, *keys = jax.random.split(state.key, 3)
     rollout_key, shuffle_key = (shards.own(one, axis) for one in keys)
     playing, rollout = collect(config, state.learned, state.playing, rollout_key, axis)
@@ -182,57 +183,32 @@ def learn(
         axis: See `update`.
     """
     # Targets: from the values before the update, once for all epochs.
-    old, weights = state.learned, rollout.weights
-    shift = None
-    if config.anchor:
-        shift = jnp.where(state.updates < config.anchor, constant_error(config, old, rollout, axis), 0)
-        outputs = output_shift(config, shift, component_unit(config, old.target_moments))
-        rollout = rollout._replace(
-            **{name: getattr(rollout, name) + outputs for name in ("heads", "final_heads", "last_heads")}
-        )
-    values, targets, advantages = (filled(each, weights) for each in learning_signals(config, old, rollout))
+    old = state.learned
+    rollout, shift = anchored(config, state, rollout, axis)
+    values, targets, advantages = (filled(each, rollout.weights) for each in learning_signals(config, old, rollout))
     moments = more_moments(old, rollout, targets, axis)
     unit = component_unit(config, moments.target_moments)
-    if shift is not None:
-        # The unit of what is learned now, which the targets of this rollout may have changed.
-        parameters = old.parameters.shifted(output_shift(config, shift, unit))
-        state = state._replace(learned=old._replace(parameters=parameters))
     batch = Batch(
         rollout.observations,
         rollout.actions,
         rollout.log_probabilities,
-        standardized(advantages, axis, weights) if config.normalize_advantages else advantages,
+        standardized(advantages, axis, rollout.weights) if config.normalize_advantages else advantages,
         targets if unit is None else targets / unit,
-        weights,
+        rollout.weights,
     )
     # Epochs; what they learned is dropped if a number was not finite.
-    (parameters, optimizer), reports = fit(config, state, batch, key, axis)
+    begun = state._replace(learned=shifted(config, old, shift, unit))
+    (parameters, optimizer), reports = fit(config, begun, batch, key, axis)
     reports = shards.mean(reports, axis)
-    policy_loss, losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda report: jnp.mean(report, 0), reports)
-    fault, step, environment = first_fault(rollout, last, axis)
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(report)) for report in reports]))
-    fault = jnp.where((fault == 0) & ~finite, FAULTS.index("loss"), fault)
+    fault, step, environment = first_fault(rollout, last, reports, axis)
     learned, optimizer = jax.tree.map(
         lambda new, old: jnp.where(fault == 0, new, old),
         (moments._replace(parameters=parameters), optimizer),
         (old, state.optimizer),
     )
     # Metrics.
-    values, targets = (array.reshape(-1, array.shape[-1]) for array in (values, targets))
-    total, total_target = (Basis(config.agent.basis).total(array) for array in (values, targets))
     return State(learned, optimizer, state.playing, state.key, state.updates + 1), Metrics(
-        policy_loss=policy_loss,
-        value_loss=jnp.sum(losses * _component_weights(config)),
-        component_losses=losses,
-        explained_variance=explained_variance(total, total_target, axis),
-        component_explained_variance=explained_variance(values, targets, axis),
-        value_mean=shards.mean(jnp.mean(total), axis),
-        component_means=shards.mean(jnp.mean(values, 0), axis),
-        entropy=entropy,
-        approximate_kl=kl,
-        clip_fraction=clipped,
-        gradient_norm=norm,
-        learning_rate=rate,
+        **measured(config, values, targets, reports, axis),
         finished_returns=rollout.finished_returns,
         finished_lengths=rollout.finished_lengths,
         fault=fault,
@@ -241,86 +217,7 @@ def learn(
     )
 
 
-def train(config: Config, key: jax.Array) -> tuple[State, Metrics]:
-    """`init` and all updates: a pure function to jit, and to vmap over keys and continuous settings.
-
-    Returns:
-        The final state, and the metrics of every update, each with a leading axis of length `config.updates`: those of
-        a component that is not on the ladder yet are NaN.
-    """
-    return all_updates(config, init(config, key))
-
-
-def all_updates(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State, Metrics]:
-    """All updates from the first state on, with those of `grow` between them; see `train`, and `update` for `axis`."""
-    done, found = 0, list[Metrics]()
-    for stage in (*config.outgrown(config.updates), config.at(config.updates)):
-
-        def step(state: State, _: None, stage: Config = stage) -> tuple[State, Metrics]:
-            return update(stage, state, axis)
-
-        state, metrics = jax.lax.scan(step, state, length=stage.end - done)
-        found.append(metrics)
-        if stage.grow:
-            done, state = stage.end, grow(stage, state)
-    if len(found) == 1:
-        return state, found[0]
-
-    def together(*parts: jax.Array) -> jax.Array:
-        shape = parts[-1].shape[1:]
-        return jnp.concatenate([padded(part, (len(part), *shape), constant_values=jnp.nan) for part in parts])
-
-    return state, jax.tree.map(together, *found)
-
-
-def grow(config: Config, state: State) -> State:
-    """The state for `config.grown`: see `rollout.grown`. The optimizer knows nothing yet of what is new."""
-    learned = grown(config, state.learned)
-    fresh = _adam(config).init(learned.parameters)
-    leaves = [padded(old, new.shape) for old, new in zip(*map(jax.tree.leaves, (state.optimizer, fresh)), strict=True)]
-    return state._replace(learned=learned, optimizer=jax.tree.unflatten(jax.tree.structure(fresh), leaves))
-
-
-def seen(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, Any]]:
-    """Rewards, heads and heads of true successors, in units of (normalised) reward, and ends: what targets need."""
-    rewards = learned_rewards(config, rollout.rewards, rollout.reward_noise)
-    if learned.reward_moments is not None:
-        rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
-    heads = in_reward_units(config, learned, rollout.heads)
-    ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
-    next_heads = successors(
-        heads,
-        in_reward_units(config, learned, rollout.last_heads),
-        final_deltas=in_reward_units(config, learned, rollout.final_heads),
-        **ends,
-    )
-    return rewards, heads, next_heads, ends
-
-
-def constant_error(config: Config, learned: Learned, rollout: Rollout, axis: shards.Axis = ()) -> jax.Array:
-    """Constants that the values V_z lack, in units of (normalised) reward, (Z,).
-
-    Least-squares TD with a constant as the only feature: mean δ_z / mean(1 − (1−d) γ_z), δ_z the TD error of V_z.
-    With V_z raised by it, the TD errors of the rollout have mean 0.
-
-    Reference:
-        Bradtke and Barto, Linear least-squares algorithms for temporal difference learning, 1996.
-    """
-    rewards, heads, next_heads, ends = seen(config, learned, rollout)
-    basis, scales, terminated = Basis(config.agent.basis), config.critic_scales, ends["terminated"]
-    deltas, next_deltas = basis.deltas(heads), basis.deltas(next_heads)
-    errors = compose(td_errors(rewards, deltas, next_deltas, terminated=terminated, scales=scales))
-    # 1 − γ in double precision: near γ = 1 it has few digits in single.
-    slopes = jnp.where(terminated[..., None], 1, 1 - np.asarray(scales.gammas))
-    error, slope = (shards.mean(jnp.mean(counted(each, rollout.weights), (0, 1)), axis) for each in (errors, slopes))
-    # At γ = 1 nothing tells where no episode ended.
-    return jnp.where(slope > 0, error / jnp.where(slope > 0, slope, 1), 0)
-
-
-def output_shift(config: Config, shift: jax.Array, unit: jax.Array | None) -> jax.Array:
-    """Shift of the critic's outputs, (heads,), that shifts the values V_z in units of reward, (Z,)."""
-    outputs = Basis(config.agent.basis).outputs(shift, config.heads)
-    return outputs if unit is None else outputs / unit
+# ---------------------------------------------------------------- targets
 
 
 def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -342,6 +239,22 @@ def learning_signals(config: Config, learned: Learned, rollout: Rollout) -> tupl
             rewards, deltas, next_deltas, scales=scales, trace_decay=lam * scales.gammas[-1], **ends
         )
     return heads, targets, advantages
+
+
+def seen(config: Config, learned: Learned, rollout: Rollout) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+    """Rewards, heads and heads of true successors, in units of (normalised) reward, and ends: what targets need."""
+    rewards = learned_rewards(config, rollout.rewards, rollout.reward_noise)
+    if learned.reward_moments is not None:
+        rewards = jnp.clip(rewards / learned.reward_moments.deviation, -10, 10)
+    heads = in_reward_units(config, learned, rollout.heads)
+    ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
+    next_heads = successors(
+        heads,
+        in_reward_units(config, learned, rollout.last_heads),
+        final_deltas=in_reward_units(config, learned, rollout.final_heads),
+        **ends,
+    )
+    return rewards, heads, next_heads, ends
 
 
 def filled(array: jax.Array, weights: jax.Array | None) -> jax.Array:
@@ -376,22 +289,7 @@ def standardized(advantages: jax.Array, axis: shards.Axis = (), weights: jax.Arr
     return jnp.where(varied, centred / jnp.where(varied, deviation, 1.0), 0.0)
 
 
-def shuffled(key: jax.Array, length: int, environments: int) -> jax.Array:
-    """A random order of the steps of a rollout, (length·environments,), without sorting.
-
-    Sorting random keys takes a CPU longer than a Feistel network on the grid of T steps and B environments: columns of
-    every row are turned by a random amount, then rows of every column, four times. Each round is a bijection, so the
-    result is a permutation. Grids too narrow for it are sorted.
-    """
-    if min(length, environments) < 16:
-        return jax.random.permutation(key, length * environments)
-    # One draw for all rounds. Its remainder is uniform to within environments / 2³².
-    drawn = jax.random.bits(key, (4, length + environments))
-    row, column = jnp.divmod(jnp.arange(length * environments), environments)
-    for turn in drawn:
-        column = (column + (turn[:length] % environments).astype(jnp.int32)[row]) % environments
-        row = (row + (turn[length:] % length).astype(jnp.int32)[column]) % length
-    return row * environments + column
+# ---------------------------------------------------------------- epochs
 
 
 class Batch(NamedTuple):
@@ -455,6 +353,24 @@ def _adam(config: Config) -> optax.GradientTransformation:
 def _component_weights(config: Config) -> jax.Array:
     weights, count = config.component_weights, len(config.critic_scales)
     return jnp.ones(count) if weights is None else jnp.asarray(weights[:count])
+
+
+def shuffled(key: jax.Array, length: int, environments: int) -> jax.Array:
+    """A random order of the steps of a rollout, (length·environments,), without sorting.
+
+    Sorting random keys takes a CPU longer than a Feistel network on the grid of T steps and B environments: columns of
+    every row are turned by a random amount, then rows of every column, four times. Each round is a bijection, so the
+    result is a permutation. Grids too narrow for it are sorted.
+    """
+    if min(length, environments) < 16:
+        return jax.random.permutation(key, length * environments)
+    # One draw for all rounds. Its remainder is uniform to within environments / 2³².
+    drawn = jax.random.bits(key, (4, length + environments))
+    row, column = jnp.divmod(jnp.arange(length * environments), environments)
+    for turn in drawn:
+        column = (column + (turn[:length] % environments).astype(jnp.int32)[row]) % environments
+        row = (row + (turn[length:] % length).astype(jnp.int32)[column]) % length
+    return row * environments + column
 
 
 def _same_shape(**arrays: jax.Array) -> None:
@@ -524,6 +440,32 @@ def squared_error(
     return jnp.sum(weighted), components
 
 
+# ---------------------------------------------------------------- metrics
+
+
+def measured(
+    config: Config, values: jax.Array, targets: jax.Array, reports: tuple[jax.Array, ...], axis: shards.Axis = ()
+) -> dict[str, jax.Array]:
+    """Metrics of heads and their targets, (T, B, Z), and means of the reports of all minibatches."""
+    policy_loss, losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda report: jnp.mean(report, 0), reports)
+    values, targets = (array.reshape(-1, array.shape[-1]) for array in (values, targets))
+    total, total_target = (Basis(config.agent.basis).total(array) for array in (values, targets))
+    return {
+        "policy_loss": policy_loss,
+        "value_loss": jnp.sum(losses * _component_weights(config)),
+        "component_losses": losses,
+        "explained_variance": explained_variance(total, total_target, axis),
+        "component_explained_variance": explained_variance(values, targets, axis),
+        "value_mean": shards.mean(jnp.mean(total), axis),
+        "component_means": shards.mean(jnp.mean(values, 0), axis),
+        "entropy": entropy,
+        "approximate_kl": kl,
+        "clip_fraction": clipped,
+        "gradient_norm": norm,
+        "learning_rate": rate,
+    }
+
+
 def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis = ()) -> jax.Array:
     """1 − Var(targets − values) / Var(targets) over the first axis and shards; NaN where the targets do not vary."""
     spread = shards.variance(targets, axis)
@@ -531,3 +473,94 @@ def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis 
     size = jnp.maximum(jnp.abs(highest), jnp.abs(lowest))
     varied = (highest > lowest) & (spread > (1e-5 * size) ** 2)  # equal targets have a spread of rounding errors
     return jnp.where(varied, 1 - shards.variance(targets - values, axis) / jnp.where(varied, spread, 1.0), jnp.nan)
+
+
+# ---------------------------------------------------------------- the anchor
+
+
+def anchored(
+    config: Config, state: State, rollout: Rollout, axis: shards.Axis = ()
+) -> tuple[Rollout, jax.Array | None]:
+    """The rollout with values V_z that lack no constant, and the shift that saw to it; see `Config.anchor`."""
+    if not config.anchor:
+        return rollout, None
+    shift = jnp.where(state.updates < config.anchor, constant_error(config, state.learned, rollout, axis), 0)
+    outputs = output_shift(config, shift, component_unit(config, state.learned.target_moments))
+    heads = {name: getattr(rollout, name) + outputs for name in ("heads", "final_heads", "last_heads")}
+    return rollout._replace(**heads), shift
+
+
+def constant_error(config: Config, learned: Learned, rollout: Rollout, axis: shards.Axis = ()) -> jax.Array:
+    """Constants that the values V_z lack, in units of (normalised) reward, (Z,).
+
+    Least-squares TD with a constant as the only feature: mean δ_z / mean(1 − (1−d) γ_z), δ_z the TD error of V_z.
+    With V_z raised by it, the TD errors of the rollout have mean 0.
+
+    Reference:
+        Bradtke and Barto, Linear least-squares algorithms for temporal difference learning, 1996.
+    """
+    rewards, heads, next_heads, ends = seen(config, learned, rollout)
+    basis, scales, terminated = Basis(config.agent.basis), config.critic_scales, ends["terminated"]
+    deltas, next_deltas = basis.deltas(heads), basis.deltas(next_heads)
+    errors = compose(td_errors(rewards, deltas, next_deltas, terminated=terminated, scales=scales))
+    # 1 − γ in double precision: near γ = 1 it has few digits in single.
+    slopes = jnp.where(terminated[..., None], 1, 1 - np.asarray(scales.gammas))
+    error, slope = (shards.mean(jnp.mean(counted(each, rollout.weights), (0, 1)), axis) for each in (errors, slopes))
+    # At γ = 1 nothing tells where no episode ended.
+    return jnp.where(slope > 0, error / jnp.where(slope > 0, slope, 1), 0)
+
+
+def output_shift(config: Config, shift: jax.Array, unit: jax.Array | None) -> jax.Array:
+    """Shift of the critic's outputs, (heads,), that shifts the values V_z in units of reward, (Z,)."""
+    outputs = Basis(config.agent.basis).outputs(shift, config.heads)
+    return outputs if unit is None else outputs / unit
+
+
+def shifted(config: Config, learned: Learned, shift: jax.Array | None, unit: jax.Array | None) -> Learned:
+    """The same with shifted values V_z, in the unit of what is learned now, which a rollout's targets may change."""
+    if shift is None:
+        return learned
+    return learned._replace(parameters=learned.parameters.shifted(output_shift(config, shift, unit)))
+
+
+# ---------------------------------------------------------------- all updates, and a ladder that grows
+
+
+def train(config: Config, key: jax.Array) -> tuple[State, Metrics]:
+    """`init` and all updates: a pure function to jit, and to vmap over keys and continuous settings.
+
+    Returns:
+        The final state, and the metrics of every update, each with a leading axis of length `config.updates`: those of
+        a component that is not on the ladder yet are NaN.
+    """
+    return all_updates(config, init(config, key))
+
+
+def all_updates(config: Config, state: State, axis: shards.Axis = ()) -> tuple[State, Metrics]:
+    """All updates from the first state on, with those of `grow` between them; see `train`, and `update` for `axis`."""
+    done, found = 0, list[Metrics]()
+    for stage in (*config.past_stages(config.updates), config.at(config.updates)):
+
+        def step(state: State, _: None, stage: Config = stage) -> tuple[State, Metrics]:
+            return update(stage, state, axis)
+
+        state, metrics = jax.lax.scan(step, state, length=stage.end - done)
+        found.append(metrics)
+        if stage.grow:
+            done, state = stage.end, grow(stage, state)
+    if len(found) == 1:
+        return state, found[0]
+
+    def together(*parts: jax.Array) -> jax.Array:
+        shape = parts[-1].shape[1:]
+        return jnp.concatenate([padded(part, (len(part), *shape), constant_values=jnp.nan) for part in parts])
+
+    return state, jax.tree.map(together, *found)
+
+
+def grow(config: Config, state: State) -> State:
+    """The state for `config.grown`: see `rollout.grown`. The optimizer knows nothing yet of what is new."""
+    learned = grown(config, state.learned)
+    fresh = _adam(config).init(learned.parameters)
+    leaves = [padded(old, new.shape) for old, new in zip(*map(jax.tree.leaves, (state.optimizer, fresh)), strict=True)]
+    return state._replace(learned=learned, optimizer=jax.tree.unflatten(jax.tree.structure(fresh), leaves))

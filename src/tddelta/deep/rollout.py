@@ -414,8 +414,13 @@ FAULTS = ("none", "reward", "observation", "loss")
 """Kinds of numbers that were not finite in an update: see `ppo.Metrics.fault`."""
 
 
-def first_fault(rollout: Rollout, last: jax.Array, axis: shards.Axis = ()) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Find the first reward or observation that is not finite: its number in `FAULTS`, its step and environment."""
+def first_fault(
+    rollout: Rollout, last: jax.Array, reports: tuple[jax.Array, ...], axis: shards.Axis = ()
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Find the first reward or observation that is not finite: its number in `FAULTS`, its step and environment.
+
+    Where all are finite, it is that of a loss if a report of the minibatches is not, else 0.
+    """
     length, environments = rollout.rewards.shape
     last = last[None].astype(rollout.observations.dtype)
     # An observation belongs to the step that led to it; the very first, before step 0, is counted with it.
@@ -433,7 +438,9 @@ def first_fault(rollout: Rollout, last: jax.Array, axis: shards.Axis = ()) -> tu
         bad = place < length * environments
     kind = jnp.argmin(place)
     step, environment = jnp.divmod(place[kind], environments)
-    return jnp.where(jnp.any(bad), 1 + kind, 0), step, environment
+    fault = jnp.where(jnp.any(bad), 1 + kind, 0)
+    reported = jnp.all(jnp.stack([jnp.all(jnp.isfinite(report)) for report in reports]))
+    return jnp.where((fault == 0) & ~reported, FAULTS.index("loss"), fault), step, environment
 
 
 def finite(observations: jax.Array) -> jax.Array:

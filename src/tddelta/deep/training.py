@@ -446,7 +446,7 @@ class _Training:
                 compiled = self._compiled(jax.eval_shape(lambda state: state, self.state))
             before, took = self.done, self._train(compiled, count)
             seconds += took
-            if self.config.outgrown(self.done):
+            if self.config.past_stages(self.done):
                 self._grow()
                 compiled = None
             count = int(np.clip(BLOCK_SECONDS * count / took, 1, LONGEST_BLOCK))
@@ -490,12 +490,12 @@ class _Training:
         """Compile, and make the first state or restore one; those of the host cannot be saved, and are made anew."""
         seeds = [record.seed for record in self.records]
         each = [run_key(seed, "train") for seed in seeds]
-        keys, outgrown = jnp.stack(each) if self.several else each[0], self.first.outgrown(self.done)
+        keys, stages = jnp.stack(each) if self.several else each[0], self.first.past_stages(self.done)
 
         def grown(key: jax.Array) -> ppo.State:
-            return functools.reduce(lambda state, stage: ppo.grow(stage, state), outgrown, ppo.init(self.first, key))
+            return functools.reduce(lambda state, stage: ppo.grow(stage, state), stages, ppo.init(self.first, key))
 
-        shapes = jax.eval_shape(jax.vmap(grown) if self.several else grown, keys) if outgrown else None
+        shapes = jax.eval_shape(jax.vmap(grown) if self.several else grown, keys) if stages else None
         if isinstance(self.config.environment_object(), HostEnvironment):
             self.host = HostTraining(self.config, seeds[0], self.done, shapes)
             event = "fresh_environments" if self.done else "environments"
@@ -526,7 +526,7 @@ class _Training:
     def _grow(self) -> None:
         """Go on with the next ladder; the state comes from all devices to where one that is restored would be."""
         state = from_arrays(to_arrays(self.state), jax.eval_shape(lambda state: state, self.state), "the state")
-        for stage in self.config.outgrown(self.done):
+        for stage in self.config.past_stages(self.done):
             grow = functools.partial(ppo.grow, stage)
             state = (jax.vmap(grow) if self.several else grow)(state)
         self.state, self.config = state, self.config.at(self.done)

@@ -330,7 +330,7 @@ class Display:
 
     def __enter__(self) -> "Display":
         for plan in self._finished:
-            self._speak(Outcome(plan, "finished", skipped=True))
+            self._print_outcome(Outcome(plan, "finished", skipped=True))
         self._draw()
         return self
 
@@ -370,7 +370,7 @@ class Display:
         self._ended_steps += self.leave(outcome.plan)
         self._steps_to_come -= outcome.plan.steps
         if outcome.error is not None or outcome.plan.path.exists():
-            self._speak(outcome)
+            self._print_outcome(outcome)
 
     def stopping(self) -> None:
         """Say that the runs are being stopped."""
@@ -378,7 +378,7 @@ class Display:
         if not self._drawn:
             print("stopping: every run saves what it has", file=sys.stderr, flush=True)
 
-    def _speak(self, outcome: Outcome) -> None:
+    def _print_outcome(self, outcome: Outcome) -> None:
         if self._say is not None:
             self._print(self._say(outcome))
 
