@@ -11,7 +11,7 @@ import targets_literal as literal
 from targets_cases import assert_same_bytes, everything, examples, problems
 from targets_literal import Problem
 from tddelta.decomposition import compose
-from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors, td_errors
+from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -31,24 +31,10 @@ def assert_literal(problem):
     assert_close(advantages(*problem.arrays, **problem.options), wanted)
 
 
-def plain(problem):
-    """The recursion of the paper; without durations."""
-    gammas, decays = np.array(problem.gammas), np.array(problem.decays)
-    return plain_targets(*problem.arrays, problem.terminated, problem.truncated, gammas=gammas, trace_decays=decays)
-
-
 @examples
 @given(problems())
 def test_targets_are_their_literal_forms(problem):
     assert_literal(problem)
-
-
-@examples
-@given(problems(durations=False))
-def test_lambda_targets_and_advantages_are_the_plain_recursion(problem):
-    assert_close(lambda_targets(*problem.arrays, **problem.options, form="bootstrap"), plain(problem))
-    alone = problem.value(len(problem.gammas) - 1)
-    assert_close(advantages(*problem.arrays, **problem.options), (plain(alone) - alone.deltas)[..., 0])
 
 
 @settings(max_examples=10, deadline=None)
@@ -69,11 +55,11 @@ def test_many_steps_with_both_kinds_of_ends():
     terminated, truncated = generator.random((2, *shape)) < 0.1
     ladder = (0.25, 0.5, 0.9, 0.99), (0.99 * 0.95,) * 4, (1, 2, 8, 40)
     problem = Problem(*ladder, generator.normal(size=shape), deltas, next_deltas, terminated, truncated)
-    got, alone = lambda_targets(*problem.arrays, **problem.options), problem.value(3)
+    got = lambda_targets(*problem.arrays, **problem.options)
     assert_close(got, literal.lambda_targets(problem))
-    assert_close(got, plain(problem))
+    assert_close(got, literal.lambda_targets(problem, "bootstrap"))  # one form with equal decays
     assert_close(n_step_targets(*problem.arrays, **problem.options), literal.n_step_targets(problem))
-    single = (plain(alone) - alone.deltas)[..., 0]
+    single = literal.advantages(problem, problem.decays[-1])
     np.testing.assert_allclose((got - deltas).sum(-1), single, rtol=0, atol=1e-12)
 
 

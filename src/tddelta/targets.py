@@ -27,8 +27,8 @@ and all steps back are float32, and only the result is cast to the dtype of `del
 Not a number or infinity in the data stays in its own stream (its entry of the batch axes). Where a batch axis is as
 long as the scale axis, swapped axes cannot be told by their shape.
 
-First comes `plain_targets`, the recursion as the paper has it, then the functions, then the arithmetic that makes them
-fast in every framework. It rests on one map over the scale axis, `mix`: each entry times one weight, plus the sum of
+First comes `plain_targets`, the recursion in plain lines, then the functions, then the arithmetic that makes them fast
+in every framework. It rests on one map over the scale axis, `mix`: each entry times one weight, plus the sum of
 the entries of all smaller scales times another. With the weights γ_z and γ_z − γ_{z−1} it takes W(s') one step back;
 with c_z and c_z − c_{z−1} it does the same to advantages in the difference form. Only `_scan` compiles.
 """
@@ -75,18 +75,38 @@ def plain_targets(
     *,
     gammas: np.ndarray,
     trace_decays: np.ndarray,
+    form: Form = "difference",
 ) -> np.ndarray:
-    """λ-returns of all components in the bootstrap form, step by step in NumPy: what `lambda_targets` must equal."""
-    targets, advantage = np.empty_like(deltas), np.zeros_like(deltas[0])
+    """λ-returns of all components, step by step in NumPy: the numbers that `lambda_targets` must give.
+
+    Difference form: λ-returns of all V_z, each less the one below. Bootstrap form, the paper's: λ-returns of all W_z,
+    where W_z of z > 0 gets the reward (γ_z − γ_{z−1}) V_{z−1}(s'). Discounts and decays are (Z,), or those of every
+    step, γ^τ and c^τ, (T, *batch, Z).
+
+    Example:
+        >>> import numpy as np
+        >>> critic, flags = np.full((2, 2), [1.0, 3.0]), np.array([False, False])
+        >>> steps = np.array([1.0, 2.0]), critic, critic, flags, flags
+        >>> plain_targets(*steps, gammas=np.array([0.5, 0.9]), trace_decays=np.array([0.5, 0.8]))
+        array([[2.25, 3.63],
+               [2.5 , 3.1 ]])
+        >>> plain_targets(*steps, gammas=np.array([0.5, 0.9]), trace_decays=np.array([0.5, 0.8]), form="bootstrap")
+        array([[2.25, 3.18],
+               [2.5 , 3.1 ]])
+    """
+    entries, successor = deltas, np.where(terminated[..., None], 0.0, next_deltas)
+    if form == "difference":
+        entries, successor, received = deltas.cumsum(-1), successor.cumsum(-1), rewards[..., None]
+    else:
+        received = np.diff(gammas, prepend=0.0) * (successor.cumsum(-1) - successor)
+        received[..., 0] += rewards
+    errors = received + gammas * successor - entries
+    kept = np.where((terminated | truncated)[..., None], 0.0, trace_decays)
+    returns, advantage = np.empty_like(deltas), np.zeros_like(deltas[0])
     for t in reversed(range(len(rewards))):
-        successor = np.where(terminated[t][..., None], 0.0, next_deltas[t])
-        smaller = np.cumsum(successor, axis=-1) - successor  # V_{z−1}(s')
-        error = np.diff(gammas, prepend=0.0) * smaller + gammas * successor - deltas[t]
-        error[..., 0] += rewards[t]
-        ended = (terminated | truncated)[t][..., None]
-        advantage = error + np.where(ended, 0.0, trace_decays * advantage)
-        targets[t] = deltas[t] + advantage
-    return targets
+        advantage = errors[t] + kept[t] * advantage
+        returns[t] = entries[t] + advantage
+    return returns if form == "bootstrap" else np.diff(returns, prepend=0.0)
 
 
 def td_errors(

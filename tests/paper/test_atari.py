@@ -9,7 +9,6 @@ import pytest
 
 from tddelta.cli import main
 from tddelta.deep import evaluation, policy
-from tddelta.deep.atari import PAPER
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.experiments.display import duration
 from tddelta.experiments.plan import divide
@@ -36,7 +35,7 @@ def pretended(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_plan_is_that_of_the_paper() -> None:
     plans = atari.plan_atari(out=Path("runs"))
     assert len(plans) == 9 * 4 * 10
-    assert {plan.environment for plan in plans} == set(PAPER)
+    assert {plan.environment for plan in plans} == set(atari.GAMES)
     assert {plan.agent for plan in plans} == {"ppo", "ppo+", "ppo-delta-matched", "ppo-delta-bootstrap"}
     assert {plan.config.steps for plan in plans} == {10_000_000}
     assert [plan.seed for plan in plans[:36]] == [125125] * 36  # seed by seed

@@ -25,9 +25,6 @@ _ROMS = (
 GAMES: Mapping[str, str] = {rom.title().replace("_", ""): rom for rom in _ROMS.split()}
 """Names of games, as in MsPacman, and of their ROMs in ale-py's wheel."""
 
-PAPER = ("Alien", "Amidar", "BankHeist", "Frostbite", "Hero", "MsPacman", "Qbert", "WizardOfWor", "Zaxxon")
-"""The nine games of Romoff et al. 2019."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Protocol:

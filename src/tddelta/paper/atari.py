@@ -120,6 +120,9 @@ VARIANTS: dict[str, str] = {
 AGENTS = ("ppo", "ppo+", "ppo-delta-matched", "ppo-delta-bootstrap")
 """The paper's agents: PPO, PPO+, PPO-TD(λ,Δ) and PPO-TD(λ̂,Δ)."""
 
+GAMES = ("Alien", "Amidar", "BankHeist", "Frostbite", "Hero", "MsPacman", "Qbert", "WizardOfWor", "Zaxxon")
+"""The paper's nine games."""
+
 SEEDS = (125125, 513, 90135, 81212, 3523401, 15709, 17, 0, 8412, 1153780)
 """The paper's seeds, in its order."""
 
@@ -163,8 +166,6 @@ def plan_atari(
         ConfigError: A name is unknown, there are not so many seeds, or a number is out of range.
         MissingExtra: The emulator is not installed.
     """
-    from tddelta.deep.atari import PAPER
-
     seeds = as_whole(seeds)
     if isinstance(seeds, int):
         if not 1 <= seeds <= len(SEEDS):
@@ -174,7 +175,7 @@ def plan_atari(
             )
         seeds = SEEDS[:seeds]
     named = [VARIANTS.get(agent, agent) for agent in agents]
-    plans = plan_runs(list(PAPER if games is None else games), named, seeds=seeds, steps=steps, out=out)
+    plans = plan_runs(list(GAMES if games is None else games), named, seeds=seeds, steps=steps, out=out)
     return plans if _on_gpu() else sorted(plans, key=lambda plan: list(seeds).index(plan.seed))
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tddelta.report.figures import Drawing, legend_below, new_figure, reward_densities
+from matplotlib.axes import Axes
+
+from tddelta.report.figures import LINE, Drawing, colour, label, legend_below, new_figure
 from tddelta.report.page import Section
 from tddelta.report.run_set import RunSet, compare_groups, verdict
 from tddelta.report.statistics import Moments, Welch, holm, summarise, welch_of_moments
@@ -304,7 +306,7 @@ def density_figure(table: Table) -> Drawing:
     """The numbers of `density_table` as a figure."""
     found = densities(table)
     figure, (axes,) = new_figure()
-    reward_densities(axes, found)
+    _draw_densities(axes, found)
     figure.set_size_inches(figure.get_figwidth(), 1.1 + 0.3 * len(found) + 0.17 * legend_below(axes, None))
     words = "; ".join(
         f"{name}: {', '.join(f'{kind} {number(value)}' for kind, value in row.items())}" for name, row in found.items()
@@ -319,6 +321,20 @@ def density_figure(table: Table) -> Drawing:
         figure,
         reading=rewards(found),
     )
+
+
+def _draw_densities(axes: Axes, found: Mapping[str, Mapping[str, float]]) -> None:
+    """One row per environment, one mark per policy."""
+    names = list(found)
+    for place, kind in enumerate(dict.fromkeys(kind for row in found.values() for kind in row)):
+        rows = [(len(names) - 1 - i, found[name][kind]) for i, name in enumerate(names) if kind in found[name]]
+        heights, values = zip(*rows, strict=True)
+        axes.plot(values, heights, linestyle="", marker="osD"[place], markersize=6, color=colour(place), label=kind)
+    axes.set_yticks(range(len(names)), reversed(names))
+    axes.set_ylim(-0.5, len(names) - 0.5)
+    axes.set_xlim(left=0)
+    axes.grid(axis="x", color=LINE, linewidth=0.6)
+    label(axes, "Rewards per 100 steps", "")
 
 
 def rewards(found: Mapping[str, Mapping[str, float]]) -> str:

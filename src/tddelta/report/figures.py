@@ -272,21 +272,6 @@ def intervals(
     label(axes, title, "")
 
 
-def reward_densities(axes: Axes, densities: Mapping[str, Mapping[str, float]]) -> None:
-    """Rewards per 100 steps by environment and name of the policy: one row per environment, one mark per policy."""
-    names = list(densities)
-    kinds = list(dict.fromkeys(kind for row in densities.values() for kind in row))
-    for place, kind in enumerate(kinds):
-        rows = [(len(names) - 1 - i, densities[name][kind]) for i, name in enumerate(names) if kind in densities[name]]
-        heights, values = zip(*rows, strict=True)
-        axes.plot(values, heights, linestyle="", marker=_MARKERS[place], markersize=6, color=colour(place), label=kind)
-    axes.set_yticks(range(len(names)), reversed(names))
-    axes.set_ylim(-0.5, len(names) - 0.5)
-    axes.set_xlim(left=0)
-    axes.grid(axis="x", color=LINE, linewidth=0.6)
-    label(axes, "Rewards per 100 steps", "")
-
-
 def values_by_horizon(
     axes: Axes, horizons: Sequence[float], values: npt.ArrayLike, names: Sequence[str], *, unit: str = "steps"
 ) -> None:
