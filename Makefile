@@ -55,13 +55,15 @@ docs: $(VENV)/.check
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
-# The wheel is tried in an environment that has nothing else.
+# The wheel is tried in an environment that has nothing else, and then what pip makes of the sdist.
 build: .venv-build/.ready
 	rm -rf dist && .venv-build/bin/python -m build --outdir dist
 	.venv-build/bin/python -m twine check --strict dist/*
 	rm -rf .venv-wheel && $(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt dist/*.whl
 	cd dist && ../.venv-wheel/bin/tddelta --version && ../.venv-wheel/bin/tddelta scales >/dev/null
+	.venv-wheel/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --force-reinstall --no-deps dist/*.tar.gz
+	cd dist && ../.venv-wheel/bin/tddelta scales >/dev/null
 	rm -rf .venv-wheel
 
 .venv-build/.ready:
@@ -101,7 +103,7 @@ sb3-suite: .venv-sb3-suite/.ready
 
 .venv-zoo/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-zoo
-	.venv-zoo/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-zoo/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION)
 	.venv-zoo/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[sb3,test]" rl_zoo3==2.9.2
 	@touch $@
 

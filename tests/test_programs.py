@@ -38,7 +38,7 @@ def can_run(source: str) -> bool:
 
 
 SHORT = ("cleanrl_style", "cleanrl_style_before", "rlax_style", "rlax_style_before")
-"""Programs that tests/adapters/test_recipes.py trains for longer."""
+"""Programs that test_recipes.py trains for longer."""
 
 STEPS = ("sb3_inspect", "sb3_ppo")
 """Programs whose `main` takes the number of steps."""

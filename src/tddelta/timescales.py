@@ -26,6 +26,9 @@ RULES: tuple[str, ...] = get_args(Rule)
 SHARE = 0.5
 """κ of the rule "proportional": the share of its own horizon that a component's trace spans."""
 
+LAM = 0.95
+"""λ of agents, of the command line and of values from a log where nothing else is said."""
+
 LADDERS = ("halving", "doubling", "single")
 """Names of the ladders that follow from the largest discount alone."""
 

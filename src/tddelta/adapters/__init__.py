@@ -1,4 +1,4 @@
-"""TD(Δ) inside other libraries: one module per library, each with an extra of its name.
+"""TD(Δ) inside other libraries: one package per library, each with an extra of its name.
 
 Nothing here is imported by the rest of the package, so that it works without those libraries.
 """

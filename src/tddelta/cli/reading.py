@@ -18,7 +18,7 @@ from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, one_run, write_reward_density
 from tddelta.runs.reader import Mode
-from tddelta.timescales import RULES, Rule, TimeScales, names_discounts, plain_scales
+from tddelta.timescales import LAM, RULES, Rule, TimeScales, names_discounts, plain_scales
 
 if TYPE_CHECKING:
     from tddelta.inspector import Recording
@@ -38,7 +38,7 @@ class Ladder:
 
     gamma: Annotated[float | None, option("FLOAT", "default: 0.99")] = None
     """Largest discount γ_Z; the other scales have horizons half as long, and so on, unless --scales says otherwise."""
-    lam: Annotated[float | None, option("FLOAT", "default: 0.95")] = None
+    lam: Annotated[float | None, option("FLOAT", f"default: {LAM}")] = None
     """λ in [0, 1] of the traces."""
     rule: Annotated[Rule | None, option("|".join(RULES), "default: capped")] = None
     """Rule that makes the decay c_z = λ_z γ_z of each scale from λ."""
@@ -65,7 +65,7 @@ class Ladder:
                 "drop one of them"
             )
         scales = plain_scales(self.scales)
-        defaults: dict[str, Any] = {"lam": 0.95, "rule": "capped"} if traces else {}
+        defaults: dict[str, Any] = {"lam": LAM, "rule": "capped"} if traces else {}
         if "gamma" not in self.within and not names_discounts(scales):
             defaults["gamma"] = 0.99
         return TimeScales.of(scales, **defaults | given)

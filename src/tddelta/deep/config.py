@@ -42,7 +42,7 @@ from tddelta.deep.networks import ACTIVATIONS, ActorCritic, Channels, is_image, 
 from tddelta.errors import ConfigError, ContractionWarning, setting
 from tddelta.runs.files import replace, upgraded, upgraded_name
 from tddelta.runs.reader import a_path
-from tddelta.timescales import FORMER, Rule, TimeScales, names_discounts, plain_scales
+from tddelta.timescales import FORMER, LAM, Rule, TimeScales, names_discounts, plain_scales
 
 Scale = Literal["none", "horizon", "running"]
 """Unit of the critic's outputs: see `Config.component_scale`."""
@@ -112,7 +112,7 @@ class Config:
     minibatches: int = option(8, "Minibatches per pass.")
     gamma: float = option(0.99, "Discount the policy is optimised for, the last of the ladder.", within=_SHARE)
     lam: float = option(
-        0.95, "λ of the critic's traces, in [0, 1]; the agent's rule makes a decay per component of it.", within=_SHARE
+        LAM, "λ of the critic's traces, in [0, 1]; the agent's rule makes a decay per component of it.", within=_SHARE
     )
     actor_lam: float | None = option(
         None,

@@ -28,7 +28,7 @@ from tddelta.errors import ConfigError, DataError, setting
 from tddelta.tabular.log_reading import LastRow, Names, Steps, read_steps
 from tddelta.tabular.mdp import reaching
 from tddelta.tabular.tiles import TileCoding, check_points
-from tddelta.timescales import TimeScales, needed
+from tddelta.timescales import LAM, TimeScales, needed
 
 Method = Literal["lambda", "td0", "monte_carlo"]
 """Trace decays of the λ-returns: those of the scales, 0, or γ_z."""
@@ -258,7 +258,7 @@ def evaluate_log(
         Boyan, "Technical update: least-squares temporal difference learning", Machine Learning 49, 2002.
     """
     traced = method == "lambda" and not isinstance(scales, TimeScales)
-    scales = TimeScales.of(scales, lam=0.95 if traced else None)
+    scales = TimeScales.of(scales, lam=LAM if traced else None)
     columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated, "time": time}
     reading = {"time_unit": time_unit, "next_prefix": next_prefix, "last_row": last_row}
     names = _names(features, model, state, columns | reading)

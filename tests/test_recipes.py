@@ -14,7 +14,7 @@ import pytest
 
 import tddelta as tdd
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RECIPES = ["cleanrl_style", "rlax_style"]
 MARK = "  # tddelta"
 CLOCK = "Clock-v0"
