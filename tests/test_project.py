@@ -108,7 +108,7 @@ def test_docstrings_begin_with_a_noun_phrase_or_an_imperative(folder: str) -> No
     for file in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             # Also the texts below attributes, some of which are the help of options.
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
                 first = re.findall(r"\w+", node.value.value)[:1]
                 place = f"{file.relative_to(ROOT)}:{node.lineno}"
                 assert not CLAUSES.intersection(map(str.lower, first)), f"{place} begins with {first[0]}"
