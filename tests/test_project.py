@@ -107,6 +107,21 @@ def test_hooks_into_a_library_stay_short(library: str) -> None:
     assert lines < 400, f"{file.relative_to(ROOT)} has {lines} lines, where fewer than 400 hook into the library"
 
 
+# Compiled kernels that are in one piece, and say why.
+LONG = {("tabular/n_step.py", "_learn")}
+
+
+def test_functions_have_at_most_60_lines_of_code() -> None:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            code = node.body[ast.get_docstring(node) is not None :]
+            lines = node.body[-1].end_lineno - code[0].lineno + 1 if code else 0
+            place = file.relative_to(PACKAGE).as_posix()
+            assert lines <= 60 or (place, node.name) in LONG, f"{node.name} in {place} has {lines} lines of code"
+
+
 def test_every_public_name_resolves_and_is_listed() -> None:
     assert sorted(tddelta.__all__) == dir(tddelta)
     assert set(tddelta.__all__) == {*PUBLIC, "tabular", "testing"}
