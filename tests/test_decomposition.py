@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tddelta.decomposition import compose, decompose
+from tddelta.decomposition import compose, decompose, explained_variance, variance
 from tddelta.errors import ShapeError
 
 shapes = st.tuples(st.sampled_from([(), (3,), (2, 4)]), st.integers(1, 6))
@@ -67,3 +67,30 @@ def test_torch():
 def test_errors(function, array, message):
     with pytest.raises(ShapeError, match=message):
         function(array)
+
+
+def arrays(values):
+    """The same in single precision in every framework, and in double precision."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    single = np.asarray(values, np.float32)
+    return jnp.asarray(single), torch.asarray(single), single, single.astype(np.float64)
+
+
+def test_explained_variance_is_the_same_in_every_framework():
+    random = np.random.default_rng(0)
+    targets = random.normal(3.0, 2.0, (50, 2))
+    values = targets + random.normal(size=(50, 2))
+    for guess, target in zip(arrays(values), arrays(targets), strict=True):
+        found = np.asarray(explained_variance(guess, target))
+        np.testing.assert_allclose(found, 1 - (targets - values).var(0) / targets.var(0), rtol=1e-4)
+        np.testing.assert_allclose(float(explained_variance(guess[:, 0], target[:, 0])), found[0], rtol=1e-4)
+
+
+def test_rounding_is_not_variance():
+    for constant in ([0.0] * 7, [0.1] * 7, [3.0] * 6 + [3.0 + 2.0**-22]):
+        *several, double = arrays(constant)
+        for array in several:
+            assert float(variance(array)) == 0 and np.isnan(float(explained_variance(array + 1, array)))
+        assert (variance(double) == 0) == (np.ptp(double) == 0), "in double precision it can be told"
+    noisy = np.array([0.1 + 0.2, 0.3, 0.3])
+    assert variance(noisy) == 0 < np.ptp(noisy)

@@ -114,6 +114,21 @@ def test_docstrings_begin_with_a_noun_phrase_or_an_imperative(folder: str) -> No
                 assert not CLAUSES.intersection(map(str.lower, first)), f"{place} begins with {first[0]}"
 
 
+# Compiled kernels that are in one piece, and say why.
+LONG = {("tabular/n_step.py", "_learn")}
+
+
+def test_functions_have_at_most_60_lines_of_code() -> None:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            code = node.body[ast.get_docstring(node) is not None :]
+            lines = node.body[-1].end_lineno - code[0].lineno + 1 if code else 0
+            place = file.relative_to(PACKAGE).as_posix()
+            assert lines <= 60 or (place, node.name) in LONG, f"{node.name} in {place} has {lines} lines of code"
+
+
 def test_every_public_name_resolves_and_is_listed() -> None:
     assert sorted(tddelta.__all__) == dir(tddelta)
     assert set(tddelta.__all__) == {*PUBLIC, "tabular", "testing"}

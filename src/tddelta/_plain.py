@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def tidy(name: Any) -> Any:
     return "".join(one for one in name if unicodedata.category(one) != "Cf").strip()
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     """Tell whether a plain value is a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -223,6 +223,11 @@ def imported(path: str, what: str) -> Any:
                 f"no {what} at {path!r}: {error}; name it package.module:name with the module on the Python path"
             ) from error
     return found
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, as in "1 episode" and "1,000 episodes"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def closest(name: str, known: tuple[str, ...]) -> str:

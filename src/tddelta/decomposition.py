@@ -1,7 +1,9 @@
-"""From components to values and back: V_z = Σ_{i≤z} W_i."""
+"""From components to values and back, V_z = Σ_{i≤z} W_i, and how much of the targets values explain."""
 
+from collections.abc import Callable
 from typing import Any
 
+from array_api_compat import array_namespace
 from jaxtyping import Float
 
 from tddelta._arrays import ArrayT, component_namespace, widened
@@ -62,3 +64,24 @@ def decompose(values: Float[ArrayT, "*batch Z"]) -> Float[ArrayT, "*batch Z"]:
         return values
     deltas: ArrayT = xp.concat([array[..., :1], array[..., 1:] - array[..., :-1]], axis=-1)
     return deltas
+
+
+def _mean(array: Any) -> Any:
+    return array_namespace(array).mean(array, axis=0)
+
+
+def variance(values: Any, mean: Callable[[Any], Any] = _mean) -> Any:
+    """Population variance over the first axis of an array of any framework; 0 where values differ by rounding alone.
+
+    `mean` is the mean over the first axis, for arrays that are parts of a whole.
+    """
+    noise = 1e-12 if values.dtype.itemsize > 4 else 1e-5  # double precision, and single
+    found = mean((values - mean(values)) ** 2)
+    return array_namespace(values).where(found > noise**2 * mean(values**2), found, 0.0)
+
+
+def explained_variance(values: Any, targets: Any, mean: Callable[[Any], Any] = _mean) -> Any:
+    """1 − Var(targets − values) / Var(targets), see `variance`; NaN where the targets do not vary."""
+    xp, errors, whole = array_namespace(targets), targets - values, variance(targets, mean)
+    left = mean((errors - mean(errors)) ** 2)
+    return xp.where(whole > 0, 1 - left / xp.where(whole > 0, whole, 1.0), xp.nan)

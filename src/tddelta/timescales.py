@@ -590,6 +590,11 @@ def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
     return (gamma,)
 
 
+def number_text(value: float) -> str:
+    """A horizon, or another number of a scale, with four digits."""
+    return "∞" if math.isinf(value) else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
 def needed(scales: TimeScales, field: Literal["trace_decays", "n_steps"], by: str) -> Any:
     """Trace decays or windows of the scales, which `by` cannot do without; ConfigError if they have none."""
     found = getattr(scales, field)

@@ -150,7 +150,7 @@ def test_scales_makes_other_ladders(options, gammas, capsys):
 # a "$" is the end; some of field case B57: a wrong name, what this version cannot run, an empty folder
 WRONG_USAGE = r"""
 trian => unknown command 'trian': did you mean train?
-xyz => unknown command 'xyz': the commands are scales, train, compare, sweep, tune, critics, evaluate
+xyz => unknown command 'xyz': known are scales, train, compare, sweep, tune, critics, evaluate
 scales --gamma 1.5 => gamma must be in [0, 1]; got 1.5
 scales --gamma 1 => pass --scales halving longest_horizon=1000, say, or another gamma
 scales --scales 0.5 2 => --scales must be discounts, all at most 1, or horizons in steps, all at

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 import devices_program as program
 from deep_environments import QUICKLY, SCRIPTED, Faulty, state_of, tiny, update
 from tddelta import ConfigError
+from tddelta.decomposition import explained_variance
 from tddelta.deep import devices, ppo, shards
 from tddelta.deep.networks import Components
 from tddelta.deep.rollout import no_moments
@@ -141,7 +142,8 @@ def whole_and_in_shards(function, *arrays):
 
 
 def explained(values, targets, axis):
-    return ppo.explained_variance(values.reshape(-1, 3), targets.reshape(-1, 3), axis)
+    mean = functools.partial(shards.mean_of_rows, axis=axis)
+    return explained_variance(values.reshape(-1, 3), targets.reshape(-1, 3), mean)
 
 
 def moments(more, axis):

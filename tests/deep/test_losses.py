@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tddelta import ShapeError
+from tddelta.decomposition import explained_variance
 from tddelta.deep import ppo
 from tddelta.deep.rollout import no_moments
 
@@ -52,7 +53,7 @@ def test_steps_of_weight_0_count_nowhere():
     )
     both_filled = (ppo.filled(each, weights).reshape(-1, 3) for each in (values, targets))
     np.testing.assert_allclose(
-        ppo.explained_variance(*both_filled), ppo.explained_variance(values[played], targets[played]), rtol=1e-4
+        explained_variance(*both_filled), explained_variance(values[played], targets[played]), rtol=1e-4
     )
     found, expected = (
         no_moments((3,)).updated(values, (0, 1), (), weights),
@@ -126,5 +127,5 @@ def test_gradients_of_the_clipped_surrogate():
     ],
 )
 def test_explained_variance(values, targets, expected):
-    found = ppo.explained_variance(jnp.array(values, jnp.float32), jnp.array(targets, jnp.float32))
+    found = explained_variance(jnp.array(values, jnp.float32), jnp.array(targets, jnp.float32))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

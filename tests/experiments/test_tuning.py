@@ -8,7 +8,6 @@ import sqlite3
 import sys
 import types
 
-import numpy as np
 import optuna
 import pytest
 import sqlalchemy
@@ -20,7 +19,7 @@ from tddelta.deep.config import read_preset, write_preset
 from tddelta.errors import CheckpointError, ConfigError, DataError, MissingExtra, StorageError
 from tddelta.experiments import plan_runs
 from tddelta.experiments.plan import plan_study, read_study
-from tddelta.experiments.tuning import SEARCHABLE, Stopped, compare_scores, make_space, score_at, spawn_seeds, tune
+from tddelta.experiments.tuning import SEARCHABLE, Stopped, make_space, score_at, spawn_seeds, tune
 from tddelta.runs import Run, find_runs
 
 POLE = "CartPole-v1"
@@ -173,18 +172,6 @@ def test_score_on_the_way_is_of_the_last_episodes_up_to_there(tmp_path):
     assert math.isnan(score_at(tmp_path, 5.0)) and score_at(tmp_path, 25.0) == 1.0
     assert score_at(tmp_path, 35.0) == pytest.approx((80 * 2 + 60 * 1) / 140)
     assert score_at(tmp_path, 1e9) == pytest.approx((60 * 3 + 80 * 2) / 140)
-
-
-def test_interval_of_a_difference_is_that_of_welch():
-    from scipy import stats
-
-    first, second = [1.0, 2.0, 4.0, 3.0], [0.5, 0.6, 0.4]
-    difference, interval = compare_scores(first, second)
-    known = stats.ttest_ind(first, second, equal_var=False)
-    assert interval == pytest.approx(tuple(known.confidence_interval(0.95)))
-    assert difference == pytest.approx(np.mean(first) - np.mean(second))
-    assert compare_scores([1.0], second) == (pytest.approx(0.5), None)
-    assert compare_scores([1.0, 1.0], [2.0, 2.0]) == (-1.0, None)
 
 
 # ---------------------------------------------------------------- searches

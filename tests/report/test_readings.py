@@ -258,12 +258,13 @@ def test_calibration_groups_states_by_prediction():
     predicted = rng.uniform(0, 10, 2000)
     realised = 2 * predicted + rng.normal(size=2000)
     realised[rng.random(2000) < 0.3] = np.nan
-    means, returns = calibration(predicted, realised)
+    means, returns, counts = calibration(predicted, realised)
+    assert counts.sum() == np.isfinite(realised).sum() and np.ptp(counts) <= 1
     assert len(means) == 10
     assert (np.diff(means) > 0).all()
     np.testing.assert_allclose(returns, 2 * means, atol=0.4)
-    assert len(calibration(predicted, np.full(2000, np.nan))[0]) == 0
-    assert len(calibration(predicted[:3], predicted[:3])[0]) == 3
+    assert calibration(predicted, np.full(2000, np.nan))[2].sum() == 0
+    assert calibration(predicted[:3], predicted[:3])[2].tolist() == [1, 1, 1, *[0] * 7]
 
 
 def test_which_scale_carries_the_value_is_the_same_in_both_bases(runs):
@@ -321,9 +322,9 @@ def test_table_and_figures_show_them(runs):
         assert sentence in mine.reading and sentence in mine.alternative
     pair = group.held_out
     for z, axes in enumerate(mine.figure.axes):
-        means, returns = calibration(pair[0][:, z], pair[1][:, z])
-        np.testing.assert_array_equal(axes.lines[1].get_xdata(), means)
-        np.testing.assert_array_equal(axes.lines[1].get_ydata(), returns)
+        means, returns, counts = calibration(pair[0][:, z], pair[1][:, z])
+        np.testing.assert_array_equal(axes.lines[1].get_xdata(), means[counts > 0])
+        np.testing.assert_array_equal(axes.lines[1].get_ydata(), returns[counts > 0])
     assert drawn["shares-breakout-minatar-ppo-delta"].reading == (
         "At first W_0 is the largest part (50 %), in the end W_0 (20 %)."
     )

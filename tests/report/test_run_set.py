@@ -68,7 +68,7 @@ class TestComparisons:
     def test_chosen_baselines(self, run_set):
         (comparison,) = run_set(SCORES, baselines=["ppo-delta"]).comparisons()
         assert comparison.welch.difference == -2
-        with pytest.raises(ConfigError, match=r"baseline 'ppo-dleta' is not among .*: did you mean 'ppo-delta'"):
+        with pytest.raises(ConfigError, match=r"baseline 'ppo-dleta' is not among .*: did you mean ppo-delta"):
             run_set(baselines=["ppo-dleta"])
 
     def test_no_baseline(self, run_set):

@@ -128,6 +128,15 @@ class TestWelch:
         assert test.p_value == other.p_value == pytest.approx(stats.ttest_1samp([1.0, 2.0, 3.0], 0.1).pvalue)
         assert test.statistic == -other.statistic < 0
 
+    def test_the_interval_is_that_of_scipy(self):
+        first, second = [1.0, 2.0, 4.0, 3.0], [0.5, 0.6, 0.4]
+        known = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+        assert welch_test(first, second).interval == pytest.approx((known.low, known.high))
+        low, high = welch_test(first, [0.5] * 3).interval  # that of one sample against a number
+        alone = stats.ttest_1samp(first, 0.5).confidence_interval(0.95)
+        assert (low, high) == pytest.approx((alone.low - 0.5, alone.high - 0.5))
+        assert welch_test([1.0], second).interval is welch_test([1.0, 1.0], [2.0, 2.0]).interval is None
+
 
 class TestBootstrap:
     samples = ([1.0, 4.0, 2.0, 6.0], [0.0, 1.0, 2.0])

@@ -10,13 +10,12 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import tyro
 
 import tddelta
-from tddelta._plain import whole_text
+from tddelta._plain import closest, whole_text
 from tddelta._streams import lasting_streams
 from tddelta.cli.reading import Evaluate, Inspect, Redraw, Scales, options_of
 from tddelta.cli.reproduce import Reproduce
@@ -161,9 +160,7 @@ def _dispatch(given: list[str]) -> int:
             error.args = (error.written(options_of(parsed)),)
             raise
     if not name.startswith("-"):
-        close = get_close_matches(name, COMMANDS, n=1)
-        advice = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
-        _complain(f"unknown command {name!r}: {advice}")
+        _complain(f"unknown command {name!r}: {closest(name, tuple(COMMANDS))}")
         return 2
     choices: Any = None
     for known, command in COMMANDS.items():

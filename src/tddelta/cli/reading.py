@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from tddelta._plain import counted
 from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
 from tddelta.runs import Run, append_evaluation, find_runs, one_run, write_reward_density
 from tddelta.runs.reader import Mode
-from tddelta.timescales import LAM, RULES, Rule, TimeScales, names_discounts, plain_scales
+from tddelta.timescales import LAM, RULES, Rule, TimeScales, names_discounts, number_text, plain_scales
 
 if TYPE_CHECKING:
     from tddelta.inspector import Recording
@@ -96,8 +97,8 @@ class Scales(Ladder):
         known = (scales.gammas, scales.labels, scales.horizons, scales.trace_decays or ())
         columns = zip(*known, scales.contraction_factors, scales.error_gains, strict=True)
         for z, (gamma, label, horizon, decay, factor, gain) in enumerate(columns):
-            lam = decay / gamma if gamma else math.nan
-            texts = [f"W_{z}", _number(horizon), label, _number(lam), _number(decay), _number(factor), _number(gain)]
+            lam = number_text(decay / gamma) if gamma else "any"
+            texts = [f"W_{z}", number_text(horizon), label, lam, *map(number_text, (decay, factor, gain))]
             rows.append(texts + ([str(scales.n_steps[z])] if scales.n_steps else []))
         print_table(heads + (["n"] if scales.n_steps else []), rows)
         if all(factor < 1 for factor in scales.contraction_factors):
@@ -367,11 +368,6 @@ def _fitting(widths: Sequence[int], columns: Sequence[int], left: int) -> int:
     return max(1, sum(end <= room for end in beside) - 1)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things, as in "1 episode" and "1,000 episodes"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def options_of(command: Any) -> Callable[[str, str, str], str]:
     """Return what writes the settings in a message as options of a command, for `TDDeltaError.written`."""
     flags = dict(_options(command))
@@ -395,12 +391,6 @@ def _options(command: Any) -> Iterator[tuple[str, bool]]:
             yield from _options(within)
         else:
             yield field.name, isinstance(field.default, bool)
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "any"
-    return "∞" if math.isinf(value) else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _evaluation(row: dict[str, Any]) -> str:

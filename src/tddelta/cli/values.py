@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from tddelta.cli.reading import Ladder, counted, option, print_table
+from tddelta._plain import counted
+from tddelta.cli.reading import Ladder, option, print_table
 from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
+from tddelta.timescales import TimeScales
 
 if TYPE_CHECKING:
-    from tddelta.tabular.logs import LogValues
+    from tddelta.tabular.logs import Calibration, LogValues
 
 _MEASURES = {
     **{"bias": "bias", "bias_error": "± s.e.", "rmse": "RMSE"},
@@ -179,17 +181,54 @@ class Values(Ladder):
         return plain
 
     def _write(self, folder: Path, result: "LogValues") -> None:
-        from tddelta.report.figures import write_calibration, write_values
+        from tddelta._matplotlib import own_style
 
-        names = [str(label) for label in result.states]
-        drawn = _chosen(result, _DRAWN)
-        visits = result.visits.tolist()
-        write_values(folder, result.scales, result.values, states=names, visits=visits, drawn=drawn, unit=self._unit)
-        found = result.calibration
-        if found is not None:
-            measures = {name: getattr(found, name) for name in ("count", "too_near", *_MEASURES)}
-            predicted, realised, counts = found.bins()
-            write_calibration(folder, result.scales, measures, predicted=predicted, realised=realised, counts=counts)
+        with own_style():
+            _write_values(folder, result, self._unit)
+            if result.calibration is not None:
+                _write_calibration(folder, result.scales, result.calibration)
+
+
+def _write_values(folder: Path, result: "LogValues", unit: str) -> None:
+    """Write values.csv, all values in full precision, and values.png, some of them against the horizon."""
+    from tddelta.report.figures import panels, to_bytes, values_by_horizon
+    from tddelta.report.tables import Table
+
+    names = [str(label) for label in result.states]
+    heads = [f"value/gamma={label}" for label in result.scales.labels]
+    records = []
+    for place, row in enumerate(result.values.tolist()):
+        own = {"state": names[place], "visits": int(result.visits[place])} if names else {"row": place + 1}
+        records.append(own | dict(zip(heads, row, strict=True)))
+    (folder / "values.csv").write_bytes(Table("values", "", (), records).to_csv().encode())
+    drawn = _chosen(result, _DRAWN)
+    shown = [names[place] if names else f"row {place + 1}" for place in drawn]
+    figure, (axes,) = panels(1, width=5.2, height=3.6)
+    values_by_horizon(axes, result.scales.horizons, result.values[drawn], shown, unit=unit)
+    (folder / "values.png").write_bytes(to_bytes(figure))
+
+
+def _write_calibration(folder: Path, scales: TimeScales, found: "Calibration") -> None:
+    """Write calibration.csv, the measures per scale, and bins.csv and calibration.png, means over groups of steps."""
+    from tddelta.report.figures import panels, predicted_against_realised, to_bytes
+    from tddelta.report.tables import Column, Table
+
+    predicted, realised, counts = found.bins()
+    heads = ("gamma", "bin", "count", "predicted", "realised")
+    measures, bins = [], []
+    figure, axes = panels(len(scales))
+    for z, (gamma, horizon) in enumerate(zip(scales.gammas, scales.horizons, strict=True)):
+        numbers = {name: getattr(found, name)[z].item() for name in ("count", "too_near", *_MEASURES)}
+        measures.append({"gamma": gamma, "horizon": horizon, **numbers})
+        groups = zip(*(array[z].tolist() for array in (counts, predicted, realised)), strict=True)
+        bins += [dict(zip(heads, (gamma, g, *group), strict=True)) for g, group in enumerate(groups, 1) if group[0]]
+        remark = f"bias {_number(numbers['bias'])}, RMSE {_number(numbers['rmse'])}"
+        title = f"horizon {_number(horizon)}"
+        predicted_against_realised(axes[z], predicted[z], realised[z], title=title, remark=remark)
+    columns = tuple(Column(head, head) for head in heads)
+    for table in (Table("calibration", "", (), measures), Table("bins", "", columns, bins)):
+        (folder / f"{table.name}.csv").write_bytes(table.to_csv().encode())
+    (folder / "calibration.png").write_bytes(to_bytes(figure))
 
 
 def _chosen(result: "LogValues", limit: int) -> list[int]:

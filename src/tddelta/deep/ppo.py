@@ -9,6 +9,7 @@ the number and the basis of the critic's heads, in the trace rule and in the fun
 see `agents`.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 import optax
 
 from tddelta._plain import blamed, reference
-from tddelta.decomposition import compose
+from tddelta.decomposition import compose, explained_variance
 from tddelta.deep import shards
 from tddelta.deep.config import PRESETS, Config, check, preset
 from tddelta.deep.host import HostEnvironment
@@ -448,31 +449,23 @@ def measured(
 ) -> dict[str, jax.Array]:
     """Metrics of heads and their targets, (T, B, Z), and means of the reports of all minibatches."""
     policy_loss, losses, entropy, kl, clipped, norm, rate = jax.tree.map(lambda report: jnp.mean(report, 0), reports)
+    mean = partial(shards.mean_of_rows, axis=axis)
     values, targets = (array.reshape(-1, array.shape[-1]) for array in (values, targets))
     total, total_target = (Basis(config.agent.basis).total(array) for array in (values, targets))
     return {
         "policy_loss": policy_loss,
         "value_loss": jnp.sum(losses * _component_weights(config)),
         "component_losses": losses,
-        "explained_variance": explained_variance(total, total_target, axis),
-        "component_explained_variance": explained_variance(values, targets, axis),
-        "value_mean": shards.mean(jnp.mean(total), axis),
-        "component_means": shards.mean(jnp.mean(values, 0), axis),
+        "explained_variance": explained_variance(total, total_target, mean),
+        "component_explained_variance": explained_variance(values, targets, mean),
+        "value_mean": mean(total),
+        "component_means": mean(values),
         "entropy": entropy,
         "approximate_kl": kl,
         "clip_fraction": clipped,
         "gradient_norm": norm,
         "learning_rate": rate,
     }
-
-
-def explained_variance(values: jax.Array, targets: jax.Array, axis: shards.Axis = ()) -> jax.Array:
-    """1 − Var(targets − values) / Var(targets) over the first axis and shards; NaN where the targets do not vary."""
-    spread = shards.variance(targets, axis)
-    highest, lowest = shards.largest(jnp.max(targets, axis=0), axis), shards.least(jnp.min(targets, axis=0), axis)
-    size = jnp.maximum(jnp.abs(highest), jnp.abs(lowest))
-    varied = (highest > lowest) & (spread > (1e-5 * size) ** 2)  # equal targets have a spread of rounding errors
-    return jnp.where(varied, 1 - shards.variance(targets - values, axis) / jnp.where(varied, spread, 1.0), jnp.nan)
 
 
 # ---------------------------------------------------------------- the anchor

@@ -20,13 +20,11 @@ from tddelta.deep.policy import checked_pauses, from_arrays, to_arrays
 from tddelta.errors import ConfigError, DataError
 from tddelta.runs import CHECKPOINT_SECONDS, CONFIG_FORMAT, RunWriter
 from tddelta.runs.checkpoints import SHARE, Pauses
+from tddelta.runs.files import LAST_EPISODES
 from tddelta.runs.recorder import Recorder
 
 EPISODES, HOST_EPISODES = 128, 32
 """Episodes of an evaluation during training; a game of Atari takes seconds."""
-
-RECENT_EPISODES = 100
-"""Episodes in the mean return that progress shows."""
 
 
 def run_key(seed: int, purpose: str) -> jax.Array:
@@ -47,7 +45,7 @@ class RunRecorder(Recorder):
         self._labels = dict(zip(scales.gammas, scales.labels, strict=True))
         self.fault: str | None = None
         before = writer.episodes_before
-        self.recent = deque([] if before is None else before["returns"].tolist(), RECENT_EPISODES)
+        self.recent = deque([] if before is None else before["returns"].tolist(), LAST_EPISODES)
 
     def add(self, metrics: ppo.Metrics, done: int, learned: ppo.Learned) -> None:
         """Take over the updates of a block, after which the agent was `learned`."""

@@ -19,16 +19,13 @@ from rich.text import Text
 from tddelta.errors import CheckpointError, printable
 from tddelta.experiments.plan import Outcome, RunPlan
 from tddelta.runs import Run, is_being_written
-from tddelta.runs.files import Arrays, number_in, read_status
+from tddelta.runs.files import LAST_EPISODES, Arrays, number_in, read_status
 
 if TYPE_CHECKING:
     from tddelta.deep.training import Progress
 
 Listener = Callable[[RunPlan, "Progress"], None]
 """Function called with the state of a run every second or so."""
-
-LAST_EPISODES = 100
-"""The recent return is the mean of this many last training episodes."""
 
 
 def shown(progress: "bool | Listener | None") -> dict[str, Any]:

@@ -23,11 +23,11 @@ import numpy as np
 from tddelta._plain import plain, whole
 from tddelta._streams import lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, ContractionWarning, DataError, MissingExtra, setting
-from tddelta.experiments.display import LAST_EPISODES, recent_return
+from tddelta.experiments.display import recent_return
 from tddelta.experiments.plan import RunPlan, differences, folder_of, plan_runs
 from tddelta.experiments.running import available_cores, run_plans
 from tddelta.runs import Run, Runs, Track
-from tddelta.runs.files import append_rows, lock, read_rows, storing, upgraded, upgraded_name
+from tddelta.runs.files import LAST_EPISODES, append_rows, lock, read_rows, storing, upgraded, upgraded_name
 from tddelta.timescales import Rule, plain_scales
 
 if TYPE_CHECKING:
@@ -345,19 +345,6 @@ class Judge:
         return self._given_up
 
 
-def compare_scores(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """Difference of two means over seeds, and its 95 % interval by Welch's t, None where it has none."""
-    from scipy import stats  # a second, which nobody else here needs
-
-    difference = float(np.mean(first) - np.mean(second))
-    if min(len(first), len(second)) < 2 or not np.ptp(first) + np.ptp(second) > 0:
-        return difference, None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of equal scores on one side
-        interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    return difference, (float(interval.low), float(interval.high))
-
-
 @dataclass(frozen=True)
 class Tuned:
     """Result of a search.
@@ -622,6 +609,7 @@ class _Search:
         import optuna
 
         from tddelta.deep.config import write_preset
+        from tddelta.report.statistics import Welch, welch_test  # seconds, which nobody else here needs
 
         over = self._over()
         states = [trial.state.name for trial in over]
@@ -639,7 +627,7 @@ class _Search:
             raise error
         preset, tuned = (Runs([Run(plan.path) for plan in some]) for some in (plans, others))
         scores, preset_scores = ([final_score(run) for run in runs] for runs in (tuned, preset))
-        difference, interval = compare_scores(scores, preset_scores) if chosen else (0.0, None)
+        welch = welch_test(scores, preset_scores) if chosen else Welch(0.0)
         settings, left_out = _for_file({**self.space.fixed, **chosen})
         found: dict[str, Any] = {
             "trials": len(over),
@@ -649,14 +637,14 @@ class _Search:
             "evaluation_seeds": self.question.evaluation_seeds,
             "scores": scores,
             "preset_scores": preset_scores,
-            "difference": difference,
+            "difference": welch.difference,
         }
-        found |= {} if interval is None else {"interval": interval}
+        found |= {} if welch.interval is None else {"interval": welch.interval}
         found |= {"left_out": left_out} if left_out else {}
         file = self.out / "preset.toml"
         write_preset(file, self.question.environment, self.question.agent, settings, **found)
         return Tuned(self.out, file, chosen, len(over), states.count("PRUNED"), states.count("FAIL"),
-                     float(best.value or 0.0), tuned, preset, difference, interval)  # fmt: skip
+                     float(best.value or 0.0), tuned, preset, welch.difference, welch.interval)  # fmt: skip
 
 
 def _for_file(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -18,6 +18,7 @@ from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError
 from tddelta.inspector import LARGEST_SIDE, Critic, Recording
 from tddelta.queries import value_at
+from tddelta.timescales import number_text
 
 MOST_PIXELS, MOST_BYTES = 128_000_000, 9_000_000
 """Pixels of all pictures, and bytes of these as text, that a page keeps as they are. More is reduced."""
@@ -67,7 +68,7 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["horizon_text"] = horizon_text
+    environment.filters["number_text"] = number_text
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("inspector.html.j2").render(
         title=title,
@@ -82,11 +83,6 @@ def html(recording: Recording, *, step: int = 0, provenance: str = "") -> str:
 def _check_step(recording: Recording, step: Any) -> None:
     if type(step) is not int or not 0 <= step < len(recording):
         raise ConfigError(f"the recording has steps 0 … {len(recording) - 1}; got {step}: name one of them")
-
-
-def horizon_text(horizon: float) -> str:
-    """A horizon in steps, with four digits."""
-    return "∞" if math.isinf(horizon) else f"{horizon:.4g}" if horizon < 1e4 else f"{horizon:,.0f}"
 
 
 def _critic(recording: Recording, critic: Critic) -> dict[str, Any]:
@@ -181,7 +177,7 @@ def table(recording: Recording, step: int) -> list[tuple[list[str], list[list[st
         rows = [
             [
                 f"W_{z}",
-                horizon_text(scales.horizons[z]),
+                number_text(scales.horizons[z]),
                 scales.labels[z],
                 f"{deltas[z]:.4g}",
                 f"{100 * abs(deltas[z]) / total:.0f} %" if total else "–",
@@ -191,7 +187,7 @@ def table(recording: Recording, step: int) -> list[tuple[list[str], list[list[st
             for z in range(len(scales))
         ]
         most = int(np.abs(deltas).argmax())
-        text = f"{critic.name}, step {step:,}: V over {horizon_text(scales.horizons[-1])} steps is {values[-1]:.4g}"
+        text = f"{critic.name}, step {step:,}: V over {number_text(scales.horizons[-1])} steps is {values[-1]:.4g}"
         if len(scales) > 1 and total:
             text += f"; its largest part is W_{most}, {100 * abs(deltas[most]) / total:.0f} % of all parts"
         heads = ["part", "horizon", "γ", "W", "share", "V", "came"]

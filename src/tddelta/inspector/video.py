@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw
 from tddelta._matplotlib import Figure, FigureCanvasAgg, own_style
 from tddelta.errors import MissingExtra
 from tddelta.inspector import Recording
-from tddelta.inspector.page import horizon_text
 from tddelta.runs.files import ELSEWHERE, storing
+from tddelta.timescales import number_text
 
 SIZE = (1280, 720)
 """Width and height in pixels."""
@@ -139,7 +139,7 @@ def _drawn(recording: Recording) -> tuple[Image.Image, list[Any], Any]:
             parts = np.where(sign * critic.deltas > 0, critic.deltas, 0)
             stack.stackplot(steps, parts.T, colors=colours, linewidth=0)
         for z, name in enumerate(colours):
-            label, width = f"{horizon_text(critic.scales.horizons[z])} steps", 2 if z == count - 1 else 1.2
+            label, width = f"{number_text(critic.scales.horizons[z])} steps", 2 if z == count - 1 else 1.2
             values.plot(steps, critic.values[:, z], color=name, linewidth=width, label=label)
         values.legend(fontsize=8, ncols=min(count, 6), loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
         values.set_ylabel("V", color=_INK)

@@ -37,7 +37,7 @@ from tddelta.experiments.plan import folder_of
 from tddelta.report.figures import INK, LINE, colour
 from tddelta.report.statistics import bootstrap_difference, holm, summarise, welch_test
 from tddelta.report.tables import Column, Record, Table, markdown, of_summary
-from tddelta.report.words import number, p_text
+from tddelta.report.words import change, number, p_text
 from tddelta.runs.files import Arrays, read_arrays, read_json, replace, storing, to_json
 from tddelta.timescales import TimeScales
 
@@ -483,10 +483,6 @@ def step_size_records(data: RingData) -> list[Record]:
     ]
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:+.1f} %".replace("-", "−")
-
-
 def _plus_minus(mean: float, error: float) -> str:
     return f"{number(mean)} ± {number(error)}"
 
@@ -496,7 +492,7 @@ _GAMMA, _N, _STEPS = (
     Column("n", "n_step"),
     Column("steps", "length", "{:,}".format),
 )
-_GAIN, _HOLM = Column("gain", "gain", _share), Column("p (Holm)", "p_holm", p_text)
+_GAIN, _HOLM = Column("gain", "gain", change), Column("p (Holm)", "p_holm", p_text)
 _CHOICE = ("error", "step size chosen on")
 _TITLES = {"single": "single", "delta": "TD(Δ)"}
 
@@ -534,7 +530,7 @@ def verdicts(data: RingData, families: Families) -> str:
         counts = [after.count(name) for name in ("better", "worse", "same")]
         counts += [before.count(name) for name in ("better", "worse")]
         gained = [one["gain"] for one in found]
-        rows.append([*place, *map(str, counts), *map(_share, (float(np.median(gained)), min(gained), max(gained)))])
+        rows.append([*place, *map(str, counts), *map(change, (float(np.median(gained)), min(gained), max(gained)))])
     head = [*_CHOICE, "steps", "better", "worse", "neither", "better, uncorrected",
             "worse, uncorrected", "median gain", "smallest", "largest"]  # fmt: skip
     return markdown(head, rows)
@@ -543,7 +539,7 @@ def verdicts(data: RingData, families: Families) -> str:
 def gains(data: RingData, found: Sequence[Record], length: int) -> str:
     """Gain of every discount and window, with a mark where the corrected test finds a difference."""
     marks = {"better": "**{}**", "worse": "{} (worse)", "same": "{}"}
-    return _matrix(data, [marks[one["verdict"]].format(_share(one["gain"])) for one in _over(found, length)])
+    return _matrix(data, [marks[one["verdict"]].format(change(one["gain"])) for one in _over(found, length)])
 
 
 def equality(data: RingData) -> str:
@@ -597,7 +593,7 @@ def selection(families: Families) -> str:
         pairs = list(zip(families[measure, "reported"], families[measure, "other"], strict=True))
         moved = sum(one[f"step_size_{name}"] != two[f"step_size_{name}"] for one, two in pairs)
         larger = [two[name] / one[name] - 1 for one, two in pairs]
-        rows.append([measure, title, f"{moved} of {len(pairs)}", _share(float(np.mean(larger))), _share(max(larger))])
+        rows.append([measure, title, f"{moved} of {len(pairs)}", change(float(np.mean(larger))), change(max(larger))])
     head = ["error", "method", "another step size chosen", "error larger by, on average", "at most"]
     return markdown(head, rows)
 
@@ -624,8 +620,8 @@ def statements(data: RingData, families: Families) -> list[str]:
         f"never significantly worse: {'does not hold' if worse else 'holds'}; of {len(found)} cells "
         f"TD(Δ) is better in {better} and worse in {worse} (Welch with Holm, {data.plan.seeds} seeds); "
         f"its mean error is larger in {losing}",
-        f"gain over {last:,} steps: from {_share(min(gained))} to {_share(max(gained))} of the single learner's "
-        f"error, median {_share(float(np.median(gained)))}",
+        f"gain over {last:,} steps: from {change(min(gained))} to {change(max(gained))} of the single learner's "
+        f"error, median {change(float(np.median(gained)))}",
     ]
     if len(data.plan.gammas) > 2 and len(data.plan.n_steps) > 2:
         for name, (with_gamma, lines_gamma), (with_n, lines_n) in _along(data, longest):

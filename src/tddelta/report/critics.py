@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tddelta._matplotlib import own_style
+from tddelta._plain import counted
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.report.figures import Drawing, agent_styles, fit, label, learning_curves, new_figure
 from tddelta.report.page import provenance_of, write_page
@@ -30,7 +31,7 @@ from tddelta.report.statistics import (
     welch_test,
 )
 from tddelta.report.tables import AGENT, INTERVAL, MARKS, P_VALUES, Column, Table, mean_column, of_summary, shown
-from tddelta.report.words import counted, listed, number, p_phrase, p_text, percent, summary_text
+from tddelta.report.words import change, listed, number, p_phrase, p_text, percent, summary_text
 from tddelta.runs.files import read_json, read_rows
 
 FORMAT = 1
@@ -276,7 +277,7 @@ class CriticStudy:
             AGENT,
             Column("Against", "baseline"),
             _STEPS,
-            Column("Difference", "share", shown(_signed_percent)),
+            Column("Difference", "share", shown(change)),
             INTERVAL,
             *P_VALUES,
             finding,
@@ -369,7 +370,7 @@ class CriticStudy:
                 found.append(f"{text}; {d.test.note}.")
             else:
                 test = f"{p_phrase(d.test.p_value)}, corrected {p_text(d.corrected)}"
-                share = "" if d.share is None else f"{_signed_percent(d.share)}, "
+                share = "" if d.share is None else f"{change(d.share)}, "
                 found.append(f"{text}; {share}{test}.")
         return found or ["There is one form, so that nothing is compared."]
 
@@ -446,7 +447,3 @@ class CriticStudy:
 def _inside(measure: str) -> str:
     """The name of a measure within a sentence."""
     return MEASURES[measure][0].lower() + MEASURES[measure][1:]
-
-
-def _signed_percent(value: float) -> str:
-    return f"{100 * value:+.1f} %".replace("-", "−")

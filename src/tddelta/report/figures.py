@@ -4,13 +4,11 @@ A function that takes `axes` draws on them; `styles` comes from `agent_styles`. 
 matplotlib's global state, and nothing computes a statistic.
 """
 
-import csv
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
@@ -21,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from tddelta._matplotlib import own_style
 from tddelta.report import statistics, words
 from tddelta.report.run_set import Group, RunSet, Suite
 from tddelta.report.statistics import (
@@ -32,7 +29,6 @@ from tddelta.report.statistics import (
     performance_profile,
     probability_of_improvement,
 )
-from tddelta.report.tables import is_missing, shown
 from tddelta.report.words import number, sentence_of, slug, summary_text
 from tddelta.timescales import TimeScales
 
@@ -176,6 +172,7 @@ def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str
         )
     label(axes, "Environment steps", "Return of training episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 300k, 2M
+    axes.xaxis.get_major_locator().set_params(integer=True)  # half a step would be 500m
     return legend_below(axes, labels.pop() if len(labels) == 1 else None)
 
 
@@ -518,7 +515,7 @@ def _calibration(group: Group, predicted: FloatArray, realised: FloatArray, *, m
         part = f"W_{z}" if len(scales) > 1 else "V"
         predicted_against_realised(
             each,
-            *statistics.calibration(predicted[:, z], realised[:, z]),
+            *statistics.calibration(predicted[:, z], realised[:, z])[:2],
             title=f"γ = {scales.labels[z]}",
             remark=f"{part} explained: {number(float(found.explained_variance[z]))}",
         )
@@ -623,79 +620,3 @@ def to_svg(drawing: Drawing) -> str:
         svg = svg.replace(light, f"var(--p{index})")
     svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag.group()), svg)  # 0.01 pt is enough
     return re.sub(r"\n\s*", "\n", svg).strip()
-
-
-@own_style()
-def write_values(
-    folder: Path,
-    scales: TimeScales,
-    values: FloatArray,
-    *,
-    states: Sequence[str] = (),
-    visits: Sequence[int] = (),
-    drawn: Sequence[int],
-    unit: str = "steps",
-) -> None:
-    """Write values.csv, all values in full precision, and values.png, some of them against the horizon.
-
-    Args:
-        folder: Where to write.
-        scales: The time scales.
-        values: V_z, (N, Z), of each state, or of each row of the log where there are no states.
-        states: What the states are called, N of them or none.
-        visits: How often each state was visited.
-        drawn: Which of the values are drawn.
-        unit: Of the horizons.
-    """
-    heads = ["state", "visits"] if states else ["row"]
-    numbers = [[place] for place in range(1, len(values) + 1)]
-    places: Iterable[Sequence[Any]] = zip(states, visits, strict=True) if states else numbers
-    rows = [[*place, *row] for place, row in zip(places, values.tolist(), strict=True)]
-    _write_csv(folder / "values.csv", [*heads, *(f"value/gamma={label}" for label in scales.labels)], rows)
-    names = [states[place] if states else f"row {place + 1}" for place in drawn]
-    figure, (axes,) = panels(1, width=5.2, height=3.6)
-    values_by_horizon(axes, scales.horizons, values[list(drawn)], names, unit=unit)
-    (folder / "values.png").write_bytes(to_bytes(figure))
-
-
-@own_style()
-def write_calibration(
-    folder: Path,
-    scales: TimeScales,
-    measures: Mapping[str, npt.NDArray[Any]],
-    *,
-    predicted: FloatArray,
-    realised: FloatArray,
-    counts: npt.NDArray[Any],
-) -> None:
-    """Write calibration.csv, the measures per scale, and bins.csv and calibration.png, means over groups of steps.
-
-    Args:
-        folder: Where to write.
-        scales: The time scales.
-        measures: Columns of calibration.csv by name, each (Z,), `bias` and `rmse` among them.
-        predicted: Mean predicted value of each group, (Z, G).
-        realised: Mean realised return of each group, (Z, G).
-        counts: Number of steps in each group, (Z, G).
-    """
-    figure, axes = panels(len(scales))
-    short = shown("{:.4g}".format)
-    rows: list[list[Any]] = []
-    bins: list[list[Any]] = []
-    for z, (gamma, horizon) in enumerate(zip(scales.gammas, scales.horizons, strict=True)):
-        rows.append([gamma, horizon, *(measure[z].item() for measure in measures.values())])
-        columns = [array[z].tolist() for array in (counts, predicted, realised)]
-        bins += [[gamma, g + 1, *(column[g] for column in columns)] for g in np.flatnonzero(counts[z]).tolist()]
-        title = f"horizon {short(horizon)}"
-        remark = f"bias {short(measures['bias'][z])}, RMSE {short(measures['rmse'][z])}"
-        predicted_against_realised(axes[z], predicted[z], realised[z], title=title, remark=remark)
-    _write_csv(folder / "calibration.csv", ["gamma", "horizon", *measures], rows)
-    _write_csv(folder / "bins.csv", ["gamma", "bin", "count", "predicted", "realised"], bins)
-    (folder / "calibration.png").write_bytes(to_bytes(figure))
-
-
-def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(heads)
-        writer.writerows(["" if is_missing(value) else value for value in row] for row in rows)

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tddelta._matplotlib import own_style
+from tddelta._plain import counted
 from tddelta.errors import ConfigError, StorageError
 from tddelta.report import tables, words
 from tddelta.report.figures import PALETTE, Drawing, agent_styles, drawings, laid_out, to_bytes, to_svg
@@ -171,8 +172,7 @@ def write_page(
     for folder, contents in zip(folders, files, strict=True):
         if moved := _fill(folder, contents):
             notes.append(
-                f"{folder} held {words.counted(moved, 'file')} that this report does not make: "
-                f"moved to {folder / 'earlier'}"
+                f"{folder} held {counted(moved, 'file')} that this report does not make: moved to {folder / 'earlier'}"
             )
     return target, notes
 

@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tddelta._plain import closest
 from tddelta.decomposition import decompose
 from tddelta.errors import ConfigError, ContractionWarning, DataError, TDDeltaError
 from tddelta.report import statistics
@@ -473,9 +473,9 @@ class RunSet:
         for name in BASELINES if wanted is None else wanted:
             matches = [agent for agent in self.agents if name in (agent, _base_name(agent))]
             if not matches and wanted is not None:
-                close = get_close_matches(name, self.agents, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(self.agents)}"
-                raise ConfigError(f"baseline {name!r} is not among the agents of these runs: {hint}")
+                raise ConfigError(
+                    f"baseline {name!r} is not among the agents of these runs: {closest(name, self.agents)}"
+                )
             found.update(dict.fromkeys(matches))
         return tuple(found)
 

@@ -14,6 +14,7 @@ ShapeError for samples that do not have one axis.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,15 +23,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from tddelta.decomposition import decompose
+from tddelta.decomposition import decompose, explained_variance, variance
 from tddelta.errors import ConfigError, ShapeError
+from tddelta.runs.files import LAST_EPISODES
 from tddelta.timescales import TimeScales
 
 FloatArray = npt.NDArray[np.float64]
 """An array of float64, of any shape."""
-
-RELATIVE_NOISE = 1e-12
-"""A standard deviation below this share of the mean is rounding, not variance."""
 
 # ---------------------------------------------------------------- scores of seeds
 
@@ -72,7 +71,7 @@ class Interval:
     note: str = ""
 
 
-def asymptotic_score(returns: npt.ArrayLike, episodes: int = 100) -> float:
+def asymptotic_score(returns: npt.ArrayLike, episodes: int = LAST_EPISODES) -> float:
     """Mean return of the last training episodes of one run; NaN for a run in which no episode ended.
 
     Args:
@@ -230,6 +229,7 @@ class Welch:
         degrees_of_freedom: Welch–Satterthwaite degrees of freedom, or None.
         p_value: Two-sided p, or None where a test makes no sense; `note` then says why.
         note: Why there is no p, else "".
+        interval: 95 % interval of the difference, or None where there is no test or the scores are not known.
     """
 
     difference: float
@@ -237,6 +237,7 @@ class Welch:
     degrees_of_freedom: float | None = None
     p_value: float | None = None
     note: str = ""
+    interval: tuple[float, float] | None = None
 
 
 def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
@@ -257,14 +258,11 @@ def welch_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
             return Welch(difference, note="no variance within either agent: the test is degenerate")
     if min(len(first), len(second)) < 2:
         return Welch(difference, note="one seed: no test")
-    sign = 1.0
-    if constant[1]:  # Welch's test of a sample without variance is the test of one sample against a number
-        result = stats.ttest_1samp(first, second[0])
-    elif constant[0]:
-        result, sign = stats.ttest_1samp(second, first[0]), -1.0
-    else:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of equal scores on one side
         result = stats.ttest_ind(first, second, equal_var=False)
-    return Welch(difference, sign * float(result.statistic), float(result.df), float(result.pvalue))
+    low, high = map(float, result.confidence_interval(0.95))
+    return Welch(difference, float(result.statistic), float(result.df), float(result.pvalue), interval=(low, high))
 
 
 class Moments(NamedTuple):
@@ -506,7 +504,7 @@ class CriticQuality:
     Attributes:
         rmse: Root of the mean squared error, in units of the return.
         relative_rmse: `rmse` over the standard deviation of the realised returns; NaN where that is 0.
-        explained_variance: 1 − Var(realised − predicted) / Var(realised); NaN where the latter is 0.
+        explained_variance: Of the realised returns by the values; NaN where the former do not vary.
         states: Number of states whose realised return is known.
     """
 
@@ -538,17 +536,15 @@ def critic_quality(predicted: npt.ArrayLike, realised: npt.ArrayLike) -> CriticQ
     rmse, relative, explained = np.full((3, predicted.shape[1]), np.nan)
     known = np.isfinite(realised)
     for z in np.flatnonzero(known.any(axis=0)):
-        returns = realised[known[:, z], z]
-        error = returns - predicted[known[:, z], z]
-        rmse[z] = np.sqrt(np.mean(error**2))
+        values, returns = predicted[known[:, z], z], realised[known[:, z], z]
+        rmse[z], explained[z] = np.sqrt(np.mean((returns - values) ** 2)), explained_variance(values, returns)
         if not _is_constant(returns):
-            spread = returns.std()
-            relative[z], explained[z] = rmse[z] / spread, 1 - error.var() / spread**2
+            relative[z] = rmse[z] / returns.std()
     return CriticQuality(rmse, relative, explained, known.sum(axis=0))
 
 
 BINS = 10
-"""Groups of equally many states, from the lowest predicted value to the highest."""
+"""Groups of about equally many states, from the lowest predicted value to the highest."""
 
 
 @dataclass(frozen=True)
@@ -592,8 +588,7 @@ def diagnose(scales: TimeScales, predicted: FloatArray, realised: FloatArray) ->
         target, error = came[there, z], (parts - came)[there, z]
         value, returns = predicted[there, z], realised[there, z]
         bias[z], spread[z] = error.mean(), target.std()
-        if not _is_constant(target):
-            explained[z] = 1 - error.var() / target.var()
+        explained[z] = explained_variance(parts[there, z], target)
         if not _is_constant(value):
             slope[z] = np.cov(value, returns, bias=True)[0, 1] / value.var()
     size = np.abs(parts).mean(axis=0)
@@ -602,19 +597,31 @@ def diagnose(scales: TimeScales, predicted: FloatArray, realised: FloatArray) ->
     return Diagnosis(np.array(factors), share, bias, spread, explained, slope, known.sum(axis=0))
 
 
-def calibration(predicted: FloatArray, realised: FloatArray, bins: int = BINS) -> tuple[FloatArray, FloatArray]:
-    """Mean prediction, and mean realised return, of groups of states with about the same predicted value.
+def calibration(
+    predicted: FloatArray, realised: FloatArray, bins: int = BINS
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.int64]]:
+    """Means over groups of about equally many states, by their predicted value; equal predictions stay together.
 
     Args:
         predicted: V(s), (N,).
-        realised: Discounted return, (N,); NaN where it is not known, and no group where none is.
-        bins: Number of groups of equally many states.
+        realised: Discounted return, (N,); NaN where it is not known.
+        bins: Number of groups.
+
+    Returns:
+        Mean prediction and mean realised return, (bins,), NaN in groups without a state, and numbers of states.
     """
     known = np.isfinite(realised)
     order = np.argsort(predicted[known], kind="stable")
-    groups = [part for part in np.array_split(order, bins) if len(part)]
-    predictions, returns = ([values[known][part].mean() for part in groups] for values in (predicted, realised))
-    return np.array(predictions), np.array(returns)
+    said, got = predicted[known][order], realised[known][order]
+    distinct, first = np.unique(said, return_index=True)
+    if len(distinct) > bins:  # begin each group where its first prediction begins
+        first = np.searchsorted(said, said[len(said) * np.arange(bins) // bins])
+    edges = [*first.tolist(), *[len(said)] * (bins + 1 - len(first))]
+    means, counts = np.full((2, bins), np.nan), np.diff(edges)
+    for group in np.flatnonzero(counts):
+        part = slice(edges[group], edges[group + 1])
+        means[:, group] = said[part].mean(), got[part].mean()
+    return means[0], means[1], counts
 
 
 # ---------------------------------------------------------------- checks and resampling
@@ -622,7 +629,7 @@ def calibration(predicted: FloatArray, realised: FloatArray, bins: int = BINS) -
 
 def _is_constant(values: FloatArray) -> bool:
     """Tell whether all values are equal up to rounding."""
-    return bool(np.ptp(values) == 0 or values.std() < RELATIVE_NOISE * abs(values.mean()))
+    return bool(variance(values) == 0)
 
 
 def _no_width(arrays: list[FloatArray]) -> str:

@@ -23,9 +23,9 @@ from tddelta.report.words import (
     sentence_of,
     signed,
     slug,
-    steps_text,
     text_of,
 )
+from tddelta.timescales import number_text
 
 Record = dict[str, Any]
 """A row as plain values in full precision, by name."""
@@ -62,7 +62,7 @@ class Table:
     Attributes:
         name: File name without suffix.
         caption: What it shows.
-        records: Its rows; the first one names all fields of the CSV file.
+        records: Its rows; the first one names all fields of the CSV file, or the heads do where there is none.
         notes: Remarks below it.
     """
 
@@ -90,7 +90,8 @@ class Table:
     def to_csv(self) -> str:
         """All values in full precision; an empty field is a missing number."""
         file = io.StringIO()
-        writer = csv.DictWriter(file, list(self.records[0]) if self.records else [], lineterminator="\n")
+        names = list(self.records[0]) if self.records else self.heads
+        writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: "" if is_missing(v) else v for name, v in record.items()} for record in self.records)
         return file.getvalue()
@@ -373,7 +374,7 @@ def ladder_table(runs: RunSet) -> Table:
     columns = (
         Column("Agents", "agents"),
         Column("z", "z"),
-        Column("Horizon", "horizon", steps_text),
+        Column("Horizon", "horizon", number_text),
         Column("γ", "label"),
         Column("λ = c/γ", "lambda", shown("{:.4f}".format)),
         Column("c", "trace_decay", shown("{:.4f}".format)),

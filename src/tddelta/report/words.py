@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tddelta._plain import counted
 from tddelta.decomposition import compose
 from tddelta.report.run_set import Comparison, Group, RunSet, other_rules, verdict
 from tddelta.report.statistics import Curve, Diagnosis, Estimate, FloatArray, Summary, summarise, welch_test
 from tddelta.runs.recorder import realised_returns
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, number_text
 
 MISSING = "–"
 """Text in place of a missing value."""
@@ -75,14 +76,9 @@ def percent(value: float) -> str:
     return f"{100 * float(value):.0f} %".replace("-", "−")
 
 
-def steps_text(horizon: float) -> str:
-    """A horizon in steps."""
-    return "∞" if math.isinf(horizon) else f"{horizon:.4g}"
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things, as in "1 seed" and "3 seeds"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def change(value: float) -> str:
+    """A change in percent, with its sign."""
+    return f"{100 * value:+.1f} %".replace("-", "−")
 
 
 def text_of(value: Any) -> str:
@@ -328,7 +324,7 @@ def critics(groups: Sequence[Group]) -> str:
     if ladders:
         agent = max(ladders, key=lambda name: longest.get(name, -math.inf))
         best, least = (
-            f"what comes over {steps_text(scales[agent].horizons[z])} steps ({percent(found[agent][z])})"
+            f"what comes over {number_text(scales[agent].horizons[z])} steps ({percent(found[agent][z])})"
             for z in (int(np.nanargmax(found[agent])), int(np.nanargmin(found[agent])))
         )
         said.append(f"{agent} knows best {best}, least {least}.")
@@ -367,7 +363,7 @@ def episode(scales: TimeScales, arrays: Mapping[str, Any], *, clipped: bool = Fa
 def _half(scales: TimeScales, share: FloatArray) -> str:
     """Beyond which horizon half of the value lies, at least."""
     half = next(z for z in range(len(scales)) if share[: z + 1].sum() >= 0.5)
-    where = f"Value beyond {steps_text(scales.horizons[half - 1])} steps" if half else "Value of all horizons"
+    where = f"Value beyond {number_text(scales.horizons[half - 1])} steps" if half else "Value of all horizons"
     return f"{where} is {percent(share[half:].sum())} of all parts of V"
 
 
@@ -375,7 +371,7 @@ def parts(scales: TimeScales, diagnosis: Diagnosis) -> list[str]:
     """The parts of a critic: which are large, well explained, biased, too flat or too steep, and which may diverge."""
     found = []
     names = [f"W_{z}" if len(scales) > 1 else "V" for z in range(len(scales))]
-    horizons = [steps_text(horizon) for horizon in scales.horizons]
+    horizons = [number_text(horizon) for horizon in scales.horizons]
     share, explained, bias = diagnosis.share, diagnosis.explained_variance, diagnosis.bias
     if len(scales) > 1 and np.isfinite(share).all():
         most = int(share.argmax())
@@ -428,7 +424,7 @@ def ladders(runs: RunSet) -> list[str]:
 def ladder(scales: TimeScales) -> str:
     """A ladder of time scales: how far it reaches, and which of its parts learns slowest."""
     many = len(scales) > 1
-    reach = " to ".join(steps_text(scales.horizons[z]) for z in ((0, -1) if many else (0,)))
+    reach = " to ".join(number_text(scales.horizons[z]) for z in ((0, -1) if many else (0,)))
     text = f"{len(scales)} scale{'s look' if many else ' looks'} {reach} steps ahead"
     finite = np.array([horizon for horizon in scales.horizons if math.isfinite(horizon)])
     ratios = finite[1:] / finite[:-1]

@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from tddelta._plain import is_number
 from tddelta.errors import CheckpointError, ConfigError, StorageError, setting
 from tddelta.timescales import plain_scales
 
@@ -43,6 +44,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 NO_EPISODES: Arrays = {"steps": np.zeros(0, np.int64), "returns": np.zeros(0), "lengths": np.zeros(0, np.int64)}
 """Content of `episodes.npz` before any episode has ended."""
+
+LAST_EPISODES = 100
+"""The score of a run, and its recent return, is the mean return of this many last training episodes."""
 
 STATES = ("running", "finished", "interrupted", "failed")
 """States of a run in `status.json`."""
@@ -189,15 +193,13 @@ def read_status(path: Path) -> dict[str, Any]:
 
 def is_count(value: object) -> TypeGuard[int]:
     """Tell whether a value from a file is a whole number that counts something."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return type(value) is int and 0 <= value < 2**63
 
 
 def number_in(row: Mapping[str, Any], name: str) -> int | float | None:
     """A finite number of a row; None where there is none, or something else."""
     value = row.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
-        return None
-    return value
+    return value if is_number(value) and -1e300 < value < 1e300 else None
 
 
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -156,21 +156,17 @@ def control(
     length = _plain.whole("steps", steps)
     limit = -1 if time_limit is None else _plain.whole("time_limit", time_limit)
     epsilons = _epsilons(epsilon)
-    model = _model(method, scales, length)
-    learn = _n_step if method == "n_step_sarsa" else _one_step
     optimal = float(mdp.start @ mdp.optimal_action_values(scales.gammas[-1]).max(axis=1))
     tables = check_initial(initial_deltas, (len(numbers), mdp.states, mdp.actions, len(scales)), "N", "S, A, Z")
     tables[:, mdp.terminal] = 0.0
     first, move = Choice(mdp.start), Choice(mdp.transition)
     process = first.outcomes, first.bounds, move.outcomes, move.bounds, mdp.reward, mdp.terminal
+    task = process, _model(method, scales, length), limit, (alphas[0], decaying[0], epsilons)
     episodes: list[Any] = [None] * len(numbers)  # returns and lengths, for every seed
 
     def block(begin: int, end: int) -> None:
         for n in range(begin, end):
-            returns, lengths = np.empty(length), np.empty(length, np.int64)
-            books = np.random.default_rng(numbers[n]), tables[n], np.zeros(tables.shape[1:3], np.int64)
-            count = learn(process, model, limit, (alphas[0], decaying[0], epsilons), *books, returns, lengths)
-            episodes[n] = returns[:count].copy(), lengths[:count].copy()
+            episodes[n] = _learned(task, numbers[n], tables[n], length)
 
     def state(done: int) -> Arrays:
         returns, lengths = (np.concatenate([pair[i] for pair in episodes[:done]]) for i in (0, 1))
@@ -212,6 +208,15 @@ def control(
         episode_lengths=tuple(lengths for _, lengths in episodes),
         seeds=numbers,
     )
+
+
+def _learned(task: tuple[Any, ...], seed: int, table: FloatArray, steps: int) -> tuple[FloatArray, IntArray]:
+    """Learn the components of one seed in place; returns and lengths of its episodes."""
+    learn = _n_step if task[1][0] == _WINDOWS else _one_step
+    returns, lengths = np.empty(steps), np.empty(steps, np.int64)
+    visits = np.zeros(table.shape[:2], np.int64)
+    count = learn(*task, np.random.default_rng(seed), table, visits, returns, lengths)
+    return returns[:count].copy(), lengths[:count].copy()
 
 
 def _model(method: str, scales: TimeScales, length: int) -> tuple[Any, ...]:

@@ -14,7 +14,6 @@ import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -23,8 +22,9 @@ from scipy.sparse import linalg as sparse_linalg
 
 from tddelta import _plain
 from tddelta._arrays import BoolArray, FloatArray, IntArray
-from tddelta.decomposition import decompose
+from tddelta.decomposition import decompose, explained_variance, variance
 from tddelta.errors import ConfigError, DataError, setting
+from tddelta.runs.recorder import UNKNOWN_WEIGHT
 from tddelta.tabular.log_reading import LastRow, Names, Steps, read_steps
 from tddelta.tabular.mdp import reaching
 from tddelta.tabular.tiles import TileCoding, check_points
@@ -81,24 +81,12 @@ class Calibration:
         Returns:
             Mean predicted value, mean realised return, (Z, number) with NaN in empty groups, and numbers of steps.
         """
+        from tddelta.report.statistics import calibration  # a second, for matplotlib
+
         number = _plain.whole("number", number)
-        scales = self.predicted.shape[1]
-        means = np.full((2, scales, number), np.nan)
-        counts = np.zeros((scales, number), dtype=np.int64)
-        for z in range(scales):
-            known = np.isfinite(self.realised[:, z])
-            said, got = self.predicted[known, z], self.realised[known, z]
-            order = np.argsort(said, kind="stable")
-            said, got = said[order], got[order]
-            distinct, first = np.unique(said, return_index=True)
-            if len(distinct) > number:  # begin each group where its first prediction begins
-                first = np.searchsorted(said, said[len(said) * np.arange(number) // number])
-            edges = [*first.tolist(), *[len(said)] * (number + 1 - len(first))]
-            for group, (start, stop) in enumerate(pairwise(edges)):
-                counts[z, group] = stop - start
-                if stop > start:
-                    means[:, z, group] = said[start:stop].mean(), got[start:stop].mean()
-        return means[0], means[1], counts
+        found = [calibration(*pair, number) for pair in zip(self.predicted.T, self.realised.T, strict=True)]
+        predicted, realised, counts = map(np.array, zip(*found, strict=True))
+        return predicted, realised, counts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,7 +257,8 @@ def evaluate_log(
     share = _within("held_out", held_out, lambda number: 0 <= number < 1, "[0, 1)")
     if share == 0:
         _refuse({"tolerance": tolerance}, f"with {setting('held_out', 0)}", "no return is compared")
-    tolerance = 0.01 if tolerance is None else _within("tolerance", tolerance, lambda number: 0 < number < 1, "(0, 1)")
+    weight = UNKNOWN_WEIGHT if tolerance is None else tolerance
+    tolerance = _within("tolerance", weight, lambda number: 0 < number < 1, "(0, 1)")
     steps = read_steps(log, names)
     episodes = int(steps.episodes[-1]) + 1
     if share and episodes < 2:
@@ -634,10 +623,9 @@ def _calibrate(test: Steps, predicted: FloatArray, gammas: tuple[float, ...], to
         error = said - got
         measures["bias"][z], measures["rmse"][z] = error.mean(), np.sqrt(np.mean(error**2))
         measures["bias_error"][z] = _clustered(error, test.episodes[known[:, z]])
-        if _varies(got):
-            measures["explained_variance"][z] = 1 - error.var() / got.var()
-            if _varies(said):
-                measures["correlation"][z] = np.corrcoef(said, got)[0, 1]
+        measures["explained_variance"][z] = explained_variance(said, got)
+        if variance(said) > 0 and variance(got) > 0:
+            measures["correlation"][z] = np.corrcoef(said, got)[0, 1]
     return Calibration(
         episodes=len(np.unique(test.episodes)),
         steps=len(predicted),
@@ -669,8 +657,3 @@ def _clustered(errors: FloatArray, episodes: IntArray) -> float:
     sums = np.bincount(numbers, weights=errors - errors.mean())
     count = len(sums)
     return float(np.sqrt(count / (count - 1) * np.sum(sums**2)) / len(errors)) if count > 1 else np.nan
-
-
-def _varies(values: FloatArray) -> bool:
-    """Tell whether values differ by more than rounding."""
-    return bool(values.std() > 1e-12 * np.abs(values).max())

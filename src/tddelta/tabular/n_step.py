@@ -202,7 +202,10 @@ def _learn(
     begin, end, states, rewards, successors, ends, gammas, windows, powers, alphas, decaying, exact, counted, share,
     checkpoints, averaged, watched, deltas, errors,
 ):  # fmt: skip
-    """Learn for some seeds: `deltas` holds the components to begin with, in the end the final ones."""
+    """Learn for some seeds: `deltas` holds the components to begin with, in the end the final ones.
+
+    It is in one piece because its parts share a dozen work arrays, which functions would have to pass to each other.
+    """
     length, scales, table = states.shape[1], len(gammas), len(exact)
     longest = max(windows)
     leaves = 1

@@ -20,6 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.postprocessing.zero_padding import unpad_data_if_necessary
 from ray.rllib.utils.torch_utils import explained_variance
 
+from tddelta import decomposition
 from tddelta._arrays import check_form
 from tddelta.adapters import Ladder
 from tddelta.errors import ConfigError, ShapeError
@@ -195,8 +196,7 @@ class DeltaAdvantageEstimation(GeneralAdvantageEstimation):
 
 def _log_fit(metrics: Any, module_id: str, scales: TimeScales, deltas: np.ndarray, targets: np.ndarray) -> None:
     """Log how the components (N, Z) fit their targets before the update, and what they are."""
-    spread = targets.var(0)
-    explained = 1 - np.divide((targets - deltas).var(0), spread, out=np.full_like(spread, np.nan), where=spread > 0)
+    explained = decomposition.explained_variance(deltas, targets)
     for name, values in (("explained_variance", explained), ("value_mean", deltas.mean(0))):
         metrics.log_dict(_by_discount(name, scales, values), key=module_id, window=1)
 

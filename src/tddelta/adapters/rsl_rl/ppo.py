@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from tddelta._arrays import check_form
 from tddelta._plain import is_number, plain
 from tddelta.adapters import Ladder, lent
+from tddelta.decomposition import explained_variance
 from tddelta.errors import CheckpointError, ConfigError, DataError, ShapeError
 from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
@@ -26,13 +27,6 @@ FINAL = ("final_obs", "final_observation")
 
 _IN_NUMPY = ("cpu",)
 """Kinds of devices whose returns come from NumPy: there a loop over time costs half as much, in the same memory."""
-
-
-def explained_variance(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """1 − Var(G − W) / Var(G) over all axes but the last, not a number where Var(G) is 0."""
-    errors, targets = (array.flatten(0, -2) for array in (targets - values, targets))
-    spread = targets.var(0, correction=0)
-    return torch.where(spread > 0, 1 - errors.var(0, correction=0) / spread, torch.nan)
 
 
 class DeltaPPO(PPO):
@@ -203,7 +197,7 @@ class DeltaPPO(PPO):
         found["value"] *= count
         numbers = {
             "value_loss": torch.stack(losses).mean(0),
-            "explained_variance": explained_variance(store.values, store.returns),
+            "explained_variance": explained_variance(store.values.flatten(0, 1), store.returns.flatten(0, 1)),
             "value_mean": store.values.mean((0, 1)),
         }
         for name, several in numbers.items():

@@ -12,7 +12,8 @@ import torch
 
 from tddelta._plain import whole
 from tddelta.adapters import lent
-from tddelta.adapters.rsl_rl.ppo import explained_variance, truncated
+from tddelta.adapters.rsl_rl.ppo import truncated
+from tddelta.decomposition import explained_variance
 from tddelta.errors import TDDeltaError
 from tddelta.runs import CONFIG_FORMAT, Arrays, RunWriter, run_path
 from tddelta.runs.files import origin
@@ -157,7 +158,7 @@ class _Record(Recorder):
         for key, value in given["loss_dict"].items():
             name, factor = _NAMES.get(key, (key, 0.5 if key.startswith("value_loss/") else 1.0))
             numbers[name] = factor * float(value)
-        values, targets = (array.sum(-1, keepdim=True) for array in (store.values, store.returns))
+        values, targets = (array.sum(-1).flatten() for array in (store.values, store.returns))
         numbers["explained_variance"] = float(explained_variance(values, targets))
         numbers["value_mean"] = float(values.mean())
         self.writer.metrics([self.row(numbers)])

@@ -14,9 +14,10 @@ from torchrl.objectives.utils import hold_out_net
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from tddelta import timescales
-from tddelta._arrays import check_form, check_scales
+from tddelta._arrays import check_form, check_scales, widened
 from tddelta._plain import is_number, plain
 from tddelta.adapters import Ladder
+from tddelta.decomposition import explained_variance
 from tddelta.errors import ConfigError, DataError, ShapeError
 from tddelta.targets import Form, advantages, lambda_targets
 from tddelta.timescales import TimeScales
@@ -278,21 +279,23 @@ class DeltaGAE(ValueEstimatorBase):
 
         Returns:
             For every discount: `value_loss/gamma=…`, the mean of (W_z − G^z)²; `explained_variance/gamma=…`,
-            1 − Var(G^z − W_z) / Var(G^z), not a number where Var(G^z) is 0; `value_mean/gamma=…`, the mean of W_z.
+            1 − Var(G^z − W_z) / Var(G^z), not a number where G^z does not vary; `value_mean/gamma=…`, the mean of W_z.
 
         Raises:
             DataError: The data is no tensordict, or has no components or no targets.
         """
         _check_data(tensordict)
         keys = self.tensor_keys
-        deltas, targets = (_entry(tensordict, key).detach().double() for key in (keys.value, keys.value_target))
+        deltas, targets = (widened(_entry(tensordict, key).detach()) for key in (keys.value, keys.value_target))
         valid = tensordict.get("shifted_valid", None)
         if valid is not None:
             deltas, targets = deltas[valid], targets[valid]
         deltas, targets = (array.reshape(-1, array.shape[-1]) for array in (deltas, targets))
-        errors, spread = targets - deltas, targets.var(0, correction=0)
-        explained = torch.where(spread > 0, 1 - errors.var(0, correction=0) / spread, torch.nan)
-        numbers = {"value_loss": errors.square().mean(0), "explained_variance": explained, "value_mean": deltas.mean(0)}
+        numbers = {
+            "value_loss": (targets.double() - deltas).square().mean(0),
+            "explained_variance": explained_variance(deltas, targets),
+            "value_mean": deltas.double().mean(0),
+        }
         return {
             f"{name}/gamma={label}": value
             for name, values in numbers.items()
