@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tddelta._plain import whole
 from tddelta.deep import evaluation
 from tddelta.deep.atari import Protocol
 from tddelta.deep.evaluation import HostPlayer
 from tddelta.deep.host import HostEnvironment, Vector, spawned_seeds
 from tddelta.deep.policy import Policy, config_of, from_arrays, learned_at, load
-from tddelta.errors import ConfigError, DataError, setting
+from tddelta.errors import ConfigError, DataError
 from tddelta.inspector import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
@@ -148,9 +147,7 @@ def record(
     Raises:
         ConfigError: `steps`, `seed` or `mode` is out of range.
     """
-    steps, seed = whole("steps", steps, most=evaluation.MOST), whole("seed", seed, 0, most=2**32 - 1)
-    if mode not in ("sampled", "greedy"):
-        raise ConfigError(f"{setting('mode')} must be sampled or greedy; got {mode!r}")
+    steps, seed = evaluation.checked("steps", steps, mode, seed)
     import jax
 
     config, greedy = policy.config, mode == "greedy"
