@@ -336,6 +336,10 @@ def test_damaged_files_are_named_and_a_missing_summary_is_made_again(tmp_path):
     found = study(tmp_path / "s", **options)
     (found.path / "truth.json").unlink()
     assert study(tmp_path / "s", **options).truth == found.truth
+    (found.path / "truth.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"truth.json is damaged, .*: repeat the command, which makes it anew"):
+        CriticStudy(found.path)
+    assert study(tmp_path / "s", **options).truth == found.truth
     (cell,) = found.path.glob("cells/*/*.json")
     cell.write_text("{}")
     with pytest.raises(CheckpointError, match="is damaged: delete it and repeat the command, which trains that"):

@@ -13,7 +13,7 @@ import pytest
 
 import tddelta as tdd
 from deep_environments import QUICKLY, state_of, tiny
-from deep_runs import BATCH, finished, trained
+from deep_runs import BATCH, cartpole, finished, trained
 from host_environments import Counting
 from inspect_data import game as made_up
 from tddelta import load
@@ -124,6 +124,17 @@ def test_a_checkpoint_is_an_agent_too(interrupted):
     older = sorted((interrupted / "checkpoints").iterdir())[0]
     assert older != newest.path
     assert not np.allclose(agent_at(older)[0].components(observations), saved.components(observations))
+
+
+def test_a_checkpoint_has_the_scales_that_the_ladder_had_grown_to(tmp_path):
+    stop, config = threading.Event(), cartpole(scales=(10, 30, 100), grow=[(2 * BATCH, 300)])
+    options = {"stop": stop, "progress": lambda news: news.steps >= 2 * BATCH and stop.set()}
+    run = trained(tmp_path / "seed-0", config=config, checkpoint_every=0.0, **options)
+    observations = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    before, after = (agent_at(path)[0] for path in sorted((run.path / "checkpoints").iterdir()))
+    assert (len(before.scales), after.scales) == (3, load(run).scales)
+    np.testing.assert_array_equal(after.components(observations), load(run).components(observations))
+    assert after.components(observations).shape == (5, 4)
 
 
 def test_the_command_writes_page_and_recording(run, interrupted, capsys):

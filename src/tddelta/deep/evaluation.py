@@ -214,11 +214,12 @@ def quota(
     return returns, lengths, np.arange(longest) < done[:, None]
 
 
-def _checked(episodes: Any, mode: Any, seed: Any, most: int) -> tuple[int, int]:
-    episodes, seed = whole("episodes", episodes, most=most), whole("seed", seed, 0, most=2**32 - 1)
+def checked(name: str, number: Any, mode: Any, seed: Any, most: int = MOST) -> tuple[int, int]:
+    """A number of episodes or steps, by its name, and a seed; ConfigError where one of them or the mode is wrong."""
+    number, seed = whole(name, number, most=most), whole("seed", seed, 0, most=2**32 - 1)
     if mode not in ("sampled", "greedy"):
         raise ConfigError(f"{setting('mode')} must be sampled or greedy; got {mode!r}")
-    return episodes, seed
+    return number, seed
 
 
 def evaluate(
@@ -241,7 +242,7 @@ def evaluate(
     Raises:
         ConfigError: If `episodes`, `mode` or `seed` is out of range.
     """
-    episodes, seed = _checked(episodes, mode, seed, MOST)
+    episodes, seed = checked("episodes", episodes, mode, seed)
     count = min(episodes, 32)
     quotas = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
     limit = min(max(_LIMIT, int(quotas.max()) * (config.environment_object().time_limit or 0)), 1_000_000)
@@ -274,7 +275,7 @@ def hold_out(policy: Policy, *, episodes: int = LONGEST_START, mode: Mode = "sam
             f"no-op starts are for Atari games, where an action does nothing; got {environment.name}: evaluate it "
             "without them"
         )
-    episodes, seed = _checked(episodes, mode, seed, 1000)
+    episodes, seed = checked("episodes", episodes, mode, seed, 1000)
     no_ops, nothing = np.arange(episodes) % LONGEST_START, environment.first_action
     returns, lengths, done = quota(
         policy.config,
@@ -417,10 +418,8 @@ def reward_density(policy: Policy, *, steps: int = 10_000, seed: int = 0) -> dic
         rewarded, played = 0, np.zeros(count, int)
         with HostPlayer(policy.config, policy.learned, count, seed, "held-out") as player:
             while played.min() < length:
-                if name == "trained":
-                    moved = player.step(player.chosen().moves)
-                else:
-                    moved = player.step(environment.first_action + rng.integers(environment.action_space.n, size=count))
+                drawn = None if name == "trained" else rng.integers(environment.action_space.n, size=count)
+                moved = player.step(player.chosen().moves if drawn is None else environment.first_action + drawn)
                 counts = moved.played & (played < length)  # a step that only resets is none
                 rewarded += int(np.count_nonzero(moved.rewards[counts]))
                 played += counts

@@ -212,14 +212,18 @@ def load(run: "Run | str | os.PathLike[str]", *, environment: Any = None, networ
         return jnp.asarray(array, leaf.dtype)
 
     with safe_open(path, "numpy") as file:
-        updates = int(file.metadata().get("steps", 0)) // config.batch
+        config, shapes = learned_at(config, int(file.metadata().get("steps", 0)) // config.batch)
+    return Policy(config, jax.tree_util.tree_map_with_path(restored, shapes))
+
+
+def learned_at(config: Config, updates: int) -> tuple[Config, Any]:
+    """Settings after so many updates, by when a ladder may have grown, and shapes of what is learned by then."""
 
     def made(key: jax.Array) -> Learned:
         stages = config.past_stages(updates)
         return functools.reduce(lambda learned, stage: rollout.grown(stage, learned), stages, initial(config, key))
 
-    shapes = jax.eval_shape(made, jax.random.key(0))
-    return Policy(config.at(updates), jax.tree_util.tree_map_with_path(restored, shapes))
+    return config.at(updates), jax.eval_shape(made, jax.random.key(0))
 
 
 def config_of(record: dict[str, Any], *, environment: Any = None, network: Any = None) -> Config:

@@ -711,7 +711,7 @@ def _opened(folder: Path, question: Mapping[str, Any], command: Sequence[str]) -
     if not file.exists() and any(one.name != "timing.jsonl" for one in folder.iterdir()):
         raise ConfigError(f"{folder} holds something else: {advice}")
     with contextlib.closing(lock_file(folder / "timing.jsonl", advice)):
-        begun = read_json(file) if file.exists() else None
+        begun = read_json(file, advice) if file.exists() else None
         if begun is None:
             replace(file, to_json(asked))
         elif any(begun.get(name) != value for name, value in asked.items()):

@@ -72,11 +72,12 @@ def _remembered(study: Study) -> Mapping[str, Any]:
     place = study.out / MEMORY
     if not place.exists():
         return {}
-    memory = files.read_json(place)
+    advice = f"remove it, and name the seeds in {study.path.name}"
+    memory = files.read_json(place, advice)
     version, added = memory.get("format"), memory.get("added_seeds")
     counted = isinstance(added, int) and added >= 0
     if not (isinstance(version, int) and counted and isinstance(memory.get("runs"), list)):
-        raise CheckpointError(f"{place} is no memory of a study: remove it, and name the seeds in {study.path.name}")
+        raise CheckpointError(f"{place} is no memory of a study: {advice}")
     if version > FORMAT:
         raise CheckpointError(
             f"{place} has format {version}, and this tddelta reads up to {FORMAT}: install a newer one"

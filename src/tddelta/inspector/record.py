@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tddelta._plain import whole
-from tddelta.deep import evaluation, ppo
+from tddelta.deep import evaluation
 from tddelta.deep.atari import Protocol
 from tddelta.deep.evaluation import HostPlayer
 from tddelta.deep.host import HostEnvironment, Vector, spawned_seeds
-from tddelta.deep.policy import Policy, config_of, from_arrays, load
-from tddelta.errors import ConfigError, DataError, setting
+from tddelta.deep.policy import Policy, config_of, from_arrays, learned_at, load
+from tddelta.errors import ConfigError, DataError
 from tddelta.inspector import Critic, Recording, from_observations, smaller
 from tddelta.runs import Run, one_run
 from tddelta.runs.checkpoints import read
@@ -148,9 +147,7 @@ def record(
     Raises:
         ConfigError: `steps`, `seed` or `mode` is out of range.
     """
-    steps, seed = whole("steps", steps, most=evaluation.MOST), whole("seed", seed, 0, most=2**32 - 1)
-    if mode not in ("sampled", "greedy"):
-        raise ConfigError(f"{setting('mode')} must be sampled or greedy; got {mode!r}")
+    steps, seed = evaluation.checked("steps", steps, mode, seed)
     import jax
 
     config, greedy = policy.config, mode == "greedy"
@@ -199,14 +196,11 @@ def agent_at(path: str | os.PathLike[str], *, environment: Any = None, network: 
     if not (place / "checkpoint.json").exists():
         run = one_run(place)
         return load(run, environment=environment, network=network), _named(run)
-    import jax
-
-    run = Run(place.absolute().parents[1])
-    config = config_of(run.config, environment=environment, network=network)
+    run, updates = Run(place.absolute().parents[1]), int(place.name)
+    config, shapes = learned_at(config_of(run.config, environment=environment, network=network), updates)
     stored, prefix = read(place).arrays, "learned."
     learned = {name.removeprefix(prefix): array for name, array in stored.items() if name.startswith(prefix)}
-    shapes = jax.eval_shape(functools.partial(ppo.initial, config), jax.random.key(0))
-    return Policy(config, from_arrays(learned, shapes, str(place))), f"{_named(run)}, update {int(place.name):,}"
+    return Policy(config, from_arrays(learned, shapes, str(place))), f"{_named(run)}, update {updates:,}"
 
 
 def _named(run: Run) -> str:

@@ -100,14 +100,14 @@ class CriticStudy:
         self.path = Path(path)
         if not (self.path / "study.json").is_file():
             raise ConfigError(f"{self.path} holds no study of critics: name a folder that tddelta critics wrote")
-        study = read_json(self.path / "study.json")
+        study = read_json(self.path / "study.json", "repeat the command with another folder")
         if study.get("format") != FORMAT:
             raise CheckpointError(
                 f"{self.path} has format {study.get('format')!r}, and this tddelta reads {FORMAT}: install another one"
             )
         self.question: dict[str, Any] = study["question"]
-        truth = self.path / "truth.json"
-        self.truth: dict[str, Any] = read_json(truth) if truth.exists() else {}
+        truth, advice = self.path / "truth.json", "repeat the command, which makes it anew"
+        self.truth: dict[str, Any] = read_json(truth, advice) if truth.exists() else {}
 
     @property
     def forms(self) -> list[str]:

@@ -225,8 +225,8 @@ class Group:
 
     @property
     def planned_steps(self) -> int:
-        """Training steps that were asked for."""
-        return int(self.config.get("steps", 0))
+        """Training steps that were asked for, or that were done where a library does not know beforehand."""
+        return int(self.config.get("steps", max(seed.steps for seed in self.seeds)))
 
     @property
     def scales(self) -> TimeScales:

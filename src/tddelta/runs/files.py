@@ -1,6 +1,7 @@
 """Files of a run directory: strict JSON, JSON lines, archives of arrays, tensors; locks, and where a run comes from."""
 
 import errno
+import functools
 import hashlib
 import itertools
 import json
@@ -52,17 +53,26 @@ STATES = ("running", "finished", "interrupted", "failed")
 """States of a run in `status.json`."""
 
 
-def plain(value: Any) -> Any:
-    """Return `value` as strict JSON knows it: Python numbers, lists, and None for NaN and infinities."""
+def plain(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return `value` as strict JSON knows it: Python numbers, lists, and None for NaN and infinities.
+
+    `other` is called with what JSON has nothing for, and gives what stands for it, such as `name_of`.
+    """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, other) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return plain(value.tolist(), other)
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item, other) for item in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
-    return value
+    return value if value is None or isinstance(value, str | bool | int | float) else other(value)
+
+
+def name_of(value: Any) -> str:
+    """Name of a class or function, value of an enumeration's member, and of anything else the name of its class."""
+    value = value.func if isinstance(value, functools.partial) else value
+    return str(getattr(value, "__qualname__", None) or getattr(value, "value", type(value).__qualname__))
 
 
 ELSEWHERE = "or name another place"
@@ -151,14 +161,14 @@ def encoded(json_text: str) -> bytes:
     return json_text.encode(errors="backslashreplace")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; CheckpointError names the file when there is none."""
+def read_json(path: Path, advice: str = "train this run again") -> dict[str, Any]:
+    """Read a JSON object; CheckpointError names the file when there is none, and ends in `advice` if it is damaged."""
     try:
         return json_object(path.read_bytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: the run directory is incomplete, so train it again") from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, {error}: train this run again") from error
+        raise CheckpointError(f"{path} is damaged, {error}: {advice}") from error
 
 
 def json_object(content: bytes) -> dict[str, Any]:

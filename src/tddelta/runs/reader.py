@@ -253,7 +253,7 @@ class Run:
     def reward_density(self) -> dict[str, Any] | None:
         """Rewards other than 0 per 100 steps, `trained` and `random`, with `steps` and `seed`; or None."""
         path = self.path / "reward_density.json"
-        return files.read_json(path) if path.exists() else None
+        return files.read_json(path, "count them again") if path.exists() else None
 
     @cached_property
     def rollout(self) -> Arrays | None:

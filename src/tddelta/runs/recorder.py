@@ -4,8 +4,10 @@ import functools
 import json
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -14,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tddelta.decomposition import compose
-from tddelta.errors import ConfigError, DataError, setting
+from tddelta.errors import ConfigError, DataError, StorageError, setting
 from tddelta.runs import checkpoints, files
 from tddelta.runs.checkpoints import SHARE, Checkpoint, Pauses
 from tddelta.runs.files import NO_EPISODES, Arrays
 from tddelta.runs.reader import Mode
 from tddelta.runs.trackers import TrackerFactory, Tracking
+from tddelta.timescales import TimeScales
 
 EPISODES_SECONDS = 10.0
 """`episodes.npz` is written again at most this often."""
@@ -32,6 +35,9 @@ STREAM_LENGTH, HELD_OUT_STATES = 2_048, 4_096
 
 UNKNOWN_WEIGHT = 0.01
 """A return is known once what is missing weighs less than this."""
+
+STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""Exceptions that mean the user stopped training."""
 
 
 class RunWriter:
@@ -278,6 +284,35 @@ def _event(name: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {"event": name, "time": datetime.now(UTC).isoformat(timespec="seconds"), **provenance}
 
 
+def library_config(
+    library: str, algorithm: Any, environment: str, agent: str, seed: int, scales: TimeScales, **more: Any
+) -> dict[str, Any]:
+    """Content of `config.json` of a run that another library trains: equal for equal runs.
+
+    Args:
+        library: Name of the library.
+        algorithm: What trains.
+        environment: Name of the environment.
+        agent: Name of the agent.
+        seed: N of `seed-N`.
+        scales: The discounts that the critic has values for, with their traces.
+        **more: `settings`, and where they are known `steps`, `environment_kwargs` and `environment_parameters`.
+    """
+    content = {
+        "format": files.CONFIG_FORMAT,
+        "environment": environment,
+        "environment_kwargs": {},
+        "environment_parameters": {},
+        "agent": {"name": agent, "library": library, "algorithm": type(algorithm).__name__},
+        "seed": seed,
+        "steps": None,
+        "settings": {},
+        "scales": scales.to_dict(),
+        **more,
+    }
+    return {name: entry for name, entry in content.items() if entry is not None}
+
+
 class Recorder:
     """Record of one training: its counters `steps`, `updates` and `episodes`, and the run directory they go to.
 
@@ -285,6 +320,9 @@ class Recorder:
         writer: The run directory; where it goes on from a checkpoint, so does the record.
         steps: Environment steps before, where it does not.
         share: Of the time, that writing episodes and parameters may take.
+
+    Attributes:
+        row_steps: Environment steps at the last row of metrics that `block` wrote.
     """
 
     def __init__(self, writer: RunWriter, *, steps: int = 0, share: float = SHARE) -> None:
@@ -296,6 +334,18 @@ class Recorder:
             self.steps, self.updates = writer.restored.count("steps"), writer.restored.count("updates")
             self.add_episodes(**writer.episodes_before)
             self._new = []
+        self.row_steps, self._process = 0, os.getpid()
+        self.begin(self.steps)
+
+    def begin(self, steps: int, total: int | None = None, seconds: float = 0.0) -> None:
+        """Begin, or go on: at so many environment steps, up to a total where it is known, so many seconds ago."""
+        self.steps, self._first, self._total, self._apart = steps, steps, total, 0.0
+        self._began = self._row_time = time.perf_counter() - seconds
+
+    @property
+    def open(self) -> bool:
+        """True while training goes on; a forked process has a copy of this, and nothing to say."""
+        return self.writer.state == "running" and os.getpid() == self._process
 
     @property
     def saving_seconds(self) -> float:
@@ -331,6 +381,61 @@ class Recorder:
             "length_mean": np.mean(sizes, dtype=float) if len(sizes) else None,
             **numbers,
         }
+
+    def block(self, numbers: Mapping[str, Any], steps: int | None = None, seconds: float | None = None) -> None:
+        """Write a row of metrics, and how fast training was since the last one.
+
+        Args:
+            numbers: As in `row`.
+            steps: Likewise.
+            seconds: That it took; None is all since the last row.
+        """
+        row = self.row(numbers, steps)
+        self.writer.metrics([row])
+        clock, done = time.perf_counter(), row["steps"] - max(self.row_steps, self._first)
+        seconds = clock - self._row_time if seconds is None else seconds
+        speed = {"seconds": seconds, "steps_per_second": done / max(seconds, 1e-9)}
+        self.writer.timing({"event": "block", "steps": row["steps"], **speed})
+        self.writer.status("running", **self.counts())
+        self.row_steps, self._row_time = row["steps"], clock
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Do something within whose seconds count as no training, such as an evaluation."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self._apart += seconds
+        self._row_time += seconds
+
+    def end(self) -> None:
+        """Write how long training took; what still comes is no training."""
+        seconds, done = time.perf_counter() - self._began, self.steps - self._first
+        speed = done / max(seconds - self._apart, 1e-9)
+        self.writer.timing({"event": "end", "seconds": seconds, "steps": done, "steps_per_second": speed})
+
+    def close(self, state: str, message: str | None = None) -> None:
+        """Write how the run ended, and let others write."""
+        try:
+            self.writer.status(state, message=message, **self.counts())
+        finally:
+            self.writer.close()
+
+    def broke_off(self, error: BaseException | None, why: str = "") -> None:
+        """Close a run that is open: "failed", or "interrupted" by the user, or by `why` where there is no error."""
+        if not self.open:
+            return
+        of = "" if self._total is None else f"of {self._total} "
+        state, message = "interrupted", f"stopped after {self.steps} {of}steps"
+        if error is None:
+            message += f": {why}"
+        elif not isinstance(error, STOPS):
+            state, message = "failed", f"{type(error).__name__}: {error}"
+        with suppress(StorageError):  # on a full disk there is nothing else to say, and a greater error is on its way
+            self.save_episodes(now=True)
+            self.end()
+        with suppress(StorageError):
+            self.close(state, message)
 
     def save_episodes(self, *, now: bool = False) -> None:
         """Write the episodes, unless that was done a short while ago."""

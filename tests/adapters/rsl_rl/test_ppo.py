@@ -376,6 +376,8 @@ def test_answers_of_the_environment_that_do_not_fit_are_refused() -> None:
         ("final_obs", torch.zeros(5, 4), DataError, "TensorDict or dict.*got Tensor"),
         ("final_obs", {"critic": torch.zeros(2, 4)}, DataError, r"batch size \(5,\); got \(2,\)"),
         ("final_obs", env.get_observations()[:2], DataError, r"batch size \(5,\); got \(2,\)"),
+        ("final_obs", {"critic": torch.zeros(5, 3)}, DataError, r"must be torch.float32 of shape \(5, 4\).*\(5, 3\)"),
+        ("final_obs", {"critic": torch.zeros(5, 4).double()}, DataError, r"'critic'\] must be .*got torch.float64 of"),
         ("final_obs", unnamed, DataError, r"the groups of the critic, critic; got _env_ids, obs: .* drop the key"),
     ):
         extras = {"time_outs": torch.ones(5), name: answer}

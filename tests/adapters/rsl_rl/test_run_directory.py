@@ -132,6 +132,8 @@ def test_a_training_that_breaks_off_says_how(error: BaseException, state: str, t
     (run,) = load_runs(tmp_path)
     assert run.status["state"] == state and run.status["updates"] == 1 and run.status["steps"] == 19 * 16
     assert ("the robot broke" if state == "failed" else "stopped after 304 steps") in run.status["message"]
+    end = run.timing[-1]
+    assert end["event"] == "end" and end["steps"] == 304 and end["steps_per_second"] > 0
 
 
 def test_settings_out_of_range_are_refused_and_no_run_is_overwritten(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,14 @@ from sb3_environments import LIMIT, TASKS, Dictionary, Scripted, equal, vectoris
 from sb3_suite import SCALES
 from tddelta import CheckpointError, ConfigError
 from tddelta.adapters.sb3 import DeltaA2C, DeltaDQN, DeltaPPO, DeltaSAC, RunDirectory, run_directory
-from tddelta.adapters.sb3.run_directory import plain, settings_of
+from tddelta.adapters.sb3.run_directory import settings_of
 from tddelta.cli import main
 from tddelta.deep.policy import config_of
 from tddelta.inspector import Recording
 from tddelta.report import write_report
 from tddelta.report.run_set import Seed
 from tddelta.runs import Run, is_being_written, load_runs
+from tddelta.runs.files import name_of, plain
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +160,7 @@ def test_settings_are_plain_data() -> None:
     model = make(learning_rate=lambda progress: 1e-3 * progress, policy_kwargs={"activation_fn": th.nn.ReLU})
     text = json.dumps(settings_of(model), allow_nan=False)
     assert '"ReLU"' in text and '"test_settings_are_plain_data.<locals>.<lambda>"' in text and "0x" not in text
-    assert plain(np.float32(0.5)) == 0.5
+    assert plain((np.float32(0.5), partial(print), SAC, object()), name_of) == [0.5, "print", "SAC", "object"]
 
 
 LOG = '#{{"t_start": {}, "env_id": "CartPole-v1"}}\nr,l,t\n{}'

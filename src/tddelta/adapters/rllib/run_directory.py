@@ -1,12 +1,10 @@
 """Callback of RLlib that writes a run directory, with scores, the critic and an episode played apart from training."""
 
-import json
 import os
 import random
-import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from itertools import count
@@ -22,10 +20,10 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from tddelta._plain import whole
 from tddelta.adapters.rllib.ppo import DeltaPPO, Steps
-from tddelta.errors import ConfigError, StorageError
-from tddelta.runs import CONFIG_FORMAT, RunWriter, run_path
-from tddelta.runs.files import origin
-from tddelta.runs.recorder import HELD_OUT_STATES, RECORDED, Recorder, critic_check, summary
+from tddelta.errors import ConfigError
+from tddelta.runs import RunWriter, run_path
+from tddelta.runs.files import name_of, origin, plain
+from tddelta.runs.recorder import HELD_OUT_STATES, RECORDED, Recorder, critic_check, library_config, summary
 
 _PACKAGES = ("tddelta", "ray", "torch", "gymnasium", "numpy")
 
@@ -41,7 +39,6 @@ _NAMES = {
     "value_mean": ("value_mean", 1.0),
     "default_optimizer_learning_rate": ("learning_rate", 1.0),
 }
-_STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 def components(learner: Any, episodes: list[Any]) -> list[np.ndarray]:
@@ -180,15 +177,11 @@ class RunDirectory(RLlibCallback):
         returns, lengths = (np.atleast_1d(ended.get(name, [])) for name in ("returns", "lengths"))
         record.add_episodes([steps] * len(returns), returns, lengths)
         record.save_episodes()
-        record.writer.metrics([record.row(_numbers(result["learners"].get(DEFAULT_MODULE_ID, {})))])
-        seconds = result["time_this_iter_s"]
-        speed = int(sampled["num_env_steps_sampled"]) / max(seconds, 1e-9)
-        record.writer.timing({"event": "block", "steps": steps, "seconds": seconds, "steps_per_second": speed})
-        record.writer.status("running", **record.counts())
+        numbers = _numbers(result["learners"].get(DEFAULT_MODULE_ID, {}))
+        record.block(numbers, seconds=result["time_this_iter_s"])
         if self.eval_every and result["training_iteration"] % self.eval_every == 0:
-            began = time.perf_counter()
-            self._evaluate(algorithm, record)
-            self._apart += time.perf_counter() - began
+            with record.apart():
+                self._evaluate(algorithm, record)
 
     def on_training_end(self, algorithm: Any) -> None:
         """Play, and write down what was learned; from `DeltaPPO.stop`."""
@@ -199,26 +192,19 @@ class RunDirectory(RLlibCallback):
             weights = algorithm.learner_group.get_weights()[DEFAULT_MODULE_ID]
             tensors = {name: np.asarray(tensor) for name, tensor in weights.items()}
             record.save_parameters(tensors, self._named[0])
-            seconds, done = time.perf_counter() - self._began - self._apart, record.steps - self._first
-            record.writer.timing(
-                {"event": "end", "seconds": seconds, "steps": done, "steps_per_second": done / seconds}
-            )
+            record.end()
             self._evaluate(algorithm, record)
             self._hold_out(algorithm, record)
-            record.writer.status("finished", **record.counts())
+            record.close("finished")
         except BaseException as error:
-            self._record = record
-            self.on_training_error(error)
+            record.broke_off(error)
             raise
-        finally:
-            record.writer.close()
 
     def on_training_error(self, error: BaseException) -> None:
         """Write down that training ended with this exception; from `DeltaPPO.train`."""
         record, self._record = self._record, None
         if record is not None:
-            stopped = isinstance(error, _STOPS)
-            _close(record, "interrupted" if stopped else "failed", f"{type(error).__name__}: {error}")
+            record.broke_off(error)
 
     def _begin(self, algorithm: Any, first: int, seconds: float) -> None:
         config = algorithm.config
@@ -234,23 +220,16 @@ class RunDirectory(RLlibCallback):
         if number is None:
             number = next(one for one in count() if not run_path(self.out, environment, agent, one).exists())
         self._named = environment, agent, int(number)
-        content = {
-            "format": CONFIG_FORMAT,
-            "environment": environment,
-            "environment_kwargs": _plain(config.env_config),
-            "environment_parameters": {},
-            "agent": {"name": agent, "library": "rllib", "algorithm": type(algorithm).__name__},
-            "seed": int(number),
-            "settings": settings_of(config),
-            "scales": config.get_config_for_module(DEFAULT_MODULE_ID).ladder.to_dict(),
-        }
+        more = {"environment_kwargs": plain(config.env_config, name_of), "settings": settings_of(config)}
+        scales = config.get_config_for_module(DEFAULT_MODULE_ID).ladder
+        content = library_config("rllib", algorithm, *self._named, scales, **more)
         path = run_path(self.out, *self._named)
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = RunWriter(path, content, origin((), _PACKAGES, "PyTorch"), resume=path.exists())
-        self._record = Recorder(writer, steps=first)
-        self._began, self._first, self._apart = time.perf_counter() - seconds, first, 0.0
+        self._record = record = Recorder(writer)
+        record.begin(first, seconds=seconds)
         # Whoever is not stopped says so once the callback is gone, at the latest when the process ends.
-        weakref.finalize(self, _leave, self._record, os.getpid())
+        weakref.finalize(self, record.broke_off, None, "`stop` was not called")
 
     def _seeds(self) -> tuple[int, int]:
         first, second = np.random.SeedSequence(self._named[-1]).generate_state(2) >> 2
@@ -292,14 +271,9 @@ def settings_of(config: Any) -> dict[str, Any]:
     apart = {"callbacks", "env", "env_config", "seed", "time_scales", "model"}
     fresh, given = AlgorithmConfig().to_dict(), config.to_dict()
     given["model_config"] = {name: value for name, value in config.model_config.items() if name != "scales"}
-    found = {name: _plain(value) for name, value in given.items() if name not in apart and not name.startswith("_")}
-    return {name: value for name, value in found.items() if name not in fresh or value != _plain(fresh[name])}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers, texts, lists and dicts as they are, everything else by its name."""
-    named = partial(json.dumps, default=lambda other: getattr(other, "__qualname__", type(other).__qualname__))
-    return json.loads(named(value, skipkeys=True))
+    kept = {name: value for name, value in given.items() if name not in apart and not name.startswith("_")}
+    found, usual = plain(kept, name_of), plain(fresh, name_of)
+    return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
@@ -312,15 +286,3 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
         elif value is not None:
             numbers[name] = factor * float(value)
     return numbers
-
-
-def _close(record: Recorder, state: str, message: str) -> None:
-    with suppress(StorageError):  # on a full disk there is nothing else to say
-        record.save_episodes(now=True)
-        record.writer.status(state, message=message, **record.counts())
-    record.writer.close()
-
-
-def _leave(record: Recorder, process: int) -> None:
-    if os.getpid() == process and record.writer.state == "running":
-        _close(record, "interrupted", f"stopped after {record.steps} steps: `stop` was not called")

@@ -253,6 +253,14 @@ class DeltaPPO(PPO):
                 f"{', '.join(map(str, final.keys()))}: name them as the observations do, or drop the key, and W(s_t) "
                 "stands in"
             )
+        for name in wanted:
+            both = (observations[name] for observations in (self.transition.observations, final))
+            like, got = (f"{one.dtype} of shape {tuple(one.shape)}" for one in both)
+            if got != like:
+                raise DataError(
+                    f"extras['{FINAL[0]}']['{name}'] must be {like}, as the observations are; got {got}: hand it out "
+                    "like them, or drop the key, and W(s_t) stands in"
+                )
         final = final.to(self.device)
         # A recurrent critic has a memory per environment, so that all are asked.
         return self.predict_components(final)[cut] if self.critic.is_recurrent else self.predict_components(final[cut])

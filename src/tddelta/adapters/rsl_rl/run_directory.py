@@ -1,8 +1,6 @@
 """Run directories of trainings by rsl_rl's runner, for our PPO and for rsl_rl's own."""
 
-import json
 import os
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ from tddelta.adapters import lent
 from tddelta.adapters.rsl_rl.ppo import truncated
 from tddelta.decomposition import explained_variance
 from tddelta.errors import TDDeltaError
-from tddelta.runs import CONFIG_FORMAT, Arrays, RunWriter, run_path
-from tddelta.runs.files import origin
-from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, Recorder, critic_check
+from tddelta.runs import Arrays, RunWriter, run_path
+from tddelta.runs.files import name_of, origin, plain
+from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, Recorder, critic_check, library_config
 from tddelta.timescales import TimeScales
 
 _PACKAGES = ("tddelta", "rsl-rl-lib", "torch", "tensordict", "numpy")
@@ -79,15 +77,10 @@ def learn(
         tensors = {f"{part}.{name}": one for part, net in nets.items() for name, one in net.state_dict().items()}
         record.save_parameters({name: one.cpu().numpy() for name, one in tensors.items()}, environment)
         record.held_out(*_held_out(runner, streams))
-        writer.status("finished", **record.counts())
+        record.close("finished")
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-        message = f"stopped after {record.steps} steps" if stopped else f"{type(error).__name__}: {error}"
-        record.save_episodes(now=True)
-        writer.status("interrupted" if stopped else "failed", message=message, **record.counts())
+        record.broke_off(error)
         raise
-    finally:
-        writer.close()
     return path
 
 
@@ -112,21 +105,13 @@ def _begin(runner: Any, path: Path, config: dict[str, Any]) -> RunWriter | None:
     return writer
 
 
-def _config(runner: Any, iterations: int, environment: str, agent: str, seed: int) -> dict[str, Any]:
+def _config(runner: Any, iterations: int, *named: Any) -> dict[str, Any]:
     settings = {key: value for key, value in runner.cfg.items() if key not in ("seed", "multi_gpu", "run_name")}
     per_update = runner.cfg["num_steps_per_env"] * runner.env.num_envs * runner.gpu_world_size
-    return {
-        "format": CONFIG_FORMAT,
-        "environment": environment,
-        "environment_kwargs": {},
-        "environment_parameters": {"n_envs": runner.env.num_envs, "processes": runner.gpu_world_size},
-        "agent": {"name": agent, "library": "rsl-rl-lib", "algorithm": type(runner.alg).__name__},
-        "seed": seed,
-        "steps": whole("iterations", iterations, 1, advice="pass a number of updates") * per_update,
-        # Classes and functions by their names.
-        "settings": json.loads(json.dumps(settings, default=lambda one: getattr(one, "__qualname__", str(one)))),
-        "scales": scales_of(runner.alg).to_dict(),
-    }
+    steps = whole("iterations", iterations, 1, advice="pass a number of updates") * per_update
+    more = {"steps": steps, "settings": plain(settings, name_of)}
+    more["environment_parameters"] = {"n_envs": runner.env.num_envs, "processes": runner.gpu_world_size}
+    return library_config("rsl-rl-lib", runner.alg, *named, scales_of(runner.alg), **more)
 
 
 class _Record(Recorder):
@@ -136,8 +121,6 @@ class _Record(Recorder):
         super().__init__(writer)
         self._runner, self._log, self._step = runner, runner.logger.log, runner.logger.process_env_step
         self._sums = torch.zeros(2, runner.env.num_envs, device=runner.device)  # returns and lengths so far
-        self._began = self._row_time = time.perf_counter()
-        self._row_steps = 0
 
     def step(self, rewards: torch.Tensor, dones: torch.Tensor, *given: Any) -> None:
         """Take a step of all environments."""
@@ -161,19 +144,8 @@ class _Record(Recorder):
         values, targets = (array.sum(-1).flatten() for array in (store.values, store.returns))
         numbers["explained_variance"] = float(explained_variance(values, targets))
         numbers["value_mean"] = float(values.mean())
-        self.writer.metrics([self.row(numbers)])
-        clock, done = time.perf_counter(), self.steps - self._row_steps
-        seconds, self._row_time, self._row_steps = clock - self._row_time, clock, self.steps
-        speed = {"seconds": seconds, "steps_per_second": done / max(seconds, 1e-9)}
-        self.writer.timing({"event": "block", "steps": self.steps, **speed})
-        self.writer.status("running", **self.counts())
+        self.block(numbers)
         self.save_episodes()
-
-    def end(self) -> None:
-        """Say how long it took."""
-        seconds = time.perf_counter() - self._began
-        speed = {"seconds": seconds, "steps_per_second": self.steps / max(seconds, 1e-9)}
-        self.writer.timing({"event": "end", "steps": self.steps, **speed})
 
 
 def _held_out(runner: Any, streams: int) -> tuple[Arrays, Arrays]:

@@ -1,11 +1,9 @@
 """Callback that writes a run directory, for our algorithms and for SB3's own."""
 
-import functools
 import os
 import sys
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from inspect import signature
@@ -35,9 +33,9 @@ from tddelta.adapters.sb3.model import DeltaModel, asked
 from tddelta.adapters.sb3.off_policy import DeltaDQN, DeltaSAC
 from tddelta.adapters.sb3.on_policy import DeltaOnPolicy
 from tddelta.errors import ConfigError, StorageError
-from tddelta.runs import CONFIG_FORMAT, Arrays, RunWriter, run_path
-from tddelta.runs.files import origin, replace, to_json
-from tddelta.runs.recorder import RECORDED, STREAM_LENGTH, Recorder, critic_check, summary
+from tddelta.runs import Arrays, RunWriter, run_path
+from tddelta.runs.files import name_of, origin, plain, replace, to_json
+from tddelta.runs.recorder import RECORDED, STOPS, STREAM_LENGTH, Recorder, critic_check, library_config, summary
 from tddelta.timescales import TimeScales
 
 # Not settings, recorded elsewhere, or without influence on what is learned.
@@ -56,30 +54,19 @@ def settings_of(model: Any) -> dict[str, Any]:
         if "__init__" in vars(kind)
         for name in signature(vars(kind)["__init__"]).parameters
     )
-    found = {name: plain(getattr(model, name)) for name in names if name not in _LEFT_OUT and hasattr(model, name)}
-    return {"policy": model.policy_class.__name__, **found}
+    found = {name: getattr(model, name) for name in names if name not in _LEFT_OUT and hasattr(model, name)}
+    return {"policy": model.policy_class.__name__, **plain(found, _described)}
 
 
-def plain(value: Any) -> Any:
-    """Numbers, texts, lists and mappings as they are; schedules by what they do; everything else by its name."""
+def _described(value: Any) -> Any:
+    """A schedule by what it does, everything else by its name."""
     if isinstance(value, FloatSchedule):
-        return plain(value.value_schedule)
+        return _described(value.value_schedule)
     if isinstance(value, ConstantSchedule):
         return float(value.val)
     if isinstance(value, LinearSchedule):
         return f"linear from {value.start} to {value.end} at {value.end_fraction}"
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, functools.partial):
-        return plain(value.func)
-    name = getattr(value, "__qualname__", None)  # a class or a function
-    return name if name is not None else str(getattr(value, "value", type(value).__qualname__))
+    return name_of(value)
 
 
 _LIBRARY = "stable-baselines3"
@@ -92,99 +79,28 @@ def scales_of(model: Any) -> TimeScales:
     return model.scales if ours else TimeScales.single(model.gamma, lam=getattr(model, "gae_lambda", None))
 
 
-def run_config(model: Any, environment: str, agent: str, number: int) -> dict[str, Any]:
-    """Content of `config.json`: equal for equal runs."""
-    return {
-        "format": CONFIG_FORMAT,
-        "environment": environment,
-        "environment_kwargs": {},
-        "environment_parameters": {"n_envs": model.n_envs},
-        "agent": {"name": agent, "library": _LIBRARY, "algorithm": type(model).__name__},
-        "seed": number,
-        "steps": model._total_timesteps,
-        "settings": settings_of(model),
-        "scales": scales_of(model).to_dict(),
-    }
-
-
-STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Exceptions that mean the user stopped training."""
-
-
 class Record(Recorder):
     """Record of one training that says how it ended, although SB3 does not tell.
 
     Attributes:
         learned_steps: Environment steps at the last update.
-        row_steps: Environment steps at the last row of metrics.
         numbers: The last of every metric.
-        open: Whether training goes on.
     """
 
     def __init__(self, writer: RunWriter, steps: int) -> None:
         super().__init__(writer, steps=steps)
-        self.learned_steps, self.row_steps = steps, 0
-        self.numbers: dict[str, float] = {}
-        # A forked process has a copy of this, and nothing to say.
-        self.open, self._process = False, os.getpid()
+        self.learned_steps, self.numbers = steps, dict[str, float]()
 
-    def begin(self, steps: int, total: int) -> None:
-        """Training begins, or goes on, from so many environment steps up to a total."""
-        self.open, self.steps, self._first, self._total = True, steps, steps, total
-        self._began = self._row_time = time.perf_counter()
-        self._apart, self._before = 0.0, _last_exception()
-
-    def write_row(self) -> None:
-        """Write a row of metrics, and how fast training was since the last one."""
-        self.writer.metrics([self.row(self.numbers, self.learned_steps)])
-        clock = time.perf_counter()
-        seconds, done = clock - self._row_time, self.learned_steps - max(self.row_steps, self._first)
-        speed = {"steps_per_second": done / max(seconds, 1e-9)}
-        self.writer.timing({"event": "block", "steps": self.learned_steps, "seconds": seconds, **speed})
-        self.writer.status("running", **self.counts())
-        self.row_steps, self._row_time = self.learned_steps, clock
-
-    def play(self, player: "Player", episodes: int) -> None:
-        """Append an evaluation, whose seconds count as no training."""
-        began = time.perf_counter()
-        self.evaluation(player.scores(episodes))
-        seconds = time.perf_counter() - began
-        self._apart += seconds
-        self._row_time += seconds
-
-    def end_of_training(self) -> None:
-        """Say how long it took; what still comes is no training."""
-        seconds, done = time.perf_counter() - self._began, self.steps - self._first
-        speed = done / max(seconds - self._apart, 1e-9)
-        self.writer.timing({"event": "end", "seconds": seconds, "steps": done, "steps_per_second": speed})
-
-    def close(self, state: str, message: str | None = None) -> None:
-        """Say how it ended, and let others write."""
-        self.open = False
-        try:
-            self.writer.status(state, message=message, **self.counts())
-        finally:
-            self.writer.close()
-
-    def break_off(self, error: BaseException | None) -> None:
-        """Training broke off: "interrupted" by the user or for a reason that nobody knows, else "failed"."""
-        if not self.open or os.getpid() != self._process:
-            return
-        state, message = "interrupted", f"stopped after {self.steps} of {self._total} steps"
-        if error is None:
-            message += ": `learn` did not come to its end"
-        elif not isinstance(error, STOPS):
-            state, message = "failed", f"{type(error).__name__}: {error}"
-        with suppress(StorageError):  # on a full disk there is nothing else to say, and a greater error is on its way
-            self.save_episodes(now=True)
-            self.end_of_training()
-        with suppress(StorageError):
-            self.close(state, message)
+    def begin(self, steps: int, total: int | None = None, seconds: float = 0.0) -> None:
+        """Begin to measure time, and remember what went wrong before."""
+        super().begin(steps, total, seconds)
+        self._before = _last_exception()
 
     def leave(self) -> None:
         """The callback is gone and training is not over: nobody said why, but the interpreter may know."""
         error = _last_exception()
-        self.break_off(error if error is not self._before and _in_learn(error) else None)
+        known = error is not self._before and _in_learn(error)
+        self.broke_off(error if known else None, "`learn` did not come to its end")
 
 
 def _last_exception() -> BaseException | None:
@@ -476,7 +392,7 @@ class RunDirectory(BaseCallback):
             if isinstance(error, STOPS):
                 with suppress(StorageError):
                     self._save_parameters(record)
-            record.break_off(error)
+            record.broke_off(error)
 
     def _on_training_start(self) -> None:
         model = self.model
@@ -491,7 +407,9 @@ class RunDirectory(BaseCallback):
         watch(self.training_env)  # of SB3's own algorithms; ours have done it
         # Before anything is written: what does not fit is told now, not after the training.
         self._player = None if self.eval_env is None else Player(model, self.eval_env, self._named[-1])
-        config = run_config(model, *self._named)
+        more = {"steps": model._total_timesteps, "settings": settings_of(model)}
+        more["environment_parameters"] = {"n_envs": model.n_envs}
+        config = library_config(_LIBRARY, model, *self._named, scales_of(model), **more)
         if self._record is None:
             self._record = self._begun(config)
         else:
@@ -543,7 +461,8 @@ class RunDirectory(BaseCallback):
         if self._player and self.eval_every is not None and self.num_timesteps < self.model._total_timesteps:
             before = self.num_timesteps - self.model.n_envs
             if self.num_timesteps // self.eval_every > before // self.eval_every:
-                record.play(self._player, self.eval_episodes)
+                with record.apart():
+                    record.evaluation(self._player.scores(self.eval_episodes))
         return True
 
     def _on_rollout_start(self) -> None:
@@ -557,9 +476,9 @@ class RunDirectory(BaseCallback):
         record = self._record_of()
         self._see_update(now=True)
         self._save_parameters(record)
-        record.end_of_training()
+        record.end()
         if self._player is not None:
-            record.play(self._player, self.eval_episodes)
+            record.evaluation(self._player.scores(self.eval_episodes))
             found = self._player.hold_out()
             if found is not None:
                 record.held_out(*found)
@@ -584,7 +503,7 @@ class RunDirectory(BaseCallback):
             pause = self.every or (1 if isinstance(model, OnPolicyAlgorithm) else OFF_POLICY_STEPS)
             now = now or record.learned_steps - record.row_steps >= pause
         if now and record.updates and record.learned_steps > record.row_steps:
-            record.write_row()
+            record.block(record.numbers, record.learned_steps)
 
     def _record_of(self) -> Record:
         if self._record is None:
