@@ -62,7 +62,7 @@ def told(call, name):
         print("phase over", file=sys.stderr, flush=True)
         return result
     return telling
-training._Training._train = told(training._Training._train, "training")
+training._Training._updates_left = told(training._Training._updates_left, "training")
 training._Training._evaluate = told(training._Training._evaluate, "evaluating")
 training._Training._finish = told(training._Training._finish, "recording")
 training._Training._save = told(training._Training._save, "saving")

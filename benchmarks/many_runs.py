@@ -14,7 +14,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 from tddelta.experiments import Outcome
-from tddelta.experiments.sweeping import plan, trainer, work
+from tddelta.experiments.sweeping import plan, work
 
 STUDY = """
 environments = "Catch-bsuite"
@@ -74,7 +74,7 @@ def main() -> None:
         study.write_text(STUDY.format(runs=runs), encoding="utf-8")
         planned, before = plan(study), Use()
         began, processor = time.perf_counter(), time.process_time()
-        outcomes = work(planned, trainer(planned, workers=workers), say=say)
+        outcomes = work(planned, workers=workers, say=say)
         seconds, processor = time.perf_counter() - began, time.process_time() - processor
     after = Use()
     warm, late = uses.values()

@@ -25,7 +25,7 @@ from tddelta.cli.sweep import Tune
 from tddelta.cli.training import Compare, Train, with_settings
 from tddelta.deep.config import Config, _made
 from tddelta.errors import ConfigError, ContractionWarning, DataError, MissingExtra, StorageError, setting
-from tddelta.runs import Run, load_runs
+from tddelta.runs import Run, find_runs, load_runs
 from tddelta.runs.files import HAS_LOCKS, lock
 
 CATCH = "Catch-bsuite"
@@ -302,6 +302,21 @@ def test_json_is_all_there_is_on_the_standard_output(capsys):
     assert err == f"report: {Path('o/report.html').absolute()}\n"
     assert call("train", CATCH, "--steps", "2000", "--out", "p", "--json") == 0
     assert json.loads(capsys.readouterr().out)["agent"] == "ppo-delta"
+
+
+@pytest.mark.usefixtures("pretended")
+def test_compare_loads_every_run_once_and_reports_the_whole_folder(monkeypatch):
+    compare = ("compare", CATCH, "--seeds", "2", "--steps", "1000", "--out", "o", "--agents")
+    assert call(*compare, "ppo") == 0
+    loaded, load = [], Run.__init__
+
+    def noted(self, path):
+        loaded.append(path)
+        load(self, path)
+
+    monkeypatch.setattr(Run, "__init__", noted)
+    assert call(*compare, "ppo-delta") == 0
+    assert sorted(loaded) == find_runs("o")  # those of before for the report, which is of the whole folder
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """`tddelta sweep`: one command that starts a study, goes on with it, grows it and says how far it is."""
 
+import functools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from tddelta.cli import main
 from tddelta.errors import ConfigError
 from tddelta.experiments import sweeping
 from tddelta.experiments.display import Board
-from tddelta.experiments.running import Threads, train_group
+from tddelta.experiments.running import Trainer, in_thread, train_group
 from tddelta.experiments.sweeping import slurm_script as script
 from tddelta.runs import Run, load_runs
 from told import spawned, start
@@ -32,17 +33,20 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 @pytest.fixture
 def pretended(pretended, monkeypatch):
-    """Replace also processes, by threads."""
+    """Replace also processes, by a thread."""
 
-    def threads(count, *, options, command):
-        stop, origin = threading.Event(), {"command": list(command)}
+    class OneThread(Trainer):
+        def __init__(self, count, *, options, command):
+            self.options, self.origin, self.run = options, {"command": list(command)}, None
 
-        def train(group, report):
-            return train_group(group, origin, lambda *_: None, stop, **options)
+        def start(self, waiting):
+            if self.run is not None and not self.run.done():
+                return []
+            train = functools.partial(train_group, **self.options)
+            self.run = in_thread("run", train, waiting[:1], self.origin, lambda *_: None, threading.Event())
+            return [(waiting[:1], self.run)]
 
-        return Threads(train, stop, count or 2, vectorized=False)
-
-    monkeypatch.setattr(sweeping, "Processes", threads)
+    monkeypatch.setattr(sweeping, "Processes", OneThread)
 
 
 # ---------------------------------------------------------------- working through a study
@@ -89,7 +93,7 @@ class TestSweep:
         early = write()
         sweeping.remember(sweeping.plan(Path("study.toml"), 3))
         with pytest.raises(ConfigError, match="another sweep added seeds meanwhile, 3 in place of 0: start it again"):
-            sweeping.work(early, sweeping.trainer(early))
+            sweeping.work(early)
         assert json.loads(Path("study/study.json").read_text())["added_seeds"] == 3
 
     def test_a_second_sweep_is_refused_by_the_lock_of_the_first(self, capsys):

@@ -293,7 +293,7 @@ def test_train_resume_refuses_what_it_cannot_know(tmp_path, capsys):
     assert "--resume needs --out, or a run directory in place of ENV" in refused("--resume", "nowhere")
     shutil.copytree(path, path.with_name("seed-1"))
     assert "has 2 runs, " in refused("--resume", "o")
-    with pytest.raises(ConfigError, match=r"resume='o' goes on with what is recorded there; got learning_rate"):
+    with pytest.raises(ConfigError, match=r"resume='o' goes on with the settings recorded there; got learning_rate"):
         train(resume="o", learning_rate=0.1)
     with pytest.raises(ConfigError, match="train needs an environment; got None"):
         train()

@@ -11,7 +11,7 @@ from studies import end
 from tddelta.deep.config import Config
 from tddelta.errors import ConfigError
 from tddelta.experiments.plan import Outcome, RunPlan
-from tddelta.experiments.running import Trainer, work_through
+from tddelta.experiments.running import Trainer, Work, work_through
 from tddelta.runs import RunWriter, is_being_written, load_runs
 from told import Told, start
 
@@ -30,7 +30,7 @@ class OneAtATime(Trainer):
     def __init__(self, before=lambda plan: None):
         self.trained, self.before = [], before
 
-    def start(self, waiting, report):
+    def start(self, waiting):
         run, future = waiting[0], Future()
         self.before(run)
         try:
@@ -51,10 +51,10 @@ class OneThatLasts(OneAtATime):
         self.lasting = Future()
         self.lasting.cancel()
 
-    def start(self, waiting, report):
+    def start(self, waiting):
         if not self.lasting.done():
             return []
-        ((group, done),) = super().start(waiting, report)
+        ((group, done),) = super().start(waiting)
         self.lasting = Future()
         threading.Timer(0.05, self.lasting.set_result, [done.result()]).start()
         return [(group, self.lasting)]
@@ -67,7 +67,7 @@ def _no_pause(monkeypatch):
 
 def work(plans, trainer, stop=None):
     display = Told()
-    work_through(plans, trainer, display, shared=True, stop=stop)
+    work_through(Work(plans, display, shared=True, stop=stop or threading.Event()), trainer)
     return display.ended()
 
 

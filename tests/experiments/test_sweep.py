@@ -17,7 +17,7 @@ import tddelta
 from pretend import wait_for
 from tddelta.errors import ConfigError, DataError, setting
 from tddelta.experiments import plan_runs
-from tddelta.experiments.running import work_through
+from tddelta.experiments.running import Work, work_through
 from tddelta.experiments.workers import Processes, WorkerError, _ending, _sendable
 from told import Told, spawned, start
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def sweep(seeds, *, workers=2, retries=2, display=None, backend=sweep_worker.cpu, agents=("ppo",)):
     plans = plan_runs(CATCH, list(agents), seeds=seeds, steps=64, out="o")
     processes = Processes(workers, train=sweep_worker.train, backend=backend)
-    outcomes = work_through(plans, processes, display or Told(), retries=retries)
+    outcomes = work_through(Work(plans, display or Told(), retries=retries), processes)
     return outcomes.runs, outcomes.signal
 
 
@@ -149,7 +149,7 @@ def test_wrong_numbers_of_processes_and_runs_planned_from_objects_are_refused():
         Processes(0)
     (planned,) = plan_runs(CATCH, tddelta.AGENTS["ppo"], seeds=1, out="o")
     with pytest.raises(ConfigError, match="objects, and other processes can only be told names"):
-        work_through([planned], Processes(1, backend=sweep_worker.cpu), Told())
+        work_through(Work([planned], Told()), Processes(1, backend=sweep_worker.cpu))
 
 
 def test_a_process_that_may_start_no_others_refuses_to_sweep(monkeypatch):
@@ -177,13 +177,13 @@ import sys
 import sweep_worker
 from tddelta.experiments import plan_runs
 from tddelta.experiments.display import Display
-from tddelta.experiments.running import work_through
+from tddelta.experiments.running import Work, work_through
 from tddelta.experiments.workers import Processes
 
 print("begun", flush=True)
 plans = plan_runs("Catch-bsuite", "ppo", seeds=[int(sys.argv[1])], steps=64, out="o")
 processes = Processes(1, train=sweep_worker.train, backend=sweep_worker.cpu)
-outcomes = work_through(plans, processes, Display([]))
+outcomes = work_through(Work(plans, Display([])), processes)
 print(outcomes.finished, outcomes.signal)
 """
 

@@ -23,12 +23,12 @@ PROGRAM = """
 import sys
 from tddelta.cli import main
 from tddelta.deep import training
-training.LONGEST_BLOCK, train, blocks = 1, training._Training._train, []
+training.LONGEST_BLOCK, record, blocks = 1, training._Training._record, []
 def slowly(self, *arguments):
     blocks.append(arguments)
     self.stop.wait(120 if len(blocks) > 6 else 0)
-    return train(self, *arguments)
-training._Training._train = slowly
+    record(self, *arguments)
+training._Training._record = slowly
 sys.exit(main(sys.argv[1:]))
 """
 SETTINGS = {

@@ -17,7 +17,7 @@ from tyro.conf import Positional, arg
 from tddelta._plain import counted
 from tddelta._streams import written
 from tddelta.errors import ConfigError, TDDeltaError, printable
-from tddelta.runs import Run, append_evaluation, find_runs, one_run, write_reward_density
+from tddelta.runs import Run, Runs, append_evaluation, find_runs, one_run, readable_runs, write_reward_density
 from tddelta.runs.reader import Mode
 from tddelta.timescales import LAM, RULES, Rule, TimeScales, names_discounts, number_text, plain_scales
 
@@ -314,21 +314,20 @@ class Redraw:
         """Write the report."""
         if not self.runs:
             raise ConfigError("report needs runs: name a run directory or a folder above some")
-        print_report(self.runs, self.out, self.baselines)
+        from tddelta.report.page import shared_folder
+
+        runs = readable_runs(*self.runs)
+        print_report(runs, shared_folder(self.runs) if self.out is None else self.out, self.baselines)
         return 0
 
 
-def print_report(
-    paths: Sequence[Path], out: Path | None = None, baselines: Sequence[str] | None = None, *, table: bool = True
-) -> None:
+def print_report(runs: Runs, out: Path, baselines: Sequence[str] | None = None, *, table: bool = True) -> None:
     """Write the report, then print its summary table and where it is."""
     from tddelta.paper.published import sections
     from tddelta.report import Report
-    from tddelta.report.page import shared_folder
-    from tddelta.runs import readable_runs
 
-    report = Report(readable_runs(*paths), baselines=baselines, sections=sections)
-    page = report.write(shared_folder(paths) if out is None else out)
+    report = Report(runs, baselines=baselines, sections=sections)
+    page = report.write(out)
     rows = report.summary() if table else []
     if rows:
         print()
@@ -376,7 +375,7 @@ def options_of(command: Any) -> Callable[[str, str, str], str]:
         name = {"environment_kwargs": "env_kwargs", "seeds": "seed_list" if " " in words else name}.get(name, name)
         if name not in flags:
             return python
-        if flags[name]:
+        if flags[name] and words in ("True", "False"):
             name, words = f"no_{name}" if words == "False" else name, ""
         return f"--{name.replace('_', '-')} {words}".rstrip()
 

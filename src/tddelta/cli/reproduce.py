@@ -18,6 +18,7 @@ from tddelta._streams import hang_ups
 from tddelta.cli.reading import option, print_report, print_table
 from tddelta.cli.training import explain, folder_and_repetition, shown, stopped
 from tddelta.errors import ConfigError
+from tddelta.runs import readable_runs
 from tddelta.runs.files import ELSEWHERE, storing
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def reproduce_atari(options: "Reproduce", command: Sequence[str]) -> int:
         _tell(f"tddelta: {plan.name} could not be measured: {error}")
     if len(outcomes.failed) < len(plans):
         correct = tuple(dict.fromkeys(plan.agent for plan in plans if plan.agent in atari.AGENTS))
-        print_report([out], baselines=correct if variants and correct else None)
+        print_report(readable_runs(out), out.absolute(), correct if variants and correct else None)
     return 1 if outcomes.failed or unmeasured else 0
 
 

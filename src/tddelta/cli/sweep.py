@@ -24,6 +24,7 @@ from tddelta.cli.training import (
     stopped,
 )
 from tddelta.errors import ConfigError, printable
+from tddelta.runs import Runs, readable_runs
 
 if TYPE_CHECKING:
     from tddelta.experiments.sweeping import Planned
@@ -87,23 +88,21 @@ class Tune:
             )  # fmt: skip
         except Stopped as error:
             return stopped(error.number, "what was in progress is saved", again)
+        runs = readable_runs(out / "evaluation", loaded=[*tuned.chosen, *tuned.preset])
         # without its table, which is too wide where agents differ in all that was searched
-        print_report([out / "evaluation"], out, baselines(tuned), table=False)
+        print_report(runs, out, baselines(tuned, runs), table=False)
         print(json.dumps(summarize(tuned), allow_nan=False) if self.json else "\n".join(describe(tuned)))
         print(f"preset: {tuned.file}", file=sys.stderr if self.json else sys.stdout)
         return 0
 
 
-def baselines(tuned: "Tuned") -> list[str] | None:
-    """Name of the preset in the report, where there is something to compare with it."""
+def baselines(tuned: "Tuned", runs: Runs) -> list[str] | None:
+    """Name of the preset in a report of the runs, where there is something to compare with it."""
     from tddelta.report.run_set import agent_names
-    from tddelta.runs import load_runs
 
     if not tuned.settings:
         return None
-    runs = load_runs(tuned.out / "evaluation")
-    preset = tuned.preset[0].path.resolve()
-    return [next(name for run, name in zip(runs, agent_names(runs), strict=True) if run.path.resolve() == preset)]
+    return [next(name for run, name in zip(runs, agent_names(runs), strict=True) if run is tuned.preset[0])]
 
 
 def summarize(tuned: "Tuned") -> dict[str, Any]:
@@ -172,7 +171,7 @@ class Sweep:
             return self._status()
         if self.only is None:
             _plan_on_cpu()
-        from tddelta.experiments.sweeping import plan, trainer, work, work_on_one
+        from tddelta.experiments.sweeping import plan, work, work_on_one
 
         planned = plan(self.study, self.add_seeds, **self._changes())
         if self.slurm:
@@ -181,8 +180,8 @@ class Sweep:
         if self.only is not None:
             outcomes = work_on_one(planned, self.only, command=command, **shown(json=self.json))
         else:
-            processes = trainer(planned, workers=self.workers, ray=self.ray, ray_fetch=self.ray_fetch, command=command)
-            outcomes = work(planned, processes, **shown(json=self.json))
+            where: dict[str, Any] = {"workers": self.workers, "ray": self.ray, "ray_fetch": self.ray_fetch}
+            outcomes = work(planned, command=command, **where, **shown(json=self.json))
         explain(outcomes, self)
         done, number = outcomes.finished, outcomes.signal
         count = len(planned.plans) if self.only is None else 1

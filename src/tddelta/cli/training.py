@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 from tddelta._plain import tidy
 from tddelta.cli.reading import NUMBERS_OR_LADDER, option, options_of, print_report
 from tddelta.errors import ConfigError, StorageError, TDDeltaError, printable
+from tddelta.runs import readable_runs
 
 if TYPE_CHECKING:
     from tddelta.experiments.plan import Outcomes, RunPlan
@@ -111,8 +112,8 @@ class Compare(Training, SeveralRuns):
     """Train agents × environments × seeds, and report the differences.
 
     As many runs at a time as there are cores. Each writes a run directory OUT/ENV/AGENT/seed-N; at the end come a table
-    of scores with confidence intervals, and OUT/report.html. Where settings are changed, AGENT gets a hash of them, as
-    in ppo-delta-1a2b3c4d.
+    of scores with confidence intervals, and OUT/report.html, of all runs in OUT. Where settings are changed, AGENT gets
+    a hash of them, as in ppo-delta-1a2b3c4d.
 
     Ctrl-C saves the runs in progress and stops; compilations in progress end first. A second Ctrl-C stops at once.
 
@@ -178,19 +179,11 @@ def _go_on(options: Train, command: Sequence[str]) -> int:
             "--resume needs --out, or a run directory in place of ENV: name the folder to go on in, as in tddelta "
             f"train --resume runs/20260101-120000; got {options.environment!r}, which does not exist"
         )
-    given = dataclasses.asdict(options)
-    settings = given.pop("settings", {})
-    kept = ("environment", "resume", "eval_every", "checkpoint_every", "json", "track")  # no settings of a run
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    changed = [name for name, value in given.items() if name not in kept and value != defaults[name]]
-    changed += [name for name, value in settings.items() if value is not None]
-    if changed:
-        raise ConfigError(
-            f"--resume {path} goes on with the settings recorded there; got --{changed[0].replace('_', '-')}: leave it "
-            "out, or repeat the command that started the run with --out and --resume"
-        )
-    plan, recorded = recorded_plan(path)
-    recorded = {name: value for name, value in recorded.items() if given[name] in (None, ())}
+    named = {name: getattr(options, name) for name in ("agent", "seed", "steps", "preset")}
+    named = {name: value for name, value in named.items() if value != defaults[name]}
+    plan, recorded = recorded_plan(path, **named, **settings_of(options))
+    recorded = {name: value for name, value in recorded.items() if getattr(options, name) in (None, ())}
     return _work_through(dataclasses.replace(options, **recorded), [plan], plan.path, command, command)
 
 
@@ -217,7 +210,7 @@ def _work_through(
         print(f"to go on: {shlex.join(again)}", file=sys.stderr)
     if isinstance(options, Compare):
         if len(outcomes.failed) < len(plans):
-            print_report([out], table=not options.json)
+            print_report(readable_runs(out, loaded=outcomes.loaded), out.absolute(), table=not options.json)
     elif not outcomes.failed:
         print(f"run: {plans[0].path}", file=sys.stderr if options.json else sys.stdout)
     return 1 if outcomes.failed else 0

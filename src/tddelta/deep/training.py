@@ -442,8 +442,16 @@ class _Training:
             if compiled is None:
                 self._tell("compiling")
                 compiled = self._compiled(jax.eval_shape(lambda state: state, self.state))
-            before, took = self.done, self._train(compiled, count)
+            before, block_began = self.done, time.perf_counter()
+            try:
+                self.state, metrics, finished = compiled.block(self.config, self.state, jnp.int32(count))
+            except DataError:  # a host environment raised: what was learned before is kept
+                self.records[0].save(self._learned(0))
+                raise
+            block = jax.tree.map(np.asarray, (metrics, finished))
+            took = time.perf_counter() - block_began
             seconds += took
+            self._record(block, count, took)
             if self.config.past_stages(self.done):
                 self._grow()
                 compiled = None
@@ -539,16 +547,8 @@ class _Training:
         following = (self.done * self.config.batch // self.eval_every + 1) * self.eval_every
         return min(left, -(-following // self.config.batch) - self.done)
 
-    def _train(self, compiled: Programs, count: int) -> float:
-        """A block of updates; returns the seconds that it took."""
-        began = time.perf_counter()
-        try:
-            self.state, metrics, finished = compiled.block(self.config, self.state, jnp.int32(count))
-        except DataError:  # a host environment raised: what was learned before is kept
-            self.records[0].save(self._learned(0))
-            raise
-        block = jax.tree.map(np.asarray, (metrics, finished))
-        seconds = time.perf_counter() - began
+    def _record(self, block: tuple[ppo.Metrics, np.ndarray], count: int, seconds: float) -> None:
+        """Bring the run directories up to date after a block of updates."""
         for index, record in enumerate(self.records):
             if record.fault is None:
                 metrics, finished = self._own(block, index)
@@ -560,7 +560,6 @@ class _Training:
         for record in self.records:
             record.writer.timing({"event": "block", **timing, "return_mean": record.recent_return})
         self._tell("training")
-        return seconds
 
     def _passed(self, before: int) -> bool:
         """Tell whether a step to evaluate at lies in the updates since `before`; the end has its own evaluation."""

@@ -7,7 +7,7 @@ from typing import Any
 from tddelta._plain import plain
 from tddelta.errors import ConfigError
 from tddelta.experiments.display import Listener, shown
-from tddelta.experiments.plan import begun, plan_runs
+from tddelta.experiments.plan import plan_runs
 from tddelta.experiments.running import recorded_plan, run_plans
 from tddelta.runs import Run, Runs, Track
 
@@ -56,31 +56,23 @@ def train(
         StorageError: The run directory cannot be written. What was saved before is intact.
         KeyboardInterrupt: Ctrl-C, after the run was saved.
     """
-    options: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track or None}
+    given: dict[str, Any] = {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "track": track or None}
+    options = {name: value for name, value in given.items() if value is not None}
     if not isinstance(resume, bool):
-        chosen = {"agent": None if agent == "ppo-delta" else agent, "seed": seed or None}
-        given = {"environment": environment, **chosen, "steps": steps, "out": out, "presets": presets or None}
-        given |= settings
-        if named := [name for name, value in given.items() if value is not None]:
-            raise ConfigError(
-                f"resume={os.fspath(resume)!r} goes on with what is recorded there; got {named[0]}: leave it out, or "
-                "repeat the whole call with out= and resume=True"
-            )
-        plan, recorded = recorded_plan(resume)
-        plans, resume = [plan], True
-        options = recorded | {name: value for name, value in options.items() if value is not None}
+        chosen = {"agent": None if agent == "ppo-delta" else agent, "seed": seed or None, "presets": presets or None}
+        plan, recorded = recorded_plan(resume, environment=environment, steps=steps, out=out, **chosen, **settings)
+        plans, resume, options = [plan], True, recorded | options
     elif environment is None:
         raise ConfigError("train needs an environment; got None: name it first, as in train('CartPole-v1')")
     elif isinstance(plain(seed), Iterable):
         raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}: compare(seeds=...) takes several")
     else:
         plans = plan_runs(environment, agent, seeds=[seed], steps=steps, out=out, presets=presets, **settings)
-    options["track"] = options["track"] or ()
     outcomes = run_plans(plans, resume=resume, **options, **shown(progress))
     outcomes.raise_signal()
     for _, error in outcomes.failed:
         raise error
-    return Run(plans[0].path)
+    return outcomes.loaded[0]
 
 
 def compare(
@@ -132,4 +124,4 @@ def compare(
     if len(outcomes.failed) == len(plans):
         raise outcomes.failed[0][1]
     outcomes.warn(len(plans), stacklevel=2)
-    return begun(plans)
+    return outcomes.loaded

@@ -49,9 +49,8 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
         "path": str(plan.path),
         "message": None if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}",
     }
-    if (plan.path / "config.json").exists():
+    if (run := outcome.run) is not None:
         try:
-            run = Run(plan.path)
             status = run.status
         except CheckpointError:  # which made it fail
             return summary
@@ -309,7 +308,7 @@ class Display:
     def __init__(
         self,
         todo: Sequence[RunPlan],
-        finished: Sequence[RunPlan] = (),
+        finished: Sequence[Outcome] = (),
         *,
         live: bool = False,
         say: Callable[[Outcome], str] | None = None,
@@ -326,8 +325,8 @@ class Display:
         self._live: Live | None = None
 
     def __enter__(self) -> "Display":
-        for plan in self._finished:
-            self._print_outcome(Outcome(plan, "finished", skipped=True))
+        for outcome in self._finished:
+            self._print_outcome(outcome)
         self._draw()
         return self
 

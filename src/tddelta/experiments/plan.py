@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,14 @@ class Outcome:
     error: Exception | None = None
     skipped: bool = False
 
+    @cached_property
+    def run(self) -> Run | None:
+        """The run, loaded once; None where it has not begun or its `config.json` is damaged."""
+        with suppress(CheckpointError):  # which made it fail
+            if (self.plan.path / "config.json").exists():
+                return Run(self.plan.path)
+        return None
+
 
 @dataclass(frozen=True)
 class Outcomes:
@@ -99,6 +108,11 @@ class Outcomes:
     def failed(self) -> list[tuple[RunPlan, Exception]]:
         """The runs that failed, and why."""
         return [(outcome.plan, outcome.error) for outcome in self.runs if outcome.error is not None]
+
+    @property
+    def loaded(self) -> Runs:
+        """The runs that have begun and can be read."""
+        return Runs([outcome.run for outcome in self.runs if outcome.run is not None])
 
     @property
     def finished(self) -> int:
@@ -180,7 +194,7 @@ def plan_runs(
     return list(plans.values())
 
 
-def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> tuple[list[RunPlan], list[RunPlan]]:
+def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> tuple[list[RunPlan], list[Outcome]]:
     """Divide a plan into the runs to start or to go on with, and those that are finished.
 
     Existing run directories are allowed where `resume` is true. Where the folder is `shared`, others may be writing
@@ -207,32 +221,22 @@ def divide(plans: Sequence[RunPlan], *, resume: bool, shared: bool = False) -> t
                 f"{plan.path} is being written by another process: wait for it, or choose another folder with "
                 f"{setting('out', '')}"
             )
-        if not (plan.path / "config.json").exists():
-            continue  # cut off before it began
+        outcome = Outcome(plan, "finished", skipped=True)
         try:
-            run = Run(plan.path)
-            state = run.status["state"]
+            if outcome.run is None:
+                continue  # cut off before it began, or damaged
+            state = outcome.run.status["state"]
         except CheckpointError:
             continue
-        if other := differences(run.config, plan.content):
+        if other := differences(outcome.run.config, plan.content):
             raise ConfigError(
                 f"{plan.path} was started with other settings, {'; '.join(other)}: "
                 f"use the settings from there, or choose another folder with {setting('out', '')}"
             )
         if state == "finished":
-            finished.append(plan)
-    over = {plan.path for plan in finished}
+            finished.append(outcome)
+    over = {outcome.plan.path for outcome in finished}
     return [plan for plan in plans if plan.path not in over], finished
-
-
-def begun(plans: Iterable[RunPlan]) -> Runs:
-    """The runs of a plan that have begun and can be read."""
-    runs = []
-    for plan in plans:
-        with suppress(CheckpointError):  # that run failed, and its error says so
-            if (plan.path / "config.json").exists():
-                runs.append(Run(plan.path))
-    return Runs(runs)
 
 
 def _check_folder(path: Path) -> None:

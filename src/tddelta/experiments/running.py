@@ -1,8 +1,8 @@
 """Working through a plan: several runs at a time, none of which can stop the others.
 
-`work_through` is the one loop over the runs of a plan: it starts them as futures, hears how they end, tries again,
-stops in good order. A `Trainer` makes the futures: threads of this process for `train` and `compare`, processes or
-a Ray cluster for `sweep`. `run_plans` does all of it with threads.
+`Work` is the one loop over the runs of a plan: it says which may be started, hears how they end, tries again, stops in
+good order. `run_plans` trains them in threads of this process, for `train` and `compare`; `work_through` lets a
+`Trainer` do it, for `sweep`: processes or a Ray cluster.
 
 Several machines on one folder: each takes the runs that nobody else has, and waits for the others at the end. What
 tells them apart are the locks of the run directories, which end with the process that holds them. So a run whose
@@ -10,7 +10,6 @@ machine was lost is taken over from its newest checkpoint.
 """
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -45,7 +44,7 @@ from tddelta.runs import (
     one_run,
 )
 from tddelta.runs.files import available_cores as available_cores
-from tddelta.runs.files import origin
+from tddelta.runs.files import origin, read_status
 
 if TYPE_CHECKING:
     from tddelta.deep.ppo import Config
@@ -110,17 +109,47 @@ def run_plans(
     trackers = check_trackers(track)
     provenance, stop = describe_origin(command), stop or threading.Event()
     vectorized = jax.default_backend() != "cpu"
-
-    def train(group: Sequence[RunPlan], report: Listener) -> list[Outcome]:
-        return train_group(group, provenance, report, stop, eval_every, trackers, pause)
-
-    threads = Threads(train, stop, workers or (1 if vectorized else available_cores()), vectorized=vectorized)
+    together = operator.attrgetter("path.parent" if vectorized else "path")
+    most = workers or (1 if vectorized else available_cores())
     with Display(todo, finished, **shown) as display:
-        return work_through(todo, threads, display, finished, stop=stop, shared=shared)
+        work = Work(todo, display, finished, stop=stop, shared=shared)
+        with work.listening():
+            for waiting in work.rounds(stop.set):
+                groups = [list(plans) for _, plans in itertools.groupby(waiting, together)]
+                for group in groups[: most - work.in_progress]:
+                    options = provenance, work.report, stop, eval_every, trackers, pause
+                    work.follow(group, in_thread(f"run-{group[0].seed}", train_group, group, *options))
+    return work.result()
+
+
+def in_thread(name: str, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+    """Call a function in a thread of that name.
+
+    Python waits for the threads of a ThreadPoolExecutor before it ends, also after a second Ctrl-C; not for this one.
+    """
+    future: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return future
+
+
+def outcomes_of(group: Sequence[RunPlan], future: "Future[list[Outcome]]") -> list[Outcome]:
+    """How the runs of a future that is done have ended."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    lost = RuntimeError(f"{type(error).__name__}: {error}")  # such as a panic of a library
+    return [Outcome(plan, "failed", lost) for plan in group]
 
 
 class Trainer:
-    """Trains runs somewhere."""
+    """Trains runs somewhere else."""
 
     def open(self, wait: Callable[["Future[Any]"], bool]) -> None:
         """Get ready, before the first run; `wait` waits for a future, and says False where all is to stop instead."""
@@ -128,107 +157,135 @@ class Trainer:
     def close(self, *, at_once: bool) -> None:
         """Leave nothing running behind; `at_once` without waiting for runs in progress."""
 
-    def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
+    def start(self, waiting: Sequence[RunPlan]) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
         """Start some of the waiting runs, as many as there is room for: groups, each with its future."""
         raise NotImplementedError
 
     def ended(self, group: Sequence[RunPlan], future: "Future[Any]") -> list[Outcome]:
         """Return how the runs of a future that is done have ended: its result, unless a trainer says otherwise."""
-        outcomes: list[Outcome] = future.result()
-        return outcomes
+        return outcomes_of(group, future)
 
     def stop(self) -> None:
         """Let every run in progress save what it has and end."""
 
 
-def work_through(
-    plans: Sequence[RunPlan],
-    trainer: Trainer,
-    display: Display,
-    finished: Sequence[RunPlan] = (),
-    *,
-    retries: int = 0,
-    stop: threading.Event | None = None,
-    shared: bool = False,
-) -> Outcomes:
-    """Train every run of a plan in order, by a trainer; none can stop the others. `finished` are counted as well.
-
-    A run is tried again up to `retries` times, after all others have had their turn; an error that would come again,
-    such as a wrong setting or a not-a-number, is no reason to. `stop` is set while something is told to have all runs
-    stopped without a signal. `shared` says that others may train some of them in the same folder.
-    """
-    work = _Work(trainer, display, [*plans], retries, stop or threading.Event(), shared)
-    with stopping(work.received, lambda: work.news.put(lambda: None)):
+def work_through(work: "Work", trainer: Trainer) -> Outcomes:
+    """Train every run of a plan by a trainer."""
+    with work.listening():
         try:
             trainer.open(work.wait)
-            work.go()
+            for waiting in work.rounds(trainer.stop):
+                for group, future in trainer.start(waiting):
+                    work.follow(group, future, trainer.ended)
         except BaseException:
             trainer.close(at_once=True)
             raise
         trainer.close(at_once=False)
-    before = [Outcome(plan, "finished", skipped=True) for plan in finished]
-    ended = [work.outcomes[plan.path] for plan in plans if plan.path in work.outcomes]
-    return Outcomes([*before, *ended], next(iter(work.received), None))
+    return work.result()
 
 
 @dataclass
-class _Work:
-    """The loop of `work_through`: all that concerns it is done by its thread, one piece of news after the other."""
+class Work:
+    """The runs of a plan, in order; none can stop the others.
 
-    trainer: Trainer
+    A run is tried again up to `retries` times, after all others have had their turn; an error that would come again,
+    such as a wrong setting or a not-a-number, is no reason to. `stop` is set while something is told to have all runs
+    stopped without a signal. `shared` says that others may train some of them in the same folder. `finished` are
+    counted as well. The thread that iterates over `rounds` does all of it, one piece of news after the other.
+    """
+
+    plans: Sequence[RunPlan]
     display: Display
-    waiting: list[RunPlan]
-    retries: int
-    stop: threading.Event
-    shared: bool
-    received: list[int] = field(default_factory=list)  # signals
-    news: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
-    outcomes: dict[Path, Outcome] = field(default_factory=dict)
-    _running: set[Path] = field(default_factory=set)
+    finished: Sequence[Outcome] = ()
+    retries: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+    shared: bool = False
+    in_progress: int = 0  # groups
+    _signals: list[int] = field(default_factory=list)
+    _news: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+    _outcomes: dict[Path, Outcome] = field(default_factory=dict)
     _tries: Counter[Path] = field(default_factory=Counter)
     _look_at: float = 0.0  # at what others have done, where the folder is shared
     _told_of_others: bool = False
 
+    def __post_init__(self) -> None:
+        self._waiting = [*self.plans]
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Stop all runs at the first Ctrl-C, SIGTERM or SIGHUP, and where an exception ends the loop."""
+
+        def handle(number: int, restore: Callable[[], None]) -> None:
+            self._signals.append(number)
+            restore()  # a second one does what it always does
+            for one in closed:  # of which shell and system each send one
+                signal.signal(one, signal.SIG_IGN)
+            self._news.put(lambda: None)
+
+        closed = hang_ups()
+        with handled((signal.SIGINT, signal.SIGTERM, *closed), handle):
+            try:
+                yield
+            except BaseException:
+                self.stop.set()  # threads save what they have, and nobody waits for them
+                raise
+
+    def result(self) -> Outcomes:
+        """How the runs have ended."""
+        ended = [self._outcomes[plan.path] for plan in self.plans if plan.path in self._outcomes]
+        return Outcomes([*self.finished, *ended], next(iter(self._signals), None))
+
     def _halted(self) -> bool:
-        return bool(self.received) or self.stop.is_set()
+        return bool(self._signals) or self.stop.is_set()
 
     def wait(self, future: "Future[Any]") -> bool:
         """Wait until a future is done, and say so; or until all is to stop."""
-        future.add_done_callback(lambda _: self.news.put(lambda: None))
+        future.add_done_callback(lambda _: self._news.put(lambda: None))
         while not (future.done() or self._halted()):
-            self.news.get()()
+            self._news.get()()
         return future.done()
 
-    def go(self) -> None:
-        """Start runs and hear of them until all have ended, or all that are running where they are to stop."""
-        told = False
-        while self._running or (self.waiting and not told):
-            if self._halted() and not told:
-                told = True
-                if self.received:
-                    self.display.stopping()
-                self.trainer.stop()
-            if not told:
-                self._start()
-            if self._running or (self.waiting and not told):
-                looking = self.shared and self.waiting and self._look_at < math.inf
-                with suppress(queue.Empty):
-                    self.news.get(timeout=LOOK_SECONDS if looking else None)()
-                    while True:  # all that is there before anything is started
-                        self.news.get_nowait()()
+    def rounds(self, halt: Callable[[], None]) -> Iterator[Sequence[RunPlan]]:
+        """Yield the waiting runs whenever some may be started, until all have ended.
 
-    def _start(self) -> None:
-        free = self._look() if self.shared else self.waiting
-        started = self.trainer.start(free, self._report) if free else ()
-        if sum(len(group) for group, _ in started) < len(free):
-            self._look_at = math.inf  # there is no room until one ends
-        for group, future in started:
-            self._leave_queue(group)
-            for plan in group:
-                self._running.add(plan.path)
-                self._tries[plan.path] += 1
-                self.display.begin(plan)
-            future.add_done_callback(functools.partial(self._announce, group))
+        Where they are to stop, `halt` is called, and those that are in progress end.
+        """
+        halted = False
+        while self.in_progress or (self._waiting and not halted):
+            if self._halted() and not halted:
+                halted = True
+                if self._signals:
+                    self.display.stopping()
+                halt()
+            if not halted and (free := self._look() if self.shared else self._waiting):
+                others = len(self._waiting) - len(free)
+                yield free
+                if len(self._waiting) > others:
+                    self._look_at = math.inf  # there is no room until one ends
+            if self.in_progress or (self._waiting and not halted):
+                looking = self.shared and self._waiting and self._look_at < math.inf
+                with suppress(queue.Empty):
+                    self._news.get(timeout=LOOK_SECONDS if looking else None)()
+                    while True:  # all that is there before anything is started
+                        self._news.get_nowait()()
+
+    def follow(
+        self,
+        group: Sequence[RunPlan],
+        future: "Future[Any]",
+        ended: Callable[[Sequence[RunPlan], "Future[Any]"], list[Outcome]] = outcomes_of,
+    ) -> None:
+        """Take runs that have been started out of the queue, and hear of their end."""
+        self._leave_queue(group)
+        self.in_progress += 1
+        for plan in group:
+            self._tries[plan.path] += 1
+            self.display.begin(plan)
+        future.add_done_callback(lambda _: self._news.put(lambda: self._over(ended(group, future))))
+
+    def report(self, plan: RunPlan, progress: "Progress") -> None:
+        """Hear of the progress of a run, from any thread."""
+        self._news.put(lambda: self.display.progress(plan, progress))
 
     def _look(self) -> list[RunPlan]:
         """Waiting runs that nobody else has; those that others have finished leave."""
@@ -237,12 +294,12 @@ class _Work:
         self._look_at = time.monotonic() + LOOK_SECONDS
         free: list[RunPlan] = []
         found: list[RunPlan] = []
-        for plan in self.waiting:
+        for plan in self._waiting:
             if not is_being_written(plan.path):
                 (found if _is_finished(plan) else free).append(plan)
-        if not (self._running or free or found or self._told_of_others):
+        if not (self.in_progress or free or found or self._told_of_others):
             self._told_of_others = True
-            print(f"{len(self.waiting)} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
+            print(f"{len(self._waiting)} runs are in progress elsewhere: waiting for them", file=sys.stderr, flush=True)
         self._leave_queue(found)
         for plan in found:
             self._end(Outcome(plan, "finished", skipped=True))
@@ -250,33 +307,27 @@ class _Work:
 
     def _leave_queue(self, plans: Sequence[RunPlan]) -> None:
         paths = {plan.path for plan in plans}
-        self.waiting = [plan for plan in self.waiting if plan.path not in paths]
+        self._waiting = [plan for plan in self._waiting if plan.path not in paths]
 
-    def _report(self, plan: RunPlan, progress: "Progress") -> None:
-        self.news.put(lambda: self.display.progress(plan, progress))
-
-    def _announce(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        self.news.put(lambda: self._over(group, future))
-
-    def _over(self, group: Sequence[RunPlan], future: "Future[Any]") -> None:
-        for outcome in self.trainer.ended(group, future):
+    def _over(self, outcomes: Sequence[Outcome]) -> None:
+        self.in_progress -= 1
+        for outcome in outcomes:
             plan = outcome.plan
-            self._running.discard(plan.path)
             taken = self.shared and _was_taken(outcome)
             if self._halted():
                 self._end(Outcome(plan, "interrupted") if taken else outcome)
             elif taken:
                 self.display.leave(plan)
-                self.waiting.append(plan)
+                self._waiting.append(plan)
             elif self._tries[plan.path] <= self.retries and _may_change(outcome):
                 self.display.again(outcome)
-                self.waiting.append(plan)
+                self._waiting.append(plan)
             else:
                 self._end(outcome)
         self._look_at = 0.0  # there is room now
 
     def _end(self, outcome: Outcome) -> None:
-        self.outcomes[outcome.plan.path] = outcome
+        self._outcomes[outcome.plan.path] = outcome
         self.display.end(outcome)
 
 
@@ -303,22 +354,6 @@ def _may_change(outcome: Outcome) -> bool:
 
 
 @contextmanager
-def stopping(received: list[int], wake: Callable[[], None]) -> Iterator[None]:
-    """Put the number of the first Ctrl-C, SIGTERM or SIGHUP into a list, and call `wake` then."""
-
-    def handle(number: int, restore: Callable[[], None]) -> None:
-        received.append(number)
-        restore()  # a second one does what it always does
-        for one in closed:  # of which shell and system each send one
-            signal.signal(one, signal.SIG_IGN)
-        wake()
-
-    closed = hang_ups()
-    with handled((signal.SIGINT, signal.SIGTERM, *closed), handle):
-        yield
-
-
-@contextmanager
 def handled(numbers: Sequence[int], handle: Callable[[int, Callable[[], None]], object]) -> Iterator[None]:
     """Call a function with the number of each signal that comes to the main thread, and what restores the handlers."""
 
@@ -336,53 +371,6 @@ def handled(numbers: Sequence[int], handle: Callable[[int, Callable[[], None]], 
         yield
     finally:
         restore()
-
-
-@dataclass
-class Threads(Trainer):
-    """Trains runs in so many threads of this process, which share their programs, until `halt` is set.
-
-    Where it is vectorized, a thread takes all seeds of an agent that stand together in the plan, not one run.
-    """
-
-    train: Callable[[Sequence[RunPlan], Listener], list[Outcome]]
-    halt: threading.Event
-    count: int
-    vectorized: bool
-    _running: "list[Future[list[Outcome]]]" = field(default_factory=list)
-
-    def close(self, *, at_once: bool) -> None:
-        """Let the threads end, which nobody waits for."""
-        if at_once:
-            self.halt.set()
-
-    def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
-        """Start a thread for every group that there is room for."""
-        self._running = [future for future in self._running if not future.done()]
-        started: list[tuple[Sequence[RunPlan], Future[Any]]] = []
-        place = operator.attrgetter("path.parent" if self.vectorized else "path")
-        groups = [list(plans) for _, plans in itertools.groupby(waiting, place)]
-        for group in groups[: self.count - len(self._running)]:
-            future: Future[list[Outcome]] = Future()
-            # Python waits for the threads of a ThreadPoolExecutor before it ends, also after a second Ctrl-C.
-            # Who does not wait for these ones knows them by "run-".
-            name = f"run-{group[0].seed}"
-            threading.Thread(target=self._work, args=(group, report, future), name=name, daemon=True).start()
-            started.append((group, future))
-            self._running.append(future)
-        return started
-
-    def _work(self, group: Sequence[RunPlan], report: Listener, future: "Future[list[Outcome]]") -> None:
-        try:
-            outcomes = self.train(group, report)
-        except BaseException as error:  # such as a panic of a library: nobody else would hear of it
-            lost = RuntimeError(f"{type(error).__name__}: {error}")
-            outcomes = [Outcome(plan, "failed", lost) for plan in group]
-        future.set_result(outcomes)
-
-    def stop(self) -> None:
-        """Tell every thread."""
-        self.halt.set()
 
 
 def train_group(
@@ -449,7 +437,7 @@ def _outcome(plan: RunPlan, writer: RunWriter | None, raised: Exception | None) 
     try:
         if writer is None:  # the directory could not be made
             return Outcome(plan, "failed", raised)
-        status = Run(plan.path).status
+        status = read_status(plan.path / "status.json")
         if status["state"] == "running":
             message = "training returned early" if raised is None else f"{type(raised).__name__}: {raised}"
             writer.status("failed", message=message)
@@ -484,19 +472,28 @@ def unset(config: "Config") -> list[str]:
     return [name for name in _FOLLOWING if getattr(config, name) is None]
 
 
-def recorded_plan(path: str | os.PathLike[str]) -> tuple[RunPlan, dict[str, Any]]:
+def recorded_plan(path: str | os.PathLike[str], /, **given: Any) -> tuple[RunPlan, dict[str, Any]]:
     """Plan to go on with the one run that a directory records, at or below it.
+
+    Args:
+        path: The directory.
+        **given: Settings that were named beside it, which there must be none of; None where one was not.
 
     Returns:
         The run, and with what it was last trained that is no setting: `eval_every`, `checkpoint_every` and `track`,
         where they are known.
 
     Raises:
-        ConfigError: There is not one run; or its environment, network or agent is somebody's own; or this version
-            would train it with other settings.
+        ConfigError: A setting was named; there is not one run; or its environment, network or agent is somebody's own;
+            or this version would train it with other settings.
         CheckpointError: `config.json` is damaged.
     """
     repeated = f"{setting('out', '')} and {setting('resume', True)}"
+    for name in [name for name, value in given.items() if value is not None]:
+        raise ConfigError(
+            f"{setting('resume', os.fspath(path))} goes on with the settings recorded there; got {setting(name)}: "
+            f"leave it out, or repeat what started the run with {repeated}"
+        )
     run = one_run(path, f"name one of them, or repeat the command that started them with its {repeated}")
     options = _options(run)
     try:

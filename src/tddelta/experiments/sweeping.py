@@ -4,7 +4,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -13,8 +13,8 @@ from tddelta._plain import whole
 from tddelta._streams import lasting_streams
 from tddelta.errors import CheckpointError, ConfigError, setting
 from tddelta.experiments.display import Board, Display, Entry, RunState, shown
-from tddelta.experiments.plan import Outcomes, RunPlan, Study, begun, divide, plan_study, read_study
-from tddelta.experiments.running import Trainer, run_plans, work_through
+from tddelta.experiments.plan import Outcome, Outcomes, RunPlan, Study, divide, plan_study, read_study
+from tddelta.experiments.running import Trainer, Work, run_plans, work_through
 from tddelta.experiments.workers import Processes, RayCluster
 from tddelta.runs import FORMAT, Runs, check_trackers, files
 from tddelta.runs.files import lock_file
@@ -104,15 +104,10 @@ def _claim(out: Path, *, shared: bool = False) -> IO[bytes]:
     return lock_file(out / ".sweep.lock", "watch it with --status --watch", shared=shared)
 
 
-def trainer(
-    planned: Planned,
-    *,
-    workers: int | None = None,
-    ray: str | None = None,
-    ray_fetch: bool = False,
-    command: Sequence[str] = (),
+def _trainer(
+    planned: Planned, workers: int | None, ray: str | None, ray_fetch: bool, command: Sequence[str]
 ) -> Trainer:
-    """Return what trains the runs: processes of this machine, or a Ray cluster; see `sweep`."""
+    """What trains the runs: processes of this machine, or a Ray cluster."""
     study = planned.study
     shared: dict[str, Any] = {"options": planned.options, "command": command}
     if ray is None:
@@ -128,20 +123,32 @@ def trainer(
     return RayCluster(ray, fetch=ray_fetch, cpus=study.cpus, gpus=study.gpus, retries=study.retries, **shared)
 
 
-def work(planned: Planned, trainer: Trainer, **shown: Any) -> Outcomes:
-    """Train every run of a study that is not finished; `shown` are `live` and `say` of `Display`.
+def work(
+    planned: Planned,
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    ray_fetch: bool = False,
+    command: Sequence[str] = (),
+    say: Callable[[Outcome], str] | None = None,
+    **shown: Any,
+) -> Outcomes:
+    """Train every run of a study that is not finished, as in `sweep`; `say` and `shown` are those of `Display`.
 
     Raises:
         ConfigError: Another sweep works on the study, or a run directory is not what the study says.
     """
+    trainer = _trainer(planned, workers, ray, ray_fetch, command)
     with _claim(planned.study.out):
         if (now := _remembered(planned.study).get("added_seeds", 0)) > planned.added:
             raise ConfigError(f"another sweep added seeds meanwhile, {now} in place of {planned.added}: start it again")
         todo, finished = divide(planned.plans, resume=True)
         remember(planned)
         board = Board(planned.plans, locks=False)
-        with Display(todo, finished, board=board, **shown) as display:
-            return work_through(todo, trainer, display, finished, retries=planned.study.retries)
+        # of a copy, which is forgotten: what is read of thousands of runs would stay in memory
+        line = None if say is None else lambda outcome: say(replace(outcome))
+        with Display(todo, finished, board=board, say=line, **shown) as display:
+            return work_through(Work(todo, display, finished, planned.study.retries), trainer)
 
 
 def work_on_one(planned: Planned, index: int, *, command: Sequence[str] = (), **shown: Any) -> Outcomes:
@@ -181,11 +188,10 @@ def sweep(
         KeyboardInterrupt: Ctrl-C, after the runs in progress were saved.
     """
     planned = plan(Path(study), add_seeds)
-    processes = trainer(planned, workers=workers, ray=ray, ray_fetch=ray_fetch)
-    outcomes = work(planned, processes, **shown(progress))
+    outcomes = work(planned, workers=workers, ray=ray, ray_fetch=ray_fetch, **shown(progress))
     outcomes.raise_signal()
     outcomes.warn(len(planned.plans), stacklevel=3)
-    return begun(planned.plans)
+    return outcomes.loaded
 
 
 LARGEST_ARRAY = 1000

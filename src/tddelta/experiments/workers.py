@@ -40,7 +40,6 @@ from tddelta import errors
 from tddelta._plain import whole
 from tddelta._streams import hang_ups, lasting_streams
 from tddelta.errors import ConfigError, DataError, MissingExtra, TDDeltaError, setting
-from tddelta.experiments.display import Listener
 from tddelta.experiments.plan import Outcome, RunPlan, plan_runs
 from tddelta.experiments.running import Trainer, available_cores, describe_origin, train_group
 from tddelta.runs import config_hash, is_being_written, set_aside
@@ -273,7 +272,7 @@ class Processes(Trainer):
             self._bury(worker)
         self._folder.close()
 
-    def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
+    def start(self, waiting: Sequence[RunPlan]) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
         """Give every idle process a run, and start processes while there are fewer than there may be."""
         started: list[tuple[Sequence[RunPlan], Future[Any]]] = []
         left = list(waiting)
@@ -522,7 +521,7 @@ class RayCluster(Trainer):
         if self._connected:
             self._ray.shutdown()
 
-    def start(self, waiting: Sequence[RunPlan], report: Listener) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
+    def start(self, waiting: Sequence[RunPlan]) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
         """Submit every run; Ray knows what there is room for."""
         remote = self._ray.remote(do_task).options(**self._resources)
         started: list[tuple[Sequence[RunPlan], Future[Any]]] = []

@@ -353,9 +353,12 @@ def load_runs(*paths: str | os.PathLike[str]) -> Runs:
     return runs
 
 
-def readable_runs(*paths: str | os.PathLike[str]) -> Runs:
-    """Load runs like `load_runs`, without a warning: `left_out` of the result says what the caller should tell."""
-    return Runs(*_readable(*paths))
+def readable_runs(*paths: str | os.PathLike[str], loaded: Iterable[Run] = ()) -> Runs:
+    """Load runs like `load_runs`, without a warning: `left_out` of the result says what the caller should tell.
+
+    Those that are `loaded` already are not loaded again.
+    """
+    return Runs(*_readable(*paths, loaded=loaded))
 
 
 def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> Run:
@@ -368,12 +371,13 @@ def one_run(path: str | os.PathLike[str], advice: str = "name one of them") -> R
     return runs[0]
 
 
-def _readable(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
+def _readable(*paths: str | os.PathLike[str], loaded: Iterable[Run] = ()) -> tuple[list[Run], list[str]]:
     """The runs that can be read, and a sentence for each of the others."""
+    known = {run.path.resolve(): run for run in loaded}
     runs, errors = [], []
     for path in find_runs(*paths):
         try:
-            runs.append(Run(path))
+            runs.append(known.get(path.resolve()) or Run(path))
         except CheckpointError as error:
             errors.append(error)
     if not runs:
