@@ -46,7 +46,7 @@ SCORES = {"Breakout-MinAtar": {"ppo": [1.0, 2.0, 3.0], "ppo-delta": [2.0, 4.0, 6
 def test_steps_that_nobody_planned_are_those_that_were_done(run_set, tmp_path):
     """RLlib trains until it is stopped."""
     for seed, steps in enumerate((3_000, 5_000)):
-        config = write_run(tmp_path, seed=seed, steps=steps) / "config.json"
+        config = write_run(tmp_path, seed=seed, steps=steps, settings={"steps": None}) / "config.json"
         content = json.loads(config.read_text())
         config.write_text(json.dumps({name: entry for name, entry in content.items() if name != "steps"}))
     assert "for 5,000 environment steps per seed" in headline(run_set()).lead

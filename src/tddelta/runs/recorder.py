@@ -285,19 +285,18 @@ def _event(name: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def library_config(
-    library: str, algorithm: Any, environment: str, agent: str, seed: int, scales: TimeScales, **more: Any
+    library: str, algorithm: Any, named: tuple[str, str, int], scales: TimeScales, **more: Any
 ) -> dict[str, Any]:
     """Content of `config.json` of a run that another library trains: equal for equal runs.
 
     Args:
         library: Name of the library.
         algorithm: What trains.
-        environment: Name of the environment.
-        agent: Name of the agent.
-        seed: N of `seed-N`.
+        named: Environment, agent and seed, as in the run's path.
         scales: The discounts that the critic has values for, with their traces.
         **more: `settings`, and where they are known `steps`, `environment_kwargs` and `environment_parameters`.
     """
+    environment, agent, seed = named
     content = {
         "format": files.CONFIG_FORMAT,
         "environment": environment,

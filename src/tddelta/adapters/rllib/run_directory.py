@@ -222,7 +222,7 @@ class RunDirectory(RLlibCallback):
         self._named = environment, agent, int(number)
         more = {"environment_kwargs": plain(config.env_config, name_of), "settings": settings_of(config)}
         scales = config.get_config_for_module(DEFAULT_MODULE_ID).ladder
-        content = library_config("rllib", algorithm, *self._named, scales, **more)
+        content = library_config("rllib", algorithm, self._named, scales, **more)
         path = run_path(self.out, *self._named)
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = RunWriter(path, content, origin((), _PACKAGES, "PyTorch"), resume=path.exists())

@@ -63,7 +63,7 @@ def learn(
     streams = min(whole("streams", streams, 1, advice="or leave it out"), runner.env.num_envs)
     name = type(alg).__name__ if agent is None else agent
     path = run_path(out, environment, name, number)
-    config = _config(runner, iterations, environment, name, number)
+    config = _config(runner, iterations, (environment, name, number))
     writer = _begin(runner, path, config)
     if writer is None:
         runner.learn(iterations, init_at_random_ep_len)
@@ -105,13 +105,13 @@ def _begin(runner: Any, path: Path, config: dict[str, Any]) -> RunWriter | None:
     return writer
 
 
-def _config(runner: Any, iterations: int, *named: Any) -> dict[str, Any]:
+def _config(runner: Any, iterations: int, named: tuple[str, str, int]) -> dict[str, Any]:
     settings = {key: value for key, value in runner.cfg.items() if key not in ("seed", "multi_gpu", "run_name")}
     per_update = runner.cfg["num_steps_per_env"] * runner.env.num_envs * runner.gpu_world_size
     steps = whole("iterations", iterations, 1, advice="pass a number of updates") * per_update
-    more = {"steps": steps, "settings": plain(settings, name_of)}
+    more: dict[str, Any] = {"steps": steps, "settings": plain(settings, name_of)}
     more["environment_parameters"] = {"n_envs": runner.env.num_envs, "processes": runner.gpu_world_size}
-    return library_config("rsl-rl-lib", runner.alg, *named, scales_of(runner.alg), **more)
+    return library_config("rsl-rl-lib", runner.alg, named, scales_of(runner.alg), **more)
 
 
 class _Record(Recorder):

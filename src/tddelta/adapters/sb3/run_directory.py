@@ -407,9 +407,9 @@ class RunDirectory(BaseCallback):
         watch(self.training_env)  # of SB3's own algorithms; ours have done it
         # Before anything is written: what does not fit is told now, not after the training.
         self._player = None if self.eval_env is None else Player(model, self.eval_env, self._named[-1])
-        more = {"steps": model._total_timesteps, "settings": settings_of(model)}
+        more: dict[str, Any] = {"steps": model._total_timesteps, "settings": settings_of(model)}
         more["environment_parameters"] = {"n_envs": model.n_envs}
-        config = library_config(_LIBRARY, model, *self._named, scales_of(model), **more)
+        config = library_config(_LIBRARY, model, self._named, scales_of(model), **more)
         if self._record is None:
             self._record = self._begun(config)
         else:
