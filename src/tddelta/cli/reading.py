@@ -39,7 +39,7 @@ class Ladder:
 
     gamma: Annotated[float | None, option("FLOAT", "default: 0.99")] = None
     """Largest discount γ_Z; the other scales have horizons half as long, and so on, unless --scales says otherwise."""
-    lam: Annotated[float | None, option("FLOAT", f"default: {LAM}")] = None
+    lam: Annotated[float | None, option("FLOAT", "default: 0.95")] = None
     """λ in [0, 1] of the traces."""
     rule: Annotated[Rule | None, option("|".join(RULES), "default: capped")] = None
     """Rule that makes the decay c_z = λ_z γ_z of each scale from λ."""

@@ -15,9 +15,9 @@ from tddelta.runs.files import upgraded_name
 from tddelta.timescales import Rule, TimeScales
 
 Heads = Literal["one", "ladder"]
-"""Number of heads of a critic: one for γ_Z, or one per scale of the ladder."""
+"""One head for γ_Z, or one per scale of the ladder."""
 Basis = Literal["deltas", "values", "sum"]
-"""Meaning of a head: W_z, V_{γ_z}, or none of its own, as a part of V_{γ_Z}."""
+"""A head is W_z, V_{γ_z}, or a part of V_{γ_Z} without a meaning of its own."""
 TargetFunction = Callable[..., Any]
 """A function with the arguments of `lambda_targets`."""
 
