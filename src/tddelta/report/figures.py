@@ -172,7 +172,7 @@ def learning_curves(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str
         )
     label(axes, "Environment steps", "Return of training episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 300k, 2M
-    axes.xaxis.get_major_locator().set_params(integer=True)  # half a step would be 500m
+    axes.locator_params(axis="x", integer=True)  # half a step would be 500m
     return legend_below(axes, labels.pop() if len(labels) == 1 else None)
 
 
