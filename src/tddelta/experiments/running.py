@@ -92,7 +92,7 @@ def run_plans(
         **shown: What is shown, and told: `live`, `say` and `report` of `Display`.
 
     Returns:
-        How the runs ended; none that fails stops the others.
+        Outcomes of the runs; none that fails stops the others.
 
     Raises:
         ConfigError: There are run directories that cannot be gone on with; `eval_every` is below 1, `checkpoint_every`
@@ -140,7 +140,7 @@ def in_thread(name: str, function: Callable[..., Any], *arguments: Any) -> "Futu
 
 
 def outcomes_of(group: Sequence[RunPlan], future: "Future[list[Outcome]]") -> list[Outcome]:
-    """How the runs of a future that is done have ended."""
+    """Outcomes of the runs of a future that is done."""
     error = future.exception()
     if error is None:
         return future.result()
@@ -231,7 +231,7 @@ class Work:
                 raise
 
     def result(self) -> Outcomes:
-        """How the runs have ended."""
+        """Outcomes of the runs."""
         ended = [self._outcomes[plan.path] for plan in self.plans if plan.path in self._outcomes]
         return Outcomes([*self.finished, *ended], next(iter(self._signals), None))
 

@@ -107,7 +107,7 @@ def _claim(out: Path, *, shared: bool = False) -> IO[bytes]:
 def _trainer(
     planned: Planned, workers: int | None, ray: str | None, ray_fetch: bool, command: Sequence[str]
 ) -> Trainer:
-    """What trains the runs: processes of this machine, or a Ray cluster."""
+    """Trainer of the runs: processes of this machine, or a Ray cluster."""
     study = planned.study
     shared: dict[str, Any] = {"options": planned.options, "command": command}
     if ray is None:
