@@ -193,7 +193,7 @@ def test_a_live_table_makes_way_for_the_lines_of_runs_that_end(capsys):
     display = Display(planned.plans, board=board, live=True, say=lambda outcome: f"over: {outcome.plan.seed}")
     display._console = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
     with display:
-        display.again(Outcome(planned.plans[0], "failed", OSError("full")))
+        display.retry(Outcome(planned.plans[0], "failed", OSError("full")))
         display.end(Outcome(planned.plans[0], "failed", OSError("full")))
         display.end(Outcome(planned.plans[1], "interrupted"))  # called off before it began: nothing to say
         display.stopping()

@@ -33,8 +33,8 @@ class Told(Display):
         super().progress(plan, progress)
         self._tell("progress", plan.seed)
 
-    def again(self, outcome):
-        super().again(outcome)
+    def retry(self, outcome):
+        super().retry(outcome)
         self._tell("again", outcome.plan.seed, outcome.state)
 
     def end(self, outcome):

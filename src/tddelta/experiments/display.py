@@ -348,14 +348,14 @@ class Display:
         if self._report is not None:
             self._report(plan, progress)
 
-    def leave(self, plan: RunPlan) -> int:
+    def remove(self, plan: RunPlan) -> int:
         """Take a run out of the table, and return the steps that it came to."""
         state = self._running.pop(plan.path, None)
         return 0 if state is None else state.steps
 
-    def again(self, outcome: Outcome) -> None:
+    def retry(self, outcome: Outcome) -> None:
         """Say that a run will be tried again."""
-        self.leave(outcome.plan)
+        self.remove(outcome.plan)
         if self._say is not None:
             why = outcome.state if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
             self._print(printable(f"{outcome.plan.name}: tried again later: {why}"), error=True)
@@ -363,7 +363,7 @@ class Display:
     def end(self, outcome: Outcome) -> None:
         """Take a run out of the table and say how it ended, unless it was called off before it began."""
         self._ended += 1
-        self._ended_steps += self.leave(outcome.plan)
+        self._ended_steps += self.remove(outcome.plan)
         self._steps_to_come -= outcome.plan.steps
         if outcome.error is not None or outcome.plan.path.exists():
             self._print_outcome(outcome)

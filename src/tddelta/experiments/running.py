@@ -191,7 +191,7 @@ class Work:
     A run is tried again up to `retries` times, after all others have had their turn; an error that would come again,
     such as a wrong setting or a not-a-number, is no reason to. `stop` is set while something is told to have all runs
     stopped without a signal. `shared` says that others may train some of them in the same folder. `finished` are
-    counted as well. The thread that iterates over `rounds` does all of it, one piece of news after the other.
+    counted as well. The thread that iterates over `rounds` does all of it, one event after the other.
     """
 
     plans: Sequence[RunPlan]
@@ -202,7 +202,7 @@ class Work:
     shared: bool = False
     in_progress: int = 0  # groups
     _signals: list[int] = field(default_factory=list)
-    _news: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+    _events: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
     _outcomes: dict[Path, Outcome] = field(default_factory=dict)
     _tries: Counter[Path] = field(default_factory=Counter)
     _look_at: float = 0.0  # at what others have done, where the folder is shared
@@ -220,7 +220,7 @@ class Work:
             restore()  # a second one does what it always does
             for one in closed:  # of which shell and system each send one
                 signal.signal(one, signal.SIG_IGN)
-            self._news.put(lambda: None)
+            self._events.put(lambda: None)
 
         closed = hang_ups()
         with handled((signal.SIGINT, signal.SIGTERM, *closed), handle):
@@ -240,9 +240,9 @@ class Work:
 
     def wait(self, future: "Future[Any]") -> bool:
         """Wait until a future is done, and say so; or until all is to stop."""
-        future.add_done_callback(lambda _: self._news.put(lambda: None))
+        future.add_done_callback(lambda _: self._events.put(lambda: None))
         while not (future.done() or self._halted()):
-            self._news.get()()
+            self._events.get()()
         return future.done()
 
     def rounds(self, halt: Callable[[], None]) -> Iterator[Sequence[RunPlan]]:
@@ -265,9 +265,9 @@ class Work:
             if self.in_progress or (self._waiting and not halted):
                 looking = self.shared and self._waiting and self._look_at < math.inf
                 with suppress(queue.Empty):
-                    self._news.get(timeout=LOOK_SECONDS if looking else None)()
+                    self._events.get(timeout=LOOK_SECONDS if looking else None)()
                     while True:  # all that is there before anything is started
-                        self._news.get_nowait()()
+                        self._events.get_nowait()()
 
     def follow(
         self,
@@ -281,11 +281,11 @@ class Work:
         for plan in group:
             self._tries[plan.path] += 1
             self.display.begin(plan)
-        future.add_done_callback(lambda _: self._news.put(lambda: self._over(ended(group, future))))
+        future.add_done_callback(lambda _: self._events.put(lambda: self._over(ended(group, future))))
 
     def report(self, plan: RunPlan, progress: "Progress") -> None:
         """Hear of the progress of a run, from any thread."""
-        self._news.put(lambda: self.display.progress(plan, progress))
+        self._events.put(lambda: self.display.progress(plan, progress))
 
     def _look(self) -> list[RunPlan]:
         """Waiting runs that nobody else has; those that others have finished leave."""
@@ -317,10 +317,10 @@ class Work:
             if self._halted():
                 self._end(Outcome(plan, "interrupted") if taken else outcome)
             elif taken:
-                self.display.leave(plan)
+                self.display.remove(plan)
                 self._waiting.append(plan)
             elif self._tries[plan.path] <= self.retries and _may_change(outcome):
-                self.display.again(outcome)
+                self.display.retry(outcome)
                 self._waiting.append(plan)
             else:
                 self._end(outcome)

@@ -124,8 +124,8 @@ def _sendable(error: BaseException) -> Exception:
 # ---------------------------------------------------------------- processes of this machine
 
 _THREADS = ("PJRT_NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_LAST_WORDS = 2000  # bytes of what a process wrote before it died
-_MANNERS = 10.0  # seconds that a process has to leave by itself
+_OUTPUT_TAIL = 2000  # bytes of what a process wrote before it died
+_EXIT_SECONDS = 10.0  # seconds that a process has to leave by itself
 
 _stop, _busy = threading.Event(), threading.Lock()  # of the one job at a time in a process that trains
 
@@ -258,7 +258,7 @@ class Processes(Trainer):
         try:
             self._backend = answer.result()
         except BrokenProcessPool:
-            how, words = self._bury(worker)
+            how, words = self._reap(worker)
             raise ConfigError(f"processes for training cannot start, {how}: {words or 'they say nothing'}") from None
         worker.job = None
 
@@ -269,7 +269,7 @@ class Processes(Trainer):
                 worker.process.kill()
             worker.pool.shutdown(wait=False)
         for worker in list(self._workers):
-            self._bury(worker)
+            self._reap(worker)
         self._folder.close()
 
     def start(self, waiting: Sequence[RunPlan]) -> list[tuple[Sequence[RunPlan], "Future[Any]"]]:
@@ -279,7 +279,7 @@ class Processes(Trainer):
         while left and (worker := self._idle()) is not None:
             group = self._choose(worker, left)
             job = make_job(group, self._options, self._command)
-            os.truncate(worker.words, 0)  # last words are those about the run that was lost
+            os.truncate(worker.words, 0)  # the tail of the output is that of the run that was lost
             worker.program = _program(group[0])
             started.append((group, self._submit(worker, self._train, job)))
             left = [plan for plan in left if plan not in group]
@@ -298,7 +298,7 @@ class Processes(Trainer):
         for worker in [worker for worker in self._workers if worker.job is None]:
             if worker.process.is_alive():
                 return worker
-            self._bury(worker)
+            self._reap(worker)
         limit = self._count or (available_cores() if self._backend == "cpu" else 1)
         return self._spawn() if len(self._workers) < limit else None
 
@@ -341,18 +341,18 @@ class Processes(Trainer):
             return [Outcome(plan, *one) for plan, one in zip(group, future.result(), strict=True)]
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, BrokenProcessPool):
-            how, words = self._bury(worker)
+            how, words = self._reap(worker)
             text = f"the process that trained it ended with {how}" + (f"; its last words: {words}" if words else "")
         return [Outcome(plan, "failed", WorkerError(text)) for plan in group]
 
-    def _bury(self, worker: _Worker) -> tuple[str, str]:
+    def _reap(self, worker: _Worker) -> tuple[str, str]:
         """Let go of a process when it has ended, if need be by force; how it ended, and its last words."""
         self._workers.remove(worker)
-        worker.process.join(_MANNERS)
+        worker.process.join(_EXIT_SECONDS)
         if worker.process.is_alive():
             worker.process.kill()
         worker.pool.shutdown()
-        words = worker.words.read_bytes()[-_LAST_WORDS:].decode(errors="replace").strip()
+        words = worker.words.read_bytes()[-_OUTPUT_TAIL:].decode(errors="replace").strip()
         worker.words.unlink()
         return _ending(worker.process.exitcode or 0), words
 
@@ -445,7 +445,7 @@ def unpack(files: Mapping[str, bytes], path: Path) -> None:
         raise
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """OSError where nobody is at an address: Ray would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
@@ -501,7 +501,7 @@ class RayCluster(Trainer):
         if self._ray.is_initialized():
             return
         try:
-            _knock(self._address)
+            _check_reachable(self._address)
             self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
