@@ -87,10 +87,13 @@ def test_explained_variance_is_the_same_in_every_framework():
 
 
 def test_rounding_is_not_variance():
-    for constant in ([0.0] * 7, [0.1] * 7, [3.0] * 6 + [3.0 + 2.0**-22]):
+    for constant in ([0.0] * 7, [0.1] * 7, [0.1] * 100_000, [3.0] * 6 + [3.0 + 2.0**-22]):
         *several, double = arrays(constant)
         for array in several:
             assert float(variance(array)) == 0 and np.isnan(float(explained_variance(array + 1, array)))
         assert (variance(double) == 0) == (np.ptp(double) == 0), "in double precision it can be told"
     noisy = np.array([0.1 + 0.2, 0.3, 0.3])
     assert variance(noisy) == 0 < np.ptp(noisy)
+    rows = np.full((100_000, 2), 0.1, np.float32)  # added row by row
+    assert np.isnan(explained_variance(rows + 1, rows)).all()
+    assert np.isnan(variance(np.array([1.0, np.nan])))

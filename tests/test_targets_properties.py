@@ -11,7 +11,7 @@ import targets_literal as literal
 from targets_cases import assert_same_bytes, everything, examples, problems
 from targets_literal import Problem
 from tddelta.decomposition import compose
-from tddelta.targets import advantages, lambda_targets, n_step_targets, successors, td_errors
+from tddelta.targets import advantages, lambda_targets, n_step_targets, plain_targets, successors, td_errors
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -35,6 +35,22 @@ def assert_literal(problem):
 @given(problems())
 def test_targets_are_their_literal_forms(problem):
     assert_literal(problem)
+
+
+@examples
+@given(problems())
+def test_the_plain_recursion_gives_the_literal_sums(problem):
+    elapsed = 1.0 if problem.durations is None else problem.durations[..., None]
+    discounts = {"gammas": np.array(problem.gammas) ** elapsed, "trace_decays": np.array(problem.decays) ** elapsed}
+    for form in ("bootstrap", "difference"):
+        got = plain_targets(*problem.arrays, problem.terminated, problem.truncated, **discounts, form=form)
+        assert_close(got, literal.lambda_targets(problem, form))
+
+
+def test_the_plain_recursion_leaves_what_is_not_finite_in_its_episode():
+    zeros, ended, never = np.zeros((2, 1)), np.array([True, False]), np.zeros(2, bool)
+    got = plain_targets(np.array([1.0, np.nan]), zeros, zeros, ended, never, gammas=np.ones(1), trace_decays=np.ones(1))
+    np.testing.assert_array_equal(got, [[1.0], [np.nan]])
 
 
 @settings(max_examples=10, deadline=None)

@@ -101,10 +101,10 @@ def plain_targets(
         received = np.diff(gammas, prepend=0.0) * (successor.cumsum(-1) - successor)
         received[..., 0] += rewards
     errors = received + gammas * successor - entries
-    kept = np.where((terminated | truncated)[..., None], 0.0, trace_decays)
+    ended, decays = (terminated | truncated)[..., None], np.broadcast_to(trace_decays, deltas.shape)
     returns, advantage = np.empty_like(deltas), np.zeros_like(deltas[0])
     for t in reversed(range(len(rewards))):
-        advantage = errors[t] + kept[t] * advantage
+        advantage = errors[t] + np.where(ended[t], 0.0, decays[t] * advantage)
         returns[t] = entries[t] + advantage
     return returns if form == "bootstrap" else np.diff(returns, prepend=0.0)
 

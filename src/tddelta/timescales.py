@@ -591,8 +591,10 @@ def _top(gamma: Any, longest_horizon: Any) -> tuple[float, ...]:
 
 
 def number_text(value: float) -> str:
-    """A horizon, or another number of a scale, with four digits."""
-    return "∞" if math.isinf(value) else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
+    """A horizon, or another number of a scale: four digits, or all before the point; "–" for NaN."""
+    if math.isnan(value):
+        return "–"
+    return "∞" if math.isinf(value) else f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def needed(scales: TimeScales, field: Literal["trace_decays", "n_steps"], by: str) -> Any:

@@ -38,13 +38,17 @@ def pretended(pretended, monkeypatch):
     class OneThread(Trainer):
         def __init__(self, count, *, options, command):
             self.options, self.origin, self.run = options, {"command": list(command)}, None
+            self.halt, type(self).count = threading.Event(), count
 
         def start(self, waiting):
             if self.run is not None and not self.run.done():
                 return []
             train = functools.partial(train_group, **self.options)
-            self.run = in_thread("run", train, waiting[:1], self.origin, lambda *_: None, threading.Event())
+            self.run = in_thread("run", train, waiting[:1], self.origin, lambda *_: None, self.halt)
             return [(waiting[:1], self.run)]
+
+        def stop(self):
+            self.halt.set()
 
     monkeypatch.setattr(sweeping, "Processes", OneThread)
 
@@ -54,6 +58,11 @@ def pretended(pretended, monkeypatch):
 
 @pytest.mark.usefixtures("pretended")
 class TestSweep:
+    def test_there_are_as_many_processes_as_asked_for(self):
+        write(STUDY)
+        assert main(["sweep", "study.toml", "--workers", "3"]) == 0
+        assert sweeping.Processes.count == 3
+
     def test_finished_runs_are_skipped_interrupted_ones_go_on_failed_ones_are_tried_again(self, capsys):
         write(STUDY.replace("seeds = 2", "seeds = [0, 1, 13, 14]"))
         assert main(["sweep", "study.toml"]) == 1

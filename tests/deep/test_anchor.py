@@ -15,10 +15,12 @@ FOREVER = {"lam": 0.5, "learning_rate": 1e-6, "anchor": 1}
 AGENTS = ["ppo", "ppo+", "ppo-multi", "ppo-delta"]  # the others differ in targets, which do not enter
 
 
-@pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize(
-    "options",
-    [pytest.param({}, id=""), pytest.param({"max_steps_in_episode": 3}, id="time limit", marks=pytest.mark.slow)],
+    ("agent", "options"),
+    [
+        *((agent, {}) for agent in AGENTS),
+        pytest.param("ppo-delta", {"max_steps_in_episode": 3}, id="time limit", marks=pytest.mark.slow),
+    ],
 )
 def test_a_constant_reward_is_known_after_one_rollout_at_every_discount(agent, options):
     config = tiny("tddelta.deep.probes:ConstantReward", agent, environment_kwargs=options, gamma=0.999, **FOREVER)

@@ -49,7 +49,7 @@ def test_steps_that_nobody_planned_are_those_that_were_done(run_set, tmp_path):
         config = write_run(tmp_path, seed=seed, steps=steps, settings={"steps": None}) / "config.json"
         content = json.loads(config.read_text())
         config.write_text(json.dumps({name: entry for name, entry in content.items() if name != "steps"}))
-    assert "for 5,000 environment steps per seed" in headline(run_set()).lead
+    assert "for 3,000 to 5,000 environment steps per seed" in headline(run_set()).lead
 
 
 class TestComparisons:

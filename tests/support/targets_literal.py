@@ -1,7 +1,7 @@
-"""The targets written out literally in double precision: slow, and hard to get wrong.
+"""The targets written out literally, one entry at a time in double precision: slow, and hard to get wrong.
 
-Those of windows follow a different line of reasoning than the library: sums over windows, one entry at a time, and
-differences of ordinary targets of V_z. λ-returns are those of the plain recursion at the head of `tddelta.targets`.
+Each follows a different line of reasoning than the library: sums over windows and differences of ordinary targets of
+V_z instead of recursions over components.
 """
 
 import warnings
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tddelta.errors import ContractionWarning
-from tddelta.targets import Form, plain_targets
 from tddelta.timescales import TimeScales
 
 
@@ -106,8 +105,23 @@ def window_return(problem: Problem, z: int, gamma: float, steps: int, t: int, st
     raise AssertionError("a window has at least one step")
 
 
+def lambda_return(problem: Problem, z: int, gamma: float, decay: float, t: int, stream: tuple) -> float:
+    """V_z + its λ-advantage with discount gamma and trace decay, as a sum of decayed TD errors."""
+    value = problem.deltas[(t, *stream)][: z + 1].sum()
+    total, weight = value, 1.0
+    for i in range(t, len(problem.rewards)):
+        successor = 0.0 if problem.terminated[(i, *stream)] else problem.next_deltas[(i, *stream)][: z + 1].sum()
+        gamma_now = _discount(problem, gamma, stream, i, i + 1)
+        error = problem.rewards[(i, *stream)] + gamma_now * successor - problem.deltas[(i, *stream)][: z + 1].sum()
+        total += weight * error
+        weight *= _discount(problem, decay, stream, i, i + 1)
+        if problem.ends[(i, *stream)]:
+            break
+    return total
+
+
 def _every(problem: Problem, ordinary: Callable[..., float]) -> np.ndarray:
-    """Target of V_z less that of V_{z−1}, of every step; f(z, γ, own, t, stream), `own` says whose window."""
+    """Target of V_z less that of V_{z−1}, of every step; f(z, γ, own, t, stream), `own` says whose window or decay."""
     gammas, result = problem.gammas, np.empty(problem.deltas.shape)
     for t, *stream, z in np.ndindex(result.shape):
         place = z, t, tuple(stream)
@@ -132,13 +146,18 @@ def n_step_targets(problem: Problem) -> np.ndarray:
     return _every(problem, ordinary)
 
 
-def lambda_targets(problem: Problem, form: Form = "difference") -> np.ndarray:
-    """The plain recursion of the library."""
-    elapsed = 1.0 if problem.durations is None else problem.durations[..., None]
-    discounts = {"gammas": np.array(problem.gammas) ** elapsed, "trace_decays": np.array(problem.decays) ** elapsed}
-    return plain_targets(*problem.arrays, problem.terminated, problem.truncated, **discounts, form=form)
+def lambda_targets(problem: Problem, form: str = "difference") -> np.ndarray:
+    """Bootstrap form: the decay c_z in both terms of the difference; difference form: each with its own."""
+
+    def ordinary(z, gamma, own, t, stream):
+        return lambda_return(problem, z, gamma, problem.decays[own if form == "bootstrap" else z], t, stream)
+
+    return _every(problem, ordinary)
 
 
 def advantages(problem: Problem, decay: float) -> np.ndarray:
-    alone = replace(problem.value(len(problem.gammas) - 1), decays=(decay,))
-    return (lambda_targets(alone) - alone.deltas)[..., 0]
+    result, last = np.empty(problem.rewards.shape), len(problem.gammas) - 1
+    for t, *stream in np.ndindex(result.shape):
+        target = lambda_return(problem, last, problem.gammas[-1], decay, t, tuple(stream))
+        result[(t, *stream)] = target - problem.deltas[(t, *stream)].sum()
+    return result

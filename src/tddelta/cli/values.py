@@ -15,7 +15,7 @@ from tddelta._plain import counted
 from tddelta.cli.reading import Ladder, option, print_table
 from tddelta.cli.reproduce import write_folder
 from tddelta.errors import ConfigError
-from tddelta.timescales import TimeScales
+from tddelta.timescales import TimeScales, number_text
 
 if TYPE_CHECKING:
     from tddelta.tabular.logs import Calibration, LogValues
@@ -137,8 +137,8 @@ class Values(Ladder):
         rows = []
         for place in shown:
             named = [str(result.states[place]), f"{result.visits[place]:,}"] if result.states else [str(place + 1)]
-            rows.append([*named, *map(_number, result.values[place])])
-        print_table([*heads, *map(_number, result.scales.horizons)], rows)
+            rows.append([*named, *map(number_text, result.values[place])])
+        print_table([*heads, *map(number_text, result.scales.horizons)], rows)
         if len(result.values) > len(shown):
             print(f"{len(shown)} of {len(result.values):,} {'states' if result.states else 'rows'}; --rows shows more")
         training = f"{counted(result.steps, 'step')} of {counted(result.episodes - result.held_out, 'episode')}"
@@ -153,10 +153,10 @@ class Values(Ladder):
         print(f"\nPredicted against realised returns of the last {last}, {counted(found.steps, 'step')}")
         print("bias: mean of predicted − realised; above 0, the values promise too much\n")
         columns = {
-            "horizon": map(_number, result.scales.horizons),
+            "horizon": map(number_text, result.scales.horizons),
             "γ": result.scales.labels,
             **{"steps": map("{:,}".format, found.count), "too near a cut": map("{:,}".format, found.too_near)},
-            **{head: map(_number, getattr(found, name)) for name, head in _MEASURES.items()},
+            **{head: map(number_text, getattr(found, name)) for name, head in _MEASURES.items()},
         }
         print_table(list(columns), [*zip(*columns.values(), strict=True)], left=0)
         if found.unseen:
@@ -222,8 +222,8 @@ def _write_calibration(folder: Path, scales: TimeScales, found: "Calibration") -
         measures.append({"gamma": gamma, "horizon": horizon, **numbers})
         groups = zip(*(array[z].tolist() for array in (counts, predicted, realised)), strict=True)
         bins += [dict(zip(heads, (gamma, g, *group), strict=True)) for g, group in enumerate(groups, 1) if group[0]]
-        remark = f"bias {_number(numbers['bias'])}, RMSE {_number(numbers['rmse'])}"
-        title = f"horizon {_number(horizon)}"
+        remark = f"bias {number_text(numbers['bias'])}, RMSE {number_text(numbers['rmse'])}"
+        title = f"horizon {number_text(horizon)}"
         predicted_against_realised(axes[z], predicted[z], realised[z], title=title, remark=remark)
     columns = tuple(Column(head, head) for head in heads)
     for table in (Table("calibration", "", (), measures), Table("bins", "", columns, bins)):
@@ -247,10 +247,6 @@ def _json(label: Any) -> Any:
     if isinstance(label, tuple):
         return [_json(part) for part in label]
     return label if isinstance(label, str | int) else str(label)
-
-
-def _number(value: float) -> str:
-    return "∞" if value == math.inf else f"{value:.4g}" if math.isfinite(value) else "–"
 
 
 def _finite(values: Any) -> list[Any]:

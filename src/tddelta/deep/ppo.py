@@ -474,7 +474,7 @@ def measured(
 def anchored(
     config: Config, state: State, rollout: Rollout, axis: shards.Axis = ()
 ) -> tuple[Rollout, jax.Array | None]:
-    """The rollout with values V_z that lack no constant, and the shift that saw to it; see `Config.anchor`."""
+    """The rollout with V_z shifted by what they lack, see `Config.anchor`, and that shift; None without an anchor."""
     if not config.anchor:
         return rollout, None
     shift = jnp.where(state.updates < config.anchor, constant_error(config, state.learned, rollout, axis), 0)

@@ -251,7 +251,7 @@ def to_environment(environment: AnyEnvironment, action: jax.Array) -> jax.Array:
 
 
 class Playing(NamedTuple):
-    """State of the environments, (B, …) each: their own, observations, and returns and lengths of running episodes.
+    """States of the environments, (B, …) each, their observations, and returns and lengths of running episodes.
 
     `reward_return` is the discounted return that normalises rewards; 0 at every episode's start.
     """

@@ -72,7 +72,7 @@ def train(
     outcomes.raise_signal()
     for _, error in outcomes.failed:
         raise error
-    return outcomes.loaded[0]
+    return outcomes.runs[0].run or Run(plans[0].path)  # which says what is wrong with its files
 
 
 def compare(

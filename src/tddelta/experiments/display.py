@@ -298,7 +298,7 @@ class Display:
 
     Args:
         todo: The runs to come.
-        finished: Runs that are finished already.
+        finished: Outcomes of the runs that were finished before.
         live: Whether to draw a table on the standard error: of the runs in progress, or of the board.
         say: Makes the line for a run that ended; None says nothing.
         report: Called with every state of progress.

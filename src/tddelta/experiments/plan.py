@@ -69,7 +69,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run.
+    """Outcome of a run.
 
     Attributes:
         plan: The run.
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The ends of the runs of a plan.
+    """Outcomes of the runs of a plan.
 
     Attributes:
         runs: Those that had been finished before, then one per run that was started, in order of the plan.

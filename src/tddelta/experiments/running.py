@@ -118,6 +118,7 @@ def run_plans(
                 groups = [list(plans) for _, plans in itertools.groupby(waiting, together)]
                 for group in groups[: most - work.in_progress]:
                     options = provenance, work.report, stop, eval_every, trackers, pause
+                    # By "run-" the command line knows threads that nobody waits for.
                     work.follow(group, in_thread(f"run-{group[0].seed}", train_group, group, *options))
     return work.result()
 

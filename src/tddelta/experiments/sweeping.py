@@ -145,8 +145,8 @@ def work(
         todo, finished = divide(planned.plans, resume=True)
         remember(planned)
         board = Board(planned.plans, locks=False)
-        # of a copy, which is forgotten: what is read of thousands of runs would stay in memory
-        line = None if say is None else lambda outcome: say(replace(outcome))
+        # What is read of thousands of runs would stay in memory: of those that end now a copy reads it.
+        line = None if say is None else lambda outcome: say(outcome if outcome.skipped else replace(outcome))
         with Display(todo, finished, board=board, say=line, **shown) as display:
             return work_through(Work(todo, display, finished, planned.study.retries), trainer)
 

@@ -224,9 +224,10 @@ class Group:
         return self.seeds[0].run.config
 
     @property
-    def planned_steps(self) -> int:
-        """Training steps that were asked for, or that were done where a library does not know beforehand."""
-        return int(self.config.get("steps", max(seed.steps for seed in self.seeds)))
+    def planned_steps(self) -> int | None:
+        """Training steps that were asked for; None where a library does not know them beforehand."""
+        steps = self.config.get("steps")
+        return None if steps is None else int(steps)
 
     @property
     def scales(self) -> TimeScales:
@@ -365,8 +366,9 @@ def compare_groups(ours: Group, theirs: Group, measure: Measure) -> Comparison:
         welch = statistics.welch_test(*scores)
         interval = statistics.bootstrap_difference(*scores, n_bootstrap=N_BOOTSTRAP)
         notes = [welch.note or interval.note]
-        if ours.planned_steps != theirs.planned_steps:
-            notes.append(f"trained for {ours.planned_steps:,} and {theirs.planned_steps:,} steps")
+        planned = ours.planned_steps, theirs.planned_steps
+        if None not in planned and planned[0] != planned[1]:
+            notes.append("trained for {:,} and {:,} steps".format(*planned))
         note = "; ".join(filter(None, notes))
     return Comparison(ours.environment, ours.agent, theirs.agent, welch, interval, note)
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Table:
     Attributes:
         name: File name without suffix.
         caption: What it shows.
-        records: Its rows; the first one names all fields of the CSV file, or the heads do where there is none.
+        records: Its rows; the first one names all fields of the CSV file, or the columns do where there is none.
         notes: Remarks below it.
     """
 
@@ -90,7 +91,8 @@ class Table:
     def to_csv(self) -> str:
         """All values in full precision; an empty field is a missing number."""
         file = io.StringIO()
-        names = list(self.records[0]) if self.records else self.heads
+        fields = ([c.fields] if isinstance(c.fields, str) else c.fields for c in self.columns)
+        names = list(self.records[0] if self.records else dict.fromkeys(itertools.chain.from_iterable(fields)))
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: "" if is_missing(v) else v for name, v in record.items()} for record in self.records)

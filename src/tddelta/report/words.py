@@ -146,7 +146,8 @@ def headline(runs: RunSet) -> Headline:
     where = environments[0] if len(environments) == 1 else f"{len(environments)} environments"
     title = f"{runs.focus} against {baseline} on {where}" if baseline else f"{listed(agents)} on {where}"
     seeds = sorted({len(group.seeds) for group in runs.groups.values()})
-    steps = sorted({group.planned_steps for group in runs.groups.values()})
+    done = (group.planned_steps or seed.steps for group in runs.groups.values() for seed in group.seeds)
+    steps = sorted(set(done))
     lead = (
         f"{counted(len(agents), 'agent')} ({', '.join(agents)}) {'was' if len(agents) == 1 else 'were'} trained on "
         f"{listed(environments)}, {_range(seeds)} {'seed' if seeds[-1] == 1 else 'seeds'} each, for {_range(steps)} "

@@ -1,5 +1,6 @@
 """Files of a run directory: strict JSON, JSON lines, archives of arrays, tensors; locks, and where a run comes from."""
 
+import enum
 import errno
 import functools
 import hashlib
@@ -59,7 +60,7 @@ def plain(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any:
     `other` is called with what JSON has nothing for, and gives what stands for it, such as `name_of`.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(item, other) for key, item in value.items()}
+        return {str(plain(key, other)): plain(item, other) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist(), other)
     if isinstance(value, list | tuple):
@@ -70,9 +71,11 @@ def plain(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any:
 
 
 def name_of(value: Any) -> str:
-    """Name of a class or function, value of an enumeration's member, and of anything else the name of its class."""
+    """Name of a class or function, value of an enumeration's member, a path, and of anything else its class's name."""
+    if isinstance(value, enum.Enum | os.PathLike):
+        return str(value.value if isinstance(value, enum.Enum) else value)
     value = value.func if isinstance(value, functools.partial) else value
-    return str(getattr(value, "__qualname__", None) or getattr(value, "value", type(value).__qualname__))
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 ELSEWHERE = "or name another place"

@@ -338,6 +338,7 @@ class Recorder:
 
     def begin(self, steps: int, total: int | None = None, seconds: float = 0.0) -> None:
         """Begin, or go on: at so many environment steps, up to a total where it is known, so many seconds ago."""
+        self._ended = False
         self.steps, self._first, self._total, self._apart = steps, steps, total, 0.0
         self._began = self._row_time = time.perf_counter() - seconds
 
@@ -387,7 +388,7 @@ class Recorder:
         Args:
             numbers: As in `row`.
             steps: Likewise.
-            seconds: That it took; None is all since the last row.
+            seconds: Seconds that it took; None is all since the last row.
         """
         row = self.row(numbers, steps)
         self.writer.metrics([row])
@@ -400,7 +401,7 @@ class Recorder:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Do something within whose seconds count as no training, such as an evaluation."""
+        """Context whose seconds count as no training, such as an evaluation."""
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began
@@ -408,7 +409,10 @@ class Recorder:
         self._row_time += seconds
 
     def end(self) -> None:
-        """Write how long training took; what still comes is no training."""
+        """Write how long training took, once; what still comes is no training."""
+        if self._ended:
+            return
+        self._ended = True
         seconds, done = time.perf_counter() - self._began, self.steps - self._first
         speed = done / max(seconds - self._apart, 1e-9)
         self.writer.timing({"event": "end", "seconds": seconds, "steps": done, "steps_per_second": speed})
@@ -430,11 +434,13 @@ class Recorder:
             message += f": {why}"
         elif not isinstance(error, STOPS):
             state, message = "failed", f"{type(error).__name__}: {error}"
-        with suppress(StorageError):  # on a full disk there is nothing else to say, and a greater error is on its way
-            self.save_episodes(now=True)
-            self.end()
-        with suppress(StorageError):
-            self.close(state, message)
+        try:
+            with suppress(StorageError):  # of a full disk there is nothing else to say: a greater error is on its way
+                self.save_episodes(now=True)
+                self.end()
+        finally:
+            with suppress(StorageError):
+                self.close(state, message)
 
     def save_episodes(self, *, now: bool = False) -> None:
         """Write the episodes, unless that was done a short while ago."""

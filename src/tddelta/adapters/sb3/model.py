@@ -17,11 +17,11 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.policies import BaseModel
 from stable_baselines3.common.save_util import open_path
-from stable_baselines3.common.utils import explained_variance
 from torch import nn
 
 from tddelta.adapters import Ladder, lent
 from tddelta.adapters.sb3.answers import LIBRARIES, StepChecker, watch
+from tddelta.decomposition import explained_variance
 from tddelta.errors import CheckpointError, ConfigError
 from tddelta.timescales import TimeScales
 
@@ -94,7 +94,7 @@ def log_components(
 
     Not on the console: SB3's table would grow by three lines per component.
     """
-    explained = [float(explained_variance(*pair)) for pair in zip(*(array.T for array in fit), strict=True)]
+    explained = explained_variance(*fit).tolist()
     for name, values in (("value_loss", losses), ("explained_variance", explained), ("value_mean", means)):
         for label, value in zip(scales.labels, values, strict=False):
             logger.record(f"{name}/gamma={label}", value, exclude="stdout")
