@@ -88,13 +88,18 @@ def whole(components: th.Tensor) -> th.Tensor:
 
 
 def log_components(
-    logger: Any, scales: TimeScales, losses: Sequence[float], means: Sequence[float], *fit: np.ndarray
+    logger: Any,
+    scales: TimeScales,
+    losses: Sequence[float],
+    means: Sequence[float],
+    components: np.ndarray,
+    targets: np.ndarray,
 ) -> None:
-    """Record error, explained variance and mean by discount; the fit is of components and targets, both (N, Z).
+    """Record error, explained variance of targets by components, both (N, Z), and mean by discount.
 
     Not on the console: SB3's table would grow by three lines per component.
     """
-    explained = explained_variance(*fit).tolist()
+    explained = explained_variance(components, targets).tolist()
     for name, values in (("value_loss", losses), ("explained_variance", explained), ("value_mean", means)):
         for label, value in zip(scales.labels, values, strict=False):
             logger.record(f"{name}/gamma={label}", value, exclude="stdout")
