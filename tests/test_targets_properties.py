@@ -39,12 +39,12 @@ def test_targets_are_their_literal_forms(problem):
 
 @examples
 @given(problems())
-def test_the_plain_recursion_gives_the_literal_sums(problem):
+def test_the_plain_recursion_gives_the_literal_sums_and_lambda_targets_the_same(problem):
     elapsed = 1.0 if problem.durations is None else problem.durations[..., None]
     discounts = {"gammas": np.array(problem.gammas) ** elapsed, "trace_decays": np.array(problem.decays) ** elapsed}
-    for form in ("bootstrap", "difference"):
-        got = plain_targets(*problem.arrays, problem.terminated, problem.truncated, **discounts, form=form)
-        assert_close(got, literal.lambda_targets(problem, form))
+    got = plain_targets(*problem.arrays, problem.terminated, problem.truncated, **discounts)
+    assert_close(got, literal.lambda_targets(problem))
+    assert_close(lambda_targets(*problem.arrays, **problem.options), got)
 
 
 def test_the_plain_recursion_leaves_what_is_not_finite_in_its_episode():

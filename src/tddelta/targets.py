@@ -75,38 +75,29 @@ def plain_targets(
     *,
     gammas: np.ndarray,
     trace_decays: np.ndarray,
-    form: Form = "difference",
 ) -> np.ndarray:
-    """λ-returns of all components, step by step in NumPy: the numbers that `lambda_targets` must give.
+    """λ-returns of all V_z, each less the one below, step by step in NumPy: what `lambda_targets` must give.
 
-    Difference form: λ-returns of all V_z, each less the one below. Bootstrap form, the paper's: λ-returns of all W_z,
-    where W_z of z > 0 gets the reward (γ_z − γ_{z−1}) V_{z−1}(s'). Discounts and decays are (Z,), or those of every
-    step, γ^τ and c^τ, (T, *batch, Z).
+    Discounts and decays are (Z,), or those of every step, γ^τ and c^τ, (T, *batch, Z).
 
     Example:
         >>> import numpy as np
-        >>> critic, flags = np.full((2, 2), [1.0, 3.0]), np.array([False, False])
-        >>> steps = np.array([1.0, 2.0]), critic, critic, flags, flags
-        >>> plain_targets(*steps, gammas=np.array([0.5, 0.9]), trace_decays=np.array([0.5, 0.8]))
+        >>> critic, never = np.full((2, 2), [1.0, 3.0]), np.array([False, False])
+        >>> discounts = {"gammas": np.array([0.5, 0.9]), "trace_decays": np.array([0.5, 0.8])}
+        >>> plain_targets(np.array([1.0, 2.0]), critic, critic, never, never, **discounts)
         array([[2.25, 3.63],
                [2.5 , 3.1 ]])
-        >>> plain_targets(*steps, gammas=np.array([0.5, 0.9]), trace_decays=np.array([0.5, 0.8]), form="bootstrap")
-        array([[2.25, 3.18],
-               [2.5 , 3.1 ]])
     """
-    entries, successor = deltas, np.where(terminated[..., None], 0.0, next_deltas)
-    if form == "difference":
-        entries, successor, received = deltas.cumsum(-1), successor.cumsum(-1), rewards[..., None]
-    else:
-        received = np.diff(gammas, prepend=0.0) * (successor.cumsum(-1) - successor)
-        received[..., 0] += rewards
-    errors = received + gammas * successor - entries
-    ended, decays = (terminated | truncated)[..., None], np.broadcast_to(trace_decays, deltas.shape)
-    returns, advantage = np.empty_like(deltas), np.zeros_like(deltas[0])
+    values, next_values = deltas.cumsum(-1), next_deltas.cumsum(-1)
+    gammas, trace_decays = (np.broadcast_to(each, deltas.shape) for each in (gammas, trace_decays))
+    returns, advantage = np.empty_like(values), np.zeros_like(values[0])
     for t in reversed(range(len(rewards))):
-        advantage = errors[t] + np.where(ended[t], 0.0, decays[t] * advantage)
-        returns[t] = entries[t] + advantage
-    return returns if form == "bootstrap" else np.diff(returns, prepend=0.0)
+        successor = np.where(terminated[t][..., None], 0.0, next_values[t])
+        error = rewards[t][..., None] + gammas[t] * successor - values[t]
+        ended = (terminated | truncated)[t][..., None]
+        advantage = error + np.where(ended, 0.0, trace_decays[t] * advantage)
+        returns[t] = values[t] + advantage
+    return np.diff(returns, prepend=0.0)
 
 
 def td_errors(

@@ -103,6 +103,11 @@ class TestPlan:
 
 @pytest.mark.usefixtures("pretended")
 class TestResume:
+    def test_what_was_finished_before_keeps_its_place_among_the_runs(self):
+        compare(CATCH, "ppo-delta", seeds=[1], steps=1000, out="o")
+        runs = compare(CATCH, ["ppo", "ppo-delta"], seeds=[0, 1], steps=1000, out="o", resume=True)
+        assert [(run.agent, run.seed) for run in runs] == [(a, s) for a in ("ppo", "ppo-delta") for s in (0, 1)]
+
     def test_existing_runs_are_refused_without_it(self):
         compare(CATCH, "ppo", seeds=2, steps=1000, out="o")
         with pytest.raises(ConfigError, match=r"seed-0 \(and 1 more\) exists already.*resume=True"):

@@ -124,4 +124,5 @@ def compare(
     if len(outcomes.failed) == len(plans):
         raise outcomes.failed[0][1]
     outcomes.warn(len(plans), stacklevel=2)
-    return outcomes.loaded
+    found = {outcome.plan.path: outcome.run for outcome in outcomes.runs}  # those that were finished before come first
+    return Runs([run for plan in plans if (run := found.get(plan.path)) is not None])

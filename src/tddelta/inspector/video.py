@@ -188,13 +188,11 @@ def _pixels(axes: Any, x: float, y: float) -> tuple[float, float]:
     return float(across), SIZE[1] - float(up)
 
 
-def _fitted(
-    frame: npt.NDArray[np.uint8], box: tuple[int, int, int, int] = (40, 20, 460, 420)
-) -> tuple[Image.Image, tuple[int, int]]:
-    """A frame as large as fits into the box, and where its corner is."""
+def _fitted(frame: npt.NDArray[np.uint8]) -> tuple[Image.Image, tuple[int, int]]:
+    """A frame as large as fits into 420 × 400 pixels around (250, 220), and where its corner is."""
     height, width = frame.shape[:2]
-    scale = min((box[2] - box[0]) / width, (box[3] - box[1]) / height)
+    scale = min(420 / width, 400 / height)
     scale = int(scale) if scale >= 1 else scale  # whole pixels stay sharp
     size = max(1, round(width * scale)), max(1, round(height * scale))
     image = Image.fromarray(frame).resize(size, Image.Resampling.NEAREST)
-    return image, ((box[0] + box[2] - size[0]) // 2, (box[1] + box[3] - size[1]) // 2)
+    return image, ((500 - size[0]) // 2, (440 - size[1]) // 2)
